@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a management command: `manage.py help` lists them, `manage.py help COMMAND` explains one."""
+"""Runs a management command: `manage.py help` lists them, `manage.py help COMMAND` explains
+one.
+"""
 
 from __future__ import annotations
 

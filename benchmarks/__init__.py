@@ -1,1 +1,3 @@
-"""What the product reaches, beside what the database can do at all, in one run: `script/bench`."""
+"""What the product reaches, beside what the database can do at all, in one run:
+`script/bench`.
+"""

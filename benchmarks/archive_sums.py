@@ -1,7 +1,10 @@
-"""archive_sums.py ARCHIVE TOPIC: rows and sums per path of an archive of the real input, as JSON on stdout.
+"""archive_sums.py ARCHIVE TOPIC: rows and sums per path of an archive of the real input, as
+JSON on stdout.
 
-It imports nothing of the project, so that what it finds owes nothing to the code that wrote the archive: only
-pyarrow, and what docs/how-to/archive-and-replay.md says of the directory. Run it with `python -I`.
+It imports nothing of the project, so that what it finds owes nothing to the code that wrote
+the archive: only pyarrow, and what docs/how-to/archive-and-replay.md says of the directory.
+Run it with
+`python -I`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ def main(archive: str, topic: str) -> None:
     for file in files(Path(archive), topic):
         for batch in parquet.ParquetFile(file).iter_batches(columns=["key", "body"]):
             rows += batch.num_rows
-            for key, body in zip(batch["key"].to_pylist(), batch["body"].to_pylist(), strict=True):
+            for key, body in zip(
+                batch["key"].to_pylist(), batch["body"].to_pylist(), strict=True
+            ):
                 event = json.loads(body)
                 sums[key] += event["added"] - event["deleted"]
     json.dump({"rows": rows, "sums": sums}, sys.stdout)

@@ -1,8 +1,10 @@
 """`script/bench [--quick]`: the product beside the limits of its database, in one run.
 
-Starts a private database server and a whole server on it in a temporary directory, runs the loops of
-`measures` one after the other, interleaved and repeated, and prints medians with their spread and the
-ratios. Absolute figures belong to the machine; the ratios inside one run are what counts.
+Starts a private database server and a whole server on it in a temporary directory, runs the
+loops of
+`measures` one after the other, interleaved and repeated, and prints medians with their
+spread and the ratios. Absolute figures belong to the machine; the ratios inside one run are
+what counts.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ NO_BINLOG = ("--skip-log-bin",)  # MySQL has one unless told otherwise
 
 @dataclass(frozen=True)
 class Line:
-    """One measured line of the table; `limit` names the line it is a ratio of, `target` the least ratio."""
+    """One measured line of the table; `limit` names the line it is a ratio of, `target` the
+    least ratio.
+    """
 
     name: str
     work: Work
@@ -52,7 +56,13 @@ LINES = (
     Line("store publish, 100", measures.store_publish, 100, "raw INSERT, 100 rows", 0.72),
     Line("HTTP publish, 100", measures.http_publish, 100, "raw INSERT, 100 rows", 0.45),
     Line("raw, one table, 100 rows", measures.raw_insert_together, 100),
-    Line("store, one queue, 100", measures.store_publish_together, 100, "raw, one table, 100 rows", 0.60),
+    Line(
+        "store, one queue, 100",
+        measures.store_publish_together,
+        100,
+        "raw, one table, 100 rows",
+        0.60,
+    ),
     Line("raw INSERT, 500 rows", measures.raw_insert, 500),
     Line("store publish, 500", measures.store_publish, 500, "raw INSERT, 500 rows", 0.80),
     Line("HTTP publish, 500", measures.http_publish, 500, "raw INSERT, 500 rows", 0.55),
@@ -66,13 +76,21 @@ LINES = (
 
 @contextmanager
 def database(directory: Path, *, binlog: bool = False, version: str = "") -> Iterator[str]:
-    """The URL of a private database server with durable settings; `binlog`: with a binary log, synced, too.
+    """The URL of a private database server with durable settings; `binlog`: with a binary
+    log, synced, too.
 
     `version` is one that script/mysql knows; without it, the installed MariaDB.
     """
     script = HOME / "script" / ("mysql" if version else "mariadb")
     chosen = ("--version", version) if version else ()
-    command = [script, "start", directory, *chosen, "--", *(BINLOG if binlog else NO_BINLOG)]
+    command = [
+        script,
+        "start",
+        directory,
+        *chosen,
+        "--",
+        *(BINLOG if binlog else NO_BINLOG),
+    ]
     started = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     try:
         yield started.stdout.strip()
@@ -92,7 +110,11 @@ def server(directory: Path, database_url: str) -> Iterator[dict[str, str]]:
         if not process.stdout.readline().startswith("CatMQ is ready"):
             raise SystemExit("The server did not start; see above.")
         lines = (directory / "credentials.env").read_text().splitlines()
-        pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+        pairs = [
+            line.partition("=")
+            for line in lines
+            if "=" in line and not line.startswith("#")
+        ]
         yield {name: value.strip("'\"") for name, _, value in pairs}
     finally:
         process.terminate()
@@ -104,11 +126,22 @@ def drf_server() -> Iterator[str]:
     """The URL of the DRF view that stores nothing, run like the broker."""
     port = free_port()
     address = f"127.0.0.1:{port}"
-    gunicorn = [Path(sys.executable).with_name("gunicorn"), "--bind", address, "--workers", "2"]
-    process = subprocess.Popen([*gunicorn, "--threads", "64", "--keep-alive", "75", "benchmarks.drf_app"])
+    gunicorn = [
+        Path(sys.executable).with_name("gunicorn"),
+        "--bind",
+        address,
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [*gunicorn, "--threads", "64", "--keep-alive", "75", "benchmarks.drf_app"]
+    )
     try:
         for _ in range(200):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1),
+            ):
                 break
             time.sleep(0.05)
         yield f"http://{address}"
@@ -166,7 +199,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         "--server",
         default="",
         metavar="VERSION",
-        help="version of the database server, as script/mysql takes it (default: the installed MariaDB)",
+        help="version of the database server, as script/mysql takes it (default: the "
+        "installed MariaDB)",
     )
 
 
@@ -180,32 +214,54 @@ def version_of(account: dict[str, Any]) -> str:
 
 
 def measure(setting: Setting, *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """The rates of every line, messages a second; the lines alternate, so that noise hits all of them."""
+    """The rates of every line, messages a second; the lines alternate, so that noise hits
+    all of them.
+    """
     rates: dict[str, list[float]] = {line.name: [] for line in LINES}
     for number in range(rounds):
         for line in LINES:
             given = Setting(**{**vars(setting), "batch": line.batch})
             rate = measures.run(
-                line.work, given, processes=line.processes, seconds=seconds, threads=line.threads
+                line.work,
+                given,
+                processes=line.processes,
+                seconds=seconds,
+                threads=line.threads,
             )
             rates[line.name].append(rate)
-            print(f"  round {number + 1}/{rounds}  {line.name:26} {rate:10,.0f} msg/s", file=sys.stderr)
+            print(
+                f"  round {number + 1}/{rounds}  {line.name:26} {rate:10,.0f} msg/s",
+                file=sys.stderr,
+            )
     return rates
 
 
 def table(rates: dict[str, list[float]], memory: list[float]) -> list[dict[str, Any]]:
     """Prints the result for people; returns it for machines."""
     rows = []
-    print(f"{'':26}{'median/s':>12}{'min':>12}{'max':>12}{'ratio':>8}{'of rounds':>13}{'target':>8}")
+    print(
+        f"{'':26}{'median/s':>12}{'min':>12}{'max':>12}{'ratio':>8}{'of rounds':>13}{'target':>8}"
+    )
     for line in LINES:
         values = rates[line.name]
         median = statistics.median(values)
         spread = Spread.of(ratios(values, rates[line.limit])) if line.limit else None
-        shown = f"{spread.median:8.2f}  {spread.least:.2f} - {spread.most:.2f}" if spread else ""
+        shown = (
+            f"{spread.median:8.2f}  {spread.least:.2f} - {spread.most:.2f}"
+            if spread
+            else ""
+        )
         target = f"{line.target:8.2f}" if line.target else ""
-        print(f"{line.name:26}{median:12,.0f}{min(values):12,.0f}{max(values):12,.0f}{shown}{target}")
+        print(
+            f"{line.name:26}{median:12,.0f}{min(values):12,.0f}{max(values):12,.0f}{shown}{target}"
+        )
         rows.append(
-            {"name": line.name, "rates": values, "ratio": plain(spread), "target": line.target or None}
+            {
+                "name": line.name,
+                "rates": values,
+                "ratio": plain(spread),
+                "target": line.target or None,
+            }
         )
     resident = ", ".join(f"{size:.0f}" for size in memory)
     print(f"resident memory of the broker's workers: {resident} MB (target below 150)")
@@ -228,12 +284,22 @@ def workers_resident_mb(data: Path) -> list[float]:
 def main() -> int:
     """Runs the benchmark; 1 if a ratio is below its target in every round."""
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round: shows that everything runs")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed (default 5)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one measure (default 4)")
-    parser.add_argument("--binlog", action="store_true", help="with a binary log, synced at each commit")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: shows that everything runs"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds; medians are printed (default 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="of one measure (default 4)"
+    )
+    parser.add_argument(
+        "--binlog", action="store_true", help="with a binary log, synced at each commit"
+    )
     add_server(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     facts = machine() | {"binary log": chosen.binlog}
     rounds, seconds = (1, 0.5) if chosen.quick else (chosen.rounds, chosen.seconds)
@@ -250,8 +316,14 @@ def main() -> int:
     print(f"on {facts['database']}, {'with' if chosen.binlog else 'without'} a binary log")
     rows = table(rates, memory)
     if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": facts, "rows": rows, "workers_mb": memory}, indent=1))
-    missed = [row["name"] for row in rows if row["target"] and row["ratio"]["most"] < row["target"]]
+        chosen.json.write_text(
+            json.dumps({"machine": facts, "rows": rows, "workers_mb": memory}, indent=1)
+        )
+    missed = [
+        row["name"]
+        for row in rows
+        if row["target"] and row["ratio"]["most"] < row["target"]
+    ]
     if missed and not chosen.quick:
         print(f"below target in every round: {', '.join(missed)}")
         return 1

@@ -1,9 +1,11 @@
-"""`script/bench dead`: how long lists of very many dead messages take, and how fast the dead come back.
+"""`script/bench dead`: how long lists of very many dead messages take, and how fast the
+dead come back.
 
-Starts a private MariaDB with durable settings, fills the table of dead messages with SQL, a tenth of them of
-a rare kind of error, and times each act: the first page, a page from the middle, one by kind of error, the
-counts, a redrive at a limited rate while pages are listed, its stop, and a redrive at full speed. Fails if a
-page or a count takes longer than a second.
+Starts a private MariaDB with durable settings, fills the table of dead messages with SQL, a
+tenth of them of a rare kind of error, and times each act: the first page, a page from the
+middle, one by kind of error, the counts, a redrive at a limited rate while pages are
+listed, its stop, and a redrive at full speed. Fails if a page or a count takes longer than
+a second.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ from benchmarks.retention import store
 REPEATS = 20
 TARGET_S = 1.0
 COLUMNS = (
-    "(batch_id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, body, producer)"
+    "(batch_id, group_id, topic_id, died_at, attempts, error_class, error, origin, "
+    "msg_key, body, producer)"
 )
 
 
 def make(account: dict[str, Any], rows: int) -> None:
-    """Topic `orders`, group `billing`, a failure node, and so many dead messages, one a second."""
+    """Topic `orders`, group `billing`, a failure node, and so many dead messages, one a
+    second.
+    """
     from messagestore.nodes import registry
     from messagestore.topology import subscriptions, topics
     from metadata.actors import command
@@ -41,7 +46,8 @@ def make(account: dict[str, Any], rows: int) -> None:
     me = command("bench")
     bench.execute(account, "CREATE DATABASE failures CHARACTER SET utf8mb4")
     registry.register(
-        name="failures", kind="failure", engine="mysql", database="failures", username=account["user"],
+        name="failures", kind="failure", engine="mysql", database="failures",
+        username=account["user"],
         host=account["host"], port=account["port"], password=account["password"], actor=me,
     )  # fmt: skip
     topic = topics.create(name="orders", queues=1, actor=me)
@@ -50,13 +56,17 @@ def make(account: dict[str, Any], rows: int) -> None:
     snapshot.refresh()
     kind = "IF(seq % 10, 'ValueError', 'KeyError')"
     values = (
-        f"UNHEX(MD5(seq)), {group.id}, {topic.topic.id}, UTC_TIMESTAMP(3) - INTERVAL seq SECOND, 17, "
+        f"UNHEX(MD5(seq)), {group.id}, {topic.topic.id}, UTC_TIMESTAMP(3) - INTERVAL seq "
+        "SECOND, 17, "
         f"{kind}, CONCAT({kind}, ': no ', seq), "
         f'CONCAT(\'{{"topic":"orders","queue":{topic.queues[0].queue.queue},"offset":\', seq, '
-        "',\"first_failed_at_ms\":1,\"error\":\"\"}'), CONCAT('key-', seq), REPEAT('x', 1000), 'bench'"
+        '\',"first_failed_at_ms":1,"error":""}\'), CONCAT(\'key-\', seq), '
+        "REPEAT('x', 1000), 'bench'"
     )
     into = {**account, "database": "failures"}
-    bench.execute(into, f"INSERT INTO dead_message {COLUMNS} SELECT {values} FROM seq_1_to_{rows}")
+    bench.execute(
+        into, f"INSERT INTO dead_message {COLUMNS} SELECT {values} FROM seq_1_to_{rows}"
+    )
 
 
 def timed(act: Callable[[], object]) -> list[float]:
@@ -74,7 +84,9 @@ def page(**which: Any) -> Any:
     from messagestore.retries import dead_letters
     from metadata.actors import command
 
-    return dead_letters.page(group="billing", actor=command("bench"), limit=100, **{"after": "", **which})
+    return dead_letters.page(
+        group="billing", actor=command("bench"), limit=100, **{"after": "", **which}
+    )
 
 
 def middle(rows: int) -> str:
@@ -88,7 +100,11 @@ def middle(rows: int) -> str:
     kept = dead_letter_sql.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
         places = dead_letter_sql.dead_places(
-            session, kept=kept, after=dead_letter_sql.Place(0, 0), upto=1 << 60, most=rows // 2
+            session,
+            kept=kept,
+            after=dead_letter_sql.Place(0, 0),
+            upto=1 << 60,
+            most=rows // 2,
         )
     return f"{places[-1].died_at_ms}-{node.info.id}-{places[-1].id}"
 
@@ -110,14 +126,18 @@ def lists(rows: int) -> dict[str, list[float]]:
 
 
 def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
-    """A redrive of all, as a broker's loop makes it, with pages listed beside it, and its stop."""
+    """A redrive of all, as a broker's loop makes it, with pages listed beside it, and its
+    stop.
+    """
     from messagestore.retries import redrives
     from metadata import redrive_rows
     from metadata.actors import command
 
     me = command("bench")
     asked = time.monotonic()
-    made = redrives.request(group="billing", to="group", everything=True, rate=rate, actor=me)
+    made = redrives.request(
+        group="billing", to="group", everything=True, rate=rate, actor=me
+    )
     asked_s = time.monotonic() - asked
     ended = threading.Event()
 
@@ -153,9 +173,15 @@ def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
 def main() -> int:
     """Measures and prints; 1 if a list takes too long."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000, help="dead messages (default 100000)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each redrive (default 10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="dead messages (default 100000)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="of each redrive (default 10)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
@@ -167,9 +193,16 @@ def main() -> int:
     for name, took in found.items():
         print(f"{name:28} {percentile(took, 50) * 1000:8.1f} {took[-1] * 1000:8.1f}")
     for rate, figures in runs.items():
-        print(f"redrive at {rate} a second: {', '.join(f'{k} {v:.3f}' for k, v in figures.items())}")
+        print(
+            f"redrive at {rate} a second: {', '.join(f'{k} {v:.3f}' for k, v in figures.items())}"
+        )
     if chosen.json:
-        figures = {"rows": chosen.rows, "machine": machine(), "lists": found, "redrives": runs}
+        figures = {
+            "rows": chosen.rows,
+            "machine": machine(),
+            "lists": found,
+            "redrives": runs,
+        }
         chosen.json.write_text(json.dumps(figures, indent=1))
     return int(max(took[-1] for took in found.values()) > TARGET_S)
 

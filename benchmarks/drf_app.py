@@ -1,4 +1,6 @@
-"""The limit of single sends: a DRF view as one would write it; it parses the same body and stores nothing."""
+"""The limit of single sends: a DRF view as one would write it; it parses the same body and
+stores nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Parse(APIView):
 
     def post(self, request: Request, topic: str) -> Response:
         """A made-up receipt for each message."""
-        results = [{"queue": 1, "offset": 1, "message_id": "1-1"} for _ in request.data["messages"]]
+        results = [
+            {"queue": 1, "offset": 1, "message_id": "1-1"} for _ in request.data["messages"]
+        ]
         return Response({"results": results})
 
 

@@ -1,4 +1,6 @@
-"""What measured times and rates are boiled down to, and how they are shown. Pure, but for `machine`."""
+"""What measured times and rates are boiled down to, and how they are shown. Pure, but for
+`machine`.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ class Latencies:
         return cls(len(rising), *points, rising[-1])
 
     def __str__(self) -> str:
-        return "".join(f"{one:10,.1f}" for one in (self.p50, self.p95, self.p99, self.p999, self.max))
+        return "".join(
+            f"{one:10,.1f}" for one in (self.p50, self.p95, self.p99, self.p999, self.max)
+        )
 
 
-LATENCY_HEADS = "".join(f"{head:>10}" for head in ("p50 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms"))
+LATENCY_HEADS = "".join(
+    f"{head:>10}" for head in ("p50 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
+)
 
 
 def ratios(mine: Sequence[float], limits: Sequence[float]) -> list[float]:
@@ -84,7 +90,9 @@ def plain(figure: Any) -> Any:
 
 
 def machine() -> dict[str, Any]:
-    """Facts about where a benchmark runs; `load` is the load average of a minute when it is asked."""
+    """Facts about where a benchmark runs; `load` is the load average of a minute when it is
+    asked.
+    """
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,4 +1,6 @@
-"""What a run costs: processor time, memory, threads and sockets from /proc, counters of the database."""
+"""What a run costs: processor time, memory, threads and sockets from /proc, counters of the
+database.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ COUNTERS = ("Questions", "Com_select", "Com_update", "Com_insert", "Com_commit")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Whom to watch: gunicorn's master; if the database is a server, its process and a connection to it."""
+    """Whom to watch: gunicorn's master; if the database is a server, its process and a
+    connection to it.
+    """
 
     master: int
     database_pid: int | None = None
@@ -40,7 +44,9 @@ class Machine:
         )
 
     def clients(self, port: int) -> dict[int, frozenset[str]]:
-        """Of each worker: the sockets on which clients are connected with it, through that port."""
+        """Of each worker: the sockets on which clients are connected with it, through that
+        port.
+        """
         connected = _connected(port)
         return {pid: frozenset(_sockets(pid)) & connected for pid in self.workers()}
 
@@ -68,10 +74,12 @@ class Sample:
     def since(self, before: Sample) -> dict[str, float]:
         """Rates between two samples: processors in % of one core, counters a second."""
         seconds = self.at - before.at
-        counted = {name: self.counters[name] - before.counters[name] for name in self.counters}
-        return {f"CPU of {name}, %": share for name, share in self.cores(before).items()} | {
-            f"{name} a second": count / seconds for name, count in counted.items()
+        counted = {
+            name: self.counters[name] - before.counters[name] for name in self.counters
         }
+        return {
+            f"CPU of {name}, %": share for name, share in self.cores(before).items()
+        } | {f"{name} a second": count / seconds for name, count in counted.items()}
 
     def cores(self, before: Sample) -> dict[str, float]:
         """Who used how much of one core between two samples, in %."""
@@ -81,7 +89,9 @@ class Sample:
             "generator": self.generator_s - before.generator_s,
         }
         spent["others"] = max(0.0, self.machine_s - before.machine_s - sum(spent.values()))
-        return {name: 100 * seconds / (self.at - before.at) for name, seconds in spent.items()}
+        return {
+            name: 100 * seconds / (self.at - before.at) for name, seconds in spent.items()
+        }
 
 
 def processor_s(pid: int) -> float:
@@ -116,7 +126,9 @@ def _connected(port: int) -> frozenset[str]:
     """The numbers of the sockets at this end of all IPv4 connections to a port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return frozenset(
-        row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == ESTABLISHED
+        row[9]
+        for row in rows
+        if int(row[1].rpartition(":")[2], 16) == port and row[3] == ESTABLISHED
     )
 
 

@@ -1,9 +1,11 @@
-"""`script/bench groups`: many groups against one broker: what their heartbeats and empty polls cost.
+"""`script/bench groups`: many groups against one broker: what their heartbeats and empty
+polls cost.
 
-Starts a private MariaDB and a whole server on it (or the embedded engine), lets all members join, then
-watches them for a while. The members are simulated (members.py) in this process, whose own share of the
-processor is printed, too: it runs on the same cores. Fails when a heartbeat was not answered, one was
-refused after the joining, a member expired, or a queue was held twice or in the end by nobody.
+Starts a private MariaDB and a whole server on it (or the embedded engine), lets all members
+join, then watches them for a while. The members are simulated (members.py) in this process,
+whose own share of the processor is printed, too: it runs on the same cores. Fails when a
+heartbeat was not answered, one was refused after the joining, a member expired, or a queue
+was held twice or in the end by nobody.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Phase:
     name: str
     begun: Sample
     tally: Tally = field(default_factory=Tally)
-    late_s: list[float] = field(default_factory=list)  # how late the generator's own timers are
+    # how late the generator's own timers are
+    late_s: list[float] = field(default_factory=list)
     beats: list[int] = field(default_factory=list)  # heartbeats under way, sampled
     polls: list[int] = field(default_factory=list)
 
@@ -50,7 +53,9 @@ class Phase:
         """The phase's figures by name."""
         seconds, tally = ended.at - self.begun.at, self.tally
         kinds = ("register", "heartbeat", "acquire", "poll")
-        rates = {f"{kind}s answered a second": tally.count(kind) / seconds for kind in kinds}
+        rates = {
+            f"{kind}s answered a second": tally.count(kind) / seconds for kind in kinds
+        }
         return {
             "seconds": seconds,
             **rates,
@@ -69,7 +74,10 @@ class Phase:
 
 def _times(kind: str, seconds: Sequence[float]) -> Row:
     named = {"p50": 0.5, "p99": 0.99, "max": 1.0}
-    return {f"{kind} {name}, ms": 1000 * _quantile(seconds, share) for name, share in named.items()}
+    return {
+        f"{kind} {name}, ms": 1000 * _quantile(seconds, share)
+        for name, share in named.items()
+    }
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -88,7 +96,11 @@ class Run:
     async def play(self, *, seconds: float, join_limit_s: float) -> None:
         """Lets all join, then watches for so many seconds; the results are in the fields."""
         work = self.book.work
-        members = [Member(self.book, group, n) for group in range(work.groups) for n in range(work.members)]
+        members = [
+            Member(self.book, group, n)
+            for group in range(work.groups)
+            for n in range(work.members)
+        ]
         living = [asyncio.create_task(member.live()) for member in members]
         try:
             await self._watch("joining", join_limit_s, until_settled=True)
@@ -99,7 +111,9 @@ class Run:
             for task in living:
                 task.cancel()
             ended = await asyncio.gather(*living, return_exceptions=True)
-        self.book.broken += [repr(one) for one in ended if not isinstance(one, asyncio.CancelledError)]
+        self.book.broken += [
+            repr(one) for one in ended if not isinstance(one, asyncio.CancelledError)
+        ]
         self._judge(steady)
 
     async def _watch(self, name: str, limit_s: float, *, until_settled: bool) -> Tally:
@@ -123,16 +137,25 @@ class Run:
         """One line on how it goes."""
         now, book = self.machine.sample(), self.book
         settled = book.work.groups - len(book.unsettled())
-        cores = ", ".join(f"{name} {share:.0f} %" for name, share in now.cores(before).items())
-        under_way = ", ".join(f"{count} {kind}s" for kind, count in sorted(book.under_way.items()) if count)
-        print(f"  {phase}: {settled} groups settled; CPU of {cores}; under way: {under_way}", file=sys.stderr)
+        cores = ", ".join(
+            f"{name} {share:.0f} %" for name, share in now.cores(before).items()
+        )
+        under_way = ", ".join(
+            f"{count} {kind}s" for kind, count in sorted(book.under_way.items()) if count
+        )
+        print(
+            f"  {phase}: {settled} groups settled; CPU of {cores}; under way: {under_way}",
+            file=sys.stderr,
+        )
         return now
 
     def _judge(self, steady: Tally) -> None:
         """Adds what is wrong in the end."""
         unsettled = self.book.unsettled()
         if unsettled:
-            self.book.broken.append(f"{len(unsettled)} groups are not settled, the first is {unsettled[0]}")
+            self.book.broken.append(
+                f"{len(unsettled)} groups are not settled, the first is {unsettled[0]}"
+            )
         if refused := steady.refused("heartbeat"):
             self.book.broken.append(f"{refused} heartbeats were refused after the joining")
 
@@ -157,7 +180,11 @@ def server(engine: str) -> Iterator[tuple[dict[str, str], Machine]]:
     """A whole server of the benchmark's own; its credentials, and what to watch."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.database(home / "database")) if engine == "mysql" else ""
+        url = (
+            stack.enter_context(bench.database(home / "database"))
+            if engine == "mysql"
+            else ""
+        )
         credentials = stack.enter_context(bench.server(home / "var", url))
         master = int((home / "var" / "broker.pid").read_text())
         if not url:
@@ -169,7 +196,13 @@ def server(engine: str) -> Iterator[tuple[dict[str, str], Machine]]:
         for name in ("n1", "n2"):
             bench.execute(account, f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
             node = url.removesuffix(parts.path) + f"/{name}"
-            command = [sys.executable, bench.HOME / "manage.py", "register_node", name, node]
+            command = [
+                sys.executable,
+                bench.HOME / "manage.py",
+                "register_node",
+                name,
+                node,
+            ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         pid = int((home / "database" / "server.pid").read_text())
         connection = stack.enter_context(closing(bench.connect(account)))
@@ -200,7 +233,9 @@ def once(chosen: argparse.Namespace) -> Run:
 def table(runs: Sequence[Run]) -> dict[str, Row]:
     """Prints the medians of all rounds for people; returns them for machines."""
     medians = {
-        phase: {name: statistics.median(run.rows[phase][name] for run in runs) for name in row}
+        phase: {
+            name: statistics.median(run.rows[phase][name] for run in runs) for name in row
+        }
         for phase, row in runs[0].rows.items()
     }
     print(f"{'':36}" + "".join(f"{phase:>12}" for phase in medians))
@@ -224,16 +259,31 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=200, help="default 200")
     parser.add_argument("--members", type=int, default=5, help="of each group (default 5)")
     parser.add_argument("--queues", type=int, default=12, help="of each topic (default 12)")
-    parser.add_argument("--topics", type=int, default=20, help="groups read them in turn (default 20)")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of watching once all joined (default 60)"
+        "--topics", type=int, default=20, help="groups read them in turn (default 20)"
     )
-    parser.add_argument("--join-limit", type=float, default=300.0, help="seconds to join in (default 300)")
-    parser.add_argument("--ramp", type=float, default=0.0, help="seconds over which they start (default 0)")
-    parser.add_argument("--fresh", action="store_true", help="the members make their groups, too")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="of watching once all joined (default 60)",
+    )
+    parser.add_argument(
+        "--join-limit", type=float, default=300.0, help="seconds to join in (default 300)"
+    )
+    parser.add_argument(
+        "--ramp", type=float, default=0.0, help="seconds over which they start (default 0)"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="the members make their groups, too"
+    )
     parser.add_argument("--engine", choices=("mysql", "sqlite"), default="mysql")
-    parser.add_argument("--rounds", type=int, default=1, help="each on a new server; medians are printed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="each on a new server; medians are printed"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     return parser.parse_args()
 
 
@@ -241,7 +291,8 @@ def main() -> int:
     """Runs the simulation; 1 if a promise was broken."""
     chosen = arguments()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))  # up to three sockets a member
+    # up to three sockets a member
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
     runs = [once(chosen) for _ in range(chosen.rounds)]
     medians = table(runs)
     broken = [text for run in runs for text in run.book.broken]

@@ -1,9 +1,9 @@
 """`script/bench java-idle`: what Java clients cost that have nothing to read.
 
-Starts a private MariaDB and a whole server on it, lets clients that speak as PMQ's do join their groups
-and read a few messages, then watches them. From 20 s after its start each of them commits all its queues
-half a second after the last answer. The clients are threads of this process, whose own share of the
-processor is printed, too.
+Starts a private MariaDB and a whole server on it, lets clients that speak as PMQ's do join
+their groups and read a few messages, then watches them. From 20 s after its start each of
+them commits all its queues half a second after the last answer. The clients are threads of
+this process, whose own share of the processor is printed, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ WARM_S = 25.0  # from then on they commit every queue at every tick
 TARGET = 10.0  # % of a core
 
 
-def start(url: str, admin: Admin, topics: tuple[str, ...], api_key: str) -> list[JavaClient]:
+def start(
+    url: str, admin: Admin, topics: tuple[str, ...], api_key: str
+) -> list[JavaClient]:
     """The clients, each of which has read its queues to the end."""
     clients: list[JavaClient] = []
     read: list[int] = []  # threads append to it
@@ -43,7 +45,9 @@ def start(url: str, admin: Admin, topics: tuple[str, ...], api_key: str) -> list
     for topic in topics:
         admin.create_group(f"of-{topic}")
         admin.subscribe(f"of-{topic}", topic)
-        clients += [JavaClient(url, {f"of-{topic}": [topic]}, handle) for _ in range(MEMBERS)]
+        clients += [
+            JavaClient(url, {f"of-{topic}": [topic]}, handle) for _ in range(MEMBERS)
+        ]
     for one in clients:
         one.start()
     with Producer(url, api_key=api_key) as producer:
@@ -76,8 +80,16 @@ def watch(machine: Machine, clients: list[JavaClient], seconds: float) -> dict[s
     after = machine.sample()
     made = total(clients) - calls
     rates = {f"{name} a second": number / seconds for name, number in sorted(made.items())}
-    waiting = {f"{name}, mean": sum(each) / len(each) for name, each in machine.workers_now().items()}
-    found = {**after.since(before), **rates, **waiting, "requests a second": made.total() / seconds}
+    waiting = {
+        f"{name}, mean": sum(each) / len(each)
+        for name, each in machine.workers_now().items()
+    }
+    found = {
+        **after.since(before),
+        **rates,
+        **waiting,
+        "requests a second": made.total() / seconds,
+    }
     if made.total():
         spent_s = sum(after.workers_s) - sum(before.workers_s)
         found["CPU of workers a request, ms"] = 1000 * spent_s / made.total()
@@ -105,9 +117,13 @@ def main() -> int:
         help="ten in each group (default 100); 0: the cost of the workers alone",
     )
     parser.add_argument("--queues", type=int, default=3, help="of each client (default 3)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of watching (default 60)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of watching (default 60)"
+    )
     parser.add_argument("--engine", choices=("mysql", "sqlite"), default="mysql")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))

@@ -1,8 +1,10 @@
-"""Publishers and a consumer as processes of their own, through the client; each tells what it timed.
+"""Publishers and a consumer as processes of their own, through the client; each tells what
+it timed.
 
-A body begins with the moment its message was due, by the clock that all processes of a machine share. At a
-fixed rate a send is due by the clock, whatever became of earlier ones, and is timed from then on: a pause of
-the server is felt by every message that should have been sent in it, not by one only.
+A body begins with the moment its message was due, by the clock that all processes of a
+machine share. At a fixed rate a send is due by the clock, whatever became of earlier ones,
+and is timed from then on: a pause of the server is felt by every message that should have
+been sent in it, not by one only.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from typing import Any
 
 STAMP = struct.Struct("d")
 LATE_S = 0.2  # how long a poll of the consumer waits before it looks whether it should end
-# (due, ended) of a request or (due, received) of a message, s, one after the other: a million take 16 MB.
+# (due, ended) of a request or (due, received) of a message, s, one after the other: a
+# million take 16 MB.
 Times = array
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: `rate` messages a second of all publishers together, None: as fast as it goes."""
+    """What is sent: `rate` messages a second of all publishers together, None: as fast as
+    it goes.
+    """
 
     url: str
     api_key: str
@@ -40,14 +45,16 @@ class Load:
 
 
 def settle() -> None:
-    """Keeps what is loaded by now out of the garbage collector's sight: it would look through all of it now
-    and then, for 50 ms, and what is measured would be that."""
+    """Keeps what is loaded by now out of the garbage collector's sight: it would look
+    through all of it now and then, for 50 ms, and what is measured would be that."""
     gc.collect()
     gc.freeze()
 
 
 class Publishers:
-    """Processes that share the queues and send to each of theirs from a thread of its own, until stopped."""
+    """Processes that share the queues and send to each of theirs from a thread of its own,
+    until stopped.
+    """
 
     def __init__(self, load: Load, *, count: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -56,7 +63,9 @@ class Publishers:
         for number in range(count):
             mine, theirs = context.Pipe(duplex=False)
             job = (load, load.queues[number::count], number / count)
-            context.Process(target=_publish, args=(job, self._go, self._stop, theirs), daemon=True).start()
+            context.Process(
+                target=_publish, args=(job, self._go, self._stop, theirs), daemon=True
+            ).start()
             self._pipes.append(mine)
         for pipe in self._pipes:
             pipe.recv()  # it has connected
@@ -76,12 +85,15 @@ class Publishers:
         return found, times
 
 
-def _publish(job: tuple[Load, Sequence[int], float], go: Event, stop: Event, out: Connection) -> None:
+def _publish(
+    job: tuple[Load, Sequence[int], float], go: Event, stop: Event, out: Connection
+) -> None:
     from catmq_client import Producer
 
     load, queues, phase = job
     producer = Producer(load.url, api_key=load.api_key)
-    producer.send_batch(load.topic, _messages(load, queues[0], time.monotonic()))  # connected, and warm
+    # connected, and warm
+    producer.send_batch(load.topic, _messages(load, queues[0], time.monotonic()))
     settle()
     out.send("up")
     go.wait()
@@ -101,7 +113,9 @@ def _publish(job: tuple[Load, Sequence[int], float], go: Event, stop: Event, out
 
 @dataclass
 class _Lane:
-    """Sends to one queue; `phase` (0 … 1) spreads the lanes evenly over the time between two sends."""
+    """Sends to one queue; `phase` (0 … 1) spreads the lanes evenly over the time between
+    two sends.
+    """
 
     producer: Any
     load: Load
@@ -119,7 +133,9 @@ class _Lane:
                 pause.wait(max(0.0, due - time.monotonic()))
             else:
                 due = time.monotonic()
-            receipts = self.producer.send_batch(load.topic, _messages(load, self.queue, due))
+            receipts = self.producer.send_batch(
+                load.topic, _messages(load, self.queue, due)
+            )
             self.times.extend((due, time.monotonic()))
             counts[index] += len(receipts)
             due += every_s
@@ -129,11 +145,15 @@ def _messages(load: Load, queue: int, due: float) -> list[Any]:
     from catmq_client import NewMessage
 
     body = STAMP.pack(due).ljust(load.size, b"x")
-    return [NewMessage(body, key=f"key-{number}", queue=queue) for number in range(load.batch)]
+    return [
+        NewMessage(body, key=f"key-{number}", queue=queue) for number in range(load.batch)
+    ]
 
 
 class Reader:
-    """A process with a consumer that reads all queues of a group by long polling, until told to end."""
+    """A process with a consumer that reads all queues of a group by long polling, until
+    told to end.
+    """
 
     def __init__(self, load: Load, group: str) -> None:
         context = multiprocessing.get_context("spawn")

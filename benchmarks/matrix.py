@@ -1,6 +1,8 @@
-"""`script/bench matrix`: rates and latencies by size of messages, the questions of OpenMessaging's benchmark.
+"""`script/bench matrix`: rates and latencies by size of messages, the questions of
+OpenMessaging's benchmark.
 
-For each size a topic of four queues, two publishing processes and one consumer that waits in long polls:
+For each size a topic of four queues, two publishing processes and one consumer that waits
+in long polls:
 
 single    a fixed rate of 200 requests a second, one message each
 max       as fast as it goes
@@ -8,9 +10,9 @@ half      half of what `max` reached, the consumer beside it: end-to-end p99 sho
 cleaning  the same while retention removes old messages of the same queues
 drain     a backlog, published while nobody reads, is read by one consumer
 
-Publish latency is from when a send was due to its receipt, end-to-end from when it was due until the
-consumer's poll returned the message. The beginning of each phase is left out. Absolute figures belong to
-the machine and its load.
+Publish latency is from when a send was due to its receipt, end-to-end from when it was due
+until the consumer's poll returned the message. The beginning of each phase is left out.
+Absolute figures belong to the machine and its load.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Lab:
         queues = tuple(queue["queue"] for queue in made["queues"])
         for queue in queues:
             retention.fill(self.setting.database, queue, rows=self.old_rows, slices=2)
-        return Load(self.setting.url, self.setting.api_key, name, queues, size.size, size.batch)
+        return Load(
+            self.setting.url, self.setting.api_key, name, queues, size.size, size.batch
+        )
 
     def group(self, load: Load) -> str:
         """A new group that reads what is sent from now on."""
@@ -129,12 +133,22 @@ class Lab:
 
     @contextmanager
     def cleaning(self, load: Load) -> Iterator[list[str]]:
-        """Retention drops old partitions of the topic during the block; afterwards it tells how many rows."""
+        """Retention drops old partitions of the topic during the block; afterwards it tells
+        how many rows.
+        """
         from messagestore.retention.cleaning import REST_S
 
         told: list[str] = []
-        command = [sys.executable, str(bench.HOME / "manage.py"), "cleanup", "--topic", load.topic]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            str(bench.HOME / "manage.py"),
+            "cleanup",
+            "--topic",
+            load.topic,
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             end = time.monotonic() + CATCH_UP_S
             while not sum(self._lows(load)) and time.monotonic() < end:
@@ -162,10 +176,12 @@ class Lab:
 
 
 def behind(seconds: float | None) -> str:
-    """What to say of a consumer that got the last message so long after it was sent; None: it did not.
+    """What to say of a consumer that got the last message so long after it was sent; None:
+    it did not.
 
     >>> behind(0.3), behind(4.0), behind(None)
-    ('', 'the consumer was 4.0 s behind in the end', 'not all was read 60 s after the last send')
+    ('', 'the consumer was 4.0 s behind in the end', 'not all was read 60 s after the last
+    send')
     """
     if seconds is None:
         return f"not all was read {CATCH_UP_S:.0f} s after the last send"
@@ -173,7 +189,8 @@ def behind(seconds: float | None) -> str:
 
 
 def within(times: Sequence[float], window: tuple[float, float]) -> list[float]:
-    """How long those took that ended within the window; `times` are (due, ended), one after the other.
+    """How long those took that ended within the window; `times` are (due, ended), one after
+    the other.
 
     >>> within([0.0, 1.0, 1.5, 2.0, 2.5, 9.0], (1.5, 3.0))
     [0.5]
@@ -185,7 +202,9 @@ def within(times: Sequence[float], window: tuple[float, float]) -> list[float]:
 def timed(
     load: Load, sends: Times[float], messages: Times[float], *, window: tuple[float, float]
 ) -> dict[str, Any]:
-    """Of a phase: rates within the window; latencies of sends that ended, of messages due within it."""
+    """Of a phase: rates within the window; latencies of sends that ended, of messages due
+    within it.
+    """
     seconds = window[1] - window[0]
     stored = within(sends, window)
     pairs = zip(messages[::2], messages[1::2], strict=True)
@@ -215,7 +234,10 @@ def measure(lab: Lab, size: Size) -> Iterator[Row]:
 
 def shown(row: Row) -> str:
     """A row for people."""
-    rates = "".join("         -" if one is None else f"{one:10,.0f}" for one in (row.published, row.received))
+    rates = "".join(
+        "         -" if one is None else f"{one:10,.0f}"
+        for one in (row.published, row.received)
+    )
     head = f"{row.size:7}{row.phase:9}{row.batch:5}{rates}"
     lines = [f"{head}  publish   {row.publish}" if row.publish else f"{head}  {row.note}"]
     if row.end_to_end:
@@ -226,18 +248,32 @@ def shown(row: Row) -> str:
 def missed(rows: Sequence[Row]) -> list[str]:
     """Sizes whose end-to-end p99 at half of the maximum is not below the target."""
     halves = [row for row in rows if row.phase == "half"]
-    return [row.size for row in halves if row.end_to_end is None or row.end_to_end.p99 >= TARGET_MS]
+    return [
+        row.size
+        for row in halves
+        if row.end_to_end is None or row.end_to_end.p99 >= TARGET_MS
+    ]
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/bench matrix", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short phases: shows that everything runs")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each phase (default 20)")
-    parser.add_argument("--publishers", type=int, default=2, choices=(1, 2, 4), help="processes (default 2)")
-    parser.add_argument("--binlog", action="store_true", help="with a binary log, synced at each commit")
+    parser.add_argument(
+        "--quick", action="store_true", help="short phases: shows that everything runs"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of each phase (default 20)"
+    )
+    parser.add_argument(
+        "--publishers", type=int, default=2, choices=(1, 2, 4), help="processes (default 2)"
+    )
+    parser.add_argument(
+        "--binlog", action="store_true", help="with a binary log, synced at each commit"
+    )
     bench.add_server(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     return parser.parse_args()
 
 
@@ -258,17 +294,24 @@ def main() -> int:
 
         admin = Admin(HttpTransport(setting.url, api_key=setting.api_key))
         lab = Lab(setting, admin, home, seconds, chosen.publishers, old_rows)
-        print(f"{'size':7}{'phase':9}{'batch':>5}{'published':>10}{'received':>10}{'':12}{LATENCY_HEADS}")
+        print(
+            f"{'size':7}{'phase':9}{'batch':>5}{'published':>10}{'received':>10}{'':12}{LATENCY_HEADS}"
+        )
         rows = []
         for size in SIZES:
             for row in measure(lab, size):
                 rows.append(row)
                 print(shown(row), flush=True)
     if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": facts, "rows": plain(rows)}, indent=1))
+        chosen.json.write_text(
+            json.dumps({"machine": facts, "rows": plain(rows)}, indent=1)
+        )
     late = missed(rows)
     if late:
-        print(f"end-to-end p99 at half of the maximum is {TARGET_MS:.0f} ms or more: {', '.join(late)}")
+        print(
+            f"end-to-end p99 at half of the maximum is {TARGET_MS:.0f} ms or more: "
+            f"{', '.join(late)}"
+        )
     return int(bool(late) and not chosen.quick)
 
 

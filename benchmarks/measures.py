@@ -1,4 +1,5 @@
-"""The measured loops. Each runs in processes of its own, which start together and run for a fixed time.
+"""The measured loops. Each runs in processes of its own, which start together and run for a
+fixed time.
 
 raw_insert     multi-row INSERT into AUTO_INCREMENT tables with our columns: the limit of sending
 store_publish  `messagestore.produce.publish` without HTTP
@@ -7,7 +8,8 @@ http_publish   the client's Producer against a running broker
 raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
 http_consume   the client's Consumer, 500 messages a poll, with the commits it makes by default
-drf_single     one message a request to a DRF view that parses the body and stores nothing: the limit of …
+drf_single     one message a request to a DRF view that parses the body and stores nothing: the
+               limit of …
 http_single    … one message a request, stored; each by several threads of a process
 """
 
@@ -26,7 +28,8 @@ from typing import Any
 BODY = bytes(range(200))
 RAW_TABLE = """CREATE TABLE IF NOT EXISTS raw_{0} (
     msg_offset BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, msg_key VARCHAR(200), tag VARCHAR(100),
-    headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100), producer VARCHAR(100) NOT NULL,
+    headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100),
+    producer VARCHAR(100) NOT NULL,
     stored_at DATETIME(3) NOT NULL, attempt SMALLINT NOT NULL DEFAULT 0, origin TEXT
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
 RAW_INSERT = """INSERT INTO raw_{0} (msg_key, tag, headers, body, trace_id, producer, stored_at)
@@ -67,7 +70,10 @@ def _inserts(setting: Setting, table: str) -> Callable[[], int]:
     keys = [f"key-{number}" for number in range(setting.batch)]
 
     def once() -> int:
-        rows = [(key, None, None, BODY, None, "bench", "2026-01-01 00:00:00.000") for key in keys]
+        rows = [
+            (key, None, None, BODY, None, "bench", "2026-01-01 00:00:00.000")
+            for key in keys
+        ]
         cursor.executemany(statement, rows)
         return len(rows)
 
@@ -75,7 +81,9 @@ def _inserts(setting: Setting, table: str) -> Callable[[], int]:
 
 
 def store_publish(setting: Setting, worker: int) -> Callable[[], int]:
-    """One batch per call through `messagestore.produce.publish`, into a queue of the worker's own."""
+    """One batch per call through `messagestore.produce.publish`, into a queue of the
+    worker's own.
+    """
     import django
 
     django.setup()
@@ -88,7 +96,9 @@ def store_publish(setting: Setting, worker: int) -> Callable[[], int]:
 
     def once() -> int:
         messages = [NewMessage(body=BODY, key=key, queue=queue) for key in keys]
-        return len(publish(topic=setting.topic, messages=messages, batch_id=None, actor=actor))
+        return len(
+            publish(topic=setting.topic, messages=messages, batch_id=None, actor=actor)
+        )
 
     return once
 
@@ -117,7 +127,10 @@ def raw_select(setting: Setting, worker: int) -> Callable[[], int]:
     """One SELECT of 500 rows per call, by primary key, over and over a stored queue."""
     cursor = _connect(setting).cursor()
     queue = setting.queues[worker % len(setting.queues)]
-    columns = "msg_offset, msg_key, tag, headers, body, trace_id, UNIX_TIMESTAMP(stored_at), attempt"
+    columns = (
+        "msg_offset, msg_key, tag, headers, body, trace_id, "
+        "UNIX_TIMESTAMP(stored_at), attempt"
+    )
     wanted = "msg_offset >= %s AND msg_offset < %s ORDER BY msg_offset"
     statement = f"SELECT {columns} FROM message_{queue} WHERE {wanted}"
     position = 0
@@ -133,20 +146,38 @@ def raw_select(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
-    """One pull of 500 messages per call, over and over a stored queue, as member of a group of its own."""
+    """One pull of 500 messages per call, over and over a stored queue, as member of a group
+    of its own.
+    """
     from catmq_client import HttpTransport
     from catmq_client.http.transport import api_path
 
     transport = HttpTransport(setting.url, api_key=setting.api_key)
     queue = setting.queues[worker % len(setting.queues)]
-    member = {"name": "bench", "incarnation": str(uuid.uuid4()), "topics": [setting.topic], "sdk": "bench"}
-    joined = transport.request("POST", api_path("groups", f"bench-{uuid.uuid4()}", "consumers"), body=member)
+    member = {
+        "name": "bench",
+        "incarnation": str(uuid.uuid4()),
+        "topics": [setting.topic],
+        "sdk": "bench",
+    }
+    joined = transport.request(
+        "POST", api_path("groups", f"bench-{uuid.uuid4()}", "consumers"), body=member
+    )
     path = ("consumers", joined["consumer_id"])
     beat = {"generation": 0, "owned": []}
     given = transport.request("POST", api_path(*path, "heartbeat"), body=beat)
-    (claim,) = [{"queue": a["queue"], "epoch": a["epoch"]} for a in given["assigned"] if a["queue"] == queue]
+    (claim,) = [
+        {"queue": a["queue"], "epoch": a["epoch"]}
+        for a in given["assigned"]
+        if a["queue"] == queue
+    ]
     transport.request("POST", api_path(*path, "acquire"), body={"queues": [claim]})
-    wanted = {"generation": given["generation"], "max_messages": 500, "max_bytes": 8 << 20, "wait_ms": 0}
+    wanted = {
+        "generation": given["generation"],
+        "max_messages": 500,
+        "max_bytes": 8 << 20,
+        "wait_ms": 0,
+    }
     position = 0
 
     def once() -> int:
@@ -161,11 +192,15 @@ def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def http_consume(setting: Setting, worker: int) -> Callable[[], int]:
-    """One poll of up to 500 messages per call, committed as by default, in a group that reads all queues."""
+    """One poll of up to 500 messages per call, committed as by default, in a group that
+    reads all queues.
+    """
     from catmq_client import Consumer
 
     group = f"bench-{uuid.uuid4()}"
-    consumer = Consumer(setting.url, api_key=setting.api_key, group=group, topics=[setting.topic])
+    consumer = Consumer(
+        setting.url, api_key=setting.api_key, group=group, topics=[setting.topic]
+    )
 
     def once() -> int:
         return len(consumer.poll(500, timeout_s=1.0))
@@ -188,7 +223,9 @@ def _single(setting: Setting, url: str) -> Callable[[], int]:
     from catmq_client.http.transport import api_path
     from catmq_client.http.wire import JsonCodec
 
-    transport = HttpTransport(url, api_key=setting.api_key, codec=JsonCodec(), discover=False)
+    transport = HttpTransport(
+        url, api_key=setting.api_key, codec=JsonCodec(), discover=False
+    )
     path, body = (
         api_path("topics", setting.topic, "messages"),
         {"messages": [{"body": "x" * 200, "key": "k"}]},
@@ -200,7 +237,9 @@ def _single(setting: Setting, url: str) -> Callable[[], int]:
     return once
 
 
-def run(work: Work, setting: Setting, *, processes: int, seconds: float, threads: int = 1) -> float:
+def run(
+    work: Work, setting: Setting, *, processes: int, seconds: float, threads: int = 1
+) -> float:
     """Messages per second of all processes together, each with so many threads."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
@@ -221,7 +260,10 @@ def run(work: Work, setting: Setting, *, processes: int, seconds: float, threads
 
 
 def _loop(
-    job: tuple[Work, Setting, int], barrier: Any, length: tuple[float, int], answer: Connection
+    job: tuple[Work, Setting, int],
+    barrier: Any,
+    length: tuple[float, int],
+    answer: Connection,
 ) -> None:
     work, setting, worker = job
     seconds, threads = length
@@ -232,7 +274,8 @@ def _loop(
     with ThreadPoolExecutor(threads) as pool:
         answer.send(sum(pool.map(lambda once: _rate(once, seconds), onces)))
     answer.close()
-    os._exit(0)  # nothing to tidy up, and threads of the client must not delay the next measure
+    # nothing to tidy up, and threads of the client must not delay the next measure
+    os._exit(0)
 
 
 def _rate(once: Callable[[], int], seconds: float) -> float:

@@ -1,9 +1,11 @@
-"""Simulated members of groups: what `catmq_client.Consumer` sends, for a thousand consumers in one process.
+"""Simulated members of groups: what `catmq_client.Consumer` sends, for a thousand consumers
+in one process.
 
-A member registers, sends heartbeats, acquires what it is told to own, gives up what is revoked, and
-keeps one long poll waiting, over kept-alive connections; failures are repeated with the client's own
-back-off. A queue counts as held from the answer of its acquire until just before the heartbeat that
-leaves it out, so a second holder is seen however short the overlap.
+A member registers, sends heartbeats, acquires what it is told to own, gives up what is
+revoked, and keeps one long poll waiting, over kept-alive connections; failures are repeated
+with the client's own back-off. A queue counts as held from the answer of its acquire until
+just before the heartbeat that leaves it out, so a second holder is seen however short the
+overlap.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ UNSETTLED_MS = 50  # how long its polls wait while queues may come within moment
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many groups and members there are, which topic each group reads, and how they behave."""
+    """How many groups and members there are, which topic each group reads, and how they
+    behave.
+    """
 
     url: str
     api_key: str
@@ -51,11 +55,14 @@ class Work:
 
 @dataclass
 class Tally:
-    """What happened in one phase: outcomes by (kind, outcome), seconds by kind of those that succeeded."""
+    """What happened in one phase: outcomes by (kind, outcome), seconds by kind of those
+    that succeeded.
+    """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    turned_away: int = 0  # polls that were answered empty, long before their time and without news
+    # polls that were answered empty, long before their time and without news
+    turned_away: int = 0
 
     def add(self, kind: str, outcome: str, seconds: float = 0.0) -> None:
         """Counts one request; `outcome` is ok, lost, or the code of a refusal."""
@@ -70,11 +77,17 @@ class Tally:
     def refused(self, kind: str) -> int:
         """How many requests of a kind were answered with an error."""
         fine = ("ok", "lost")
-        return sum(n for (of, outcome), n in self.outcomes.items() if of == kind and outcome not in fine)
+        return sum(
+            n
+            for (of, outcome), n in self.outcomes.items()
+            if of == kind and outcome not in fine
+        )
 
 
 class Book:
-    """What all members share: the phase's tally, requests under way, holders of queues, broken promises."""
+    """What all members share: the phase's tally, requests under way, holders of queues,
+    broken promises.
+    """
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -98,14 +111,17 @@ class Book:
             del self.holders[member.group, queue]
 
     def unsettled(self) -> list[str]:
-        """The groups whose queues are not all held, or not evenly by all members; empty when settled."""
+        """The groups whose queues are not all held, or not evenly by all members; empty
+        when settled.
+        """
         work, shares = self.work, Counter(member.name for member in self.holders.values())
         least, rest = divmod(work.queues, work.members)
         even = sorted([least + 1] * rest + [least] * (work.members - rest))
         return [
             group
             for group in work.group_names()
-            if sorted(shares[f"{group}-m{number}"] for number in range(work.members)) != even
+            if sorted(shares[f"{group}-m{number}"] for number in range(work.members))
+            != even
         ]
 
 
@@ -121,11 +137,15 @@ class Wire:
         )
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float
+    ) -> dict[str, Any]:
         """The decoded answer. Raises AnswerLost or the error that the broker answered."""
         try:
             async with asyncio.timeout(timeout_s):
-                status, kind, data = await self._exchanged(path, msgspec.msgpack.encode(body))
+                status, kind, data = await self._exchanged(
+                    path, msgspec.msgpack.encode(body)
+                )
         except (OSError, EOFError, TimeoutError) as error:
             self.close()
             raise AnswerLost(f"{path}: {error!r}") from error
@@ -139,7 +159,9 @@ class Wire:
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
-        writer.write(f"POST {path} HTTP/1.1\r\n{self._fixed}{len(data)}\r\n\r\n".encode() + data)
+        writer.write(
+            f"POST {path} HTTP/1.1\r\n{self._fixed}{len(data)}\r\n\r\n".encode() + data
+        )
         status, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         headers = dict(line.split(b": ", 1) for line in lines if line)
         content = await reader.readexactly(int(headers[b"content-length"]))
@@ -178,7 +200,11 @@ class Member:
         self._generation = self._heard = self._asked_about = 0
         self._queues: dict[int, Held] = {}
         self._interval_s, self._session_s, self._lease_until = 3.0, 15.0, 0.0
-        self._due, self._granted, self._news = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._due, self._granted, self._news = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
 
     def has_lease(self) -> bool:
         """Whether it may go on handling messages."""
@@ -196,7 +222,9 @@ class Member:
             for wire in self._wires.values():
                 wire.close()
 
-    async def _post(self, kind: str, path: str, body: Any, timeout_s: float = REQUEST_S) -> dict[str, Any]:
+    async def _post(
+        self, kind: str, path: str, body: Any, timeout_s: float = REQUEST_S
+    ) -> dict[str, Any]:
         """One request, counted."""
         book, begun = self._book, time.monotonic()
         book.under_way[kind] += 1
@@ -207,7 +235,9 @@ class Member:
             lost = isinstance(error, AnswerLost)
             book.tally.add(kind, "lost" if lost else error.code)
             if kind == "heartbeat" and lost:
-                book.broken.append(f"{self.name}: a heartbeat without an answer: {error.detail}")
+                book.broken.append(
+                    f"{self.name}: a heartbeat without an answer: {error.detail}"
+                )
             raise
         finally:
             book.under_way[kind] -= 1
@@ -242,8 +272,15 @@ class Member:
             self._due.clear()
 
     async def _register(self) -> None:
-        body = {"name": self.name, "incarnation": self._incarnation, "topics": [self._topic], "sdk": "bench"}
-        answer = await self._post("register", api_path("groups", self.group, "consumers"), body)
+        body = {
+            "name": self.name,
+            "incarnation": self._incarnation,
+            "topics": [self._topic],
+            "sdk": "bench",
+        }
+        answer = await self._post(
+            "register", api_path("groups", self.group, "consumers"), body
+        )
         self._session_s = answer["session_timeout_ms"] / 1000
         self._interval_s = answer["heartbeat_interval_ms"] / 1000
         self._consumer_id = answer["consumer_id"]
@@ -252,11 +289,17 @@ class Member:
     async def _heartbeat(self, consumer_id: str) -> float:
         """One heartbeat; the seconds until the next."""
         told, sent_at, self._asked_about = self._generation, time.monotonic(), self._heard
-        owned = [{"queue": queue, "epoch": held.epoch} for queue, held in self._queues.items()]
+        owned = [
+            {"queue": queue, "epoch": held.epoch} for queue, held in self._queues.items()
+        ]
         body, limit_s = {"generation": told, "owned": owned}, max(1.0, self._session_s / 3)
-        answer = await self._post("heartbeat", api_path("consumers", consumer_id, "heartbeat"), body, limit_s)
+        answer = await self._post(
+            "heartbeat", api_path("consumers", consumer_id, "heartbeat"), body, limit_s
+        )
         if 0 < self._lease_until < sent_at:
-            self._book.broken.append(f"{self.name}: no heartbeat was recorded for a session timeout")
+            self._book.broken.append(
+                f"{self.name}: no heartbeat was recorded for a session timeout"
+            )
         self._lease_until = sent_at + self._session_s
         if answer["generation"] >= self._generation:
             self._follow(answer)
@@ -311,8 +354,14 @@ class Member:
         """Whether nothing is left to be tried again."""
         if not queues:
             return True
-        body = {"queues": [{"queue": queue, "epoch": self._queues[queue].epoch} for queue in queues]}
-        answer = await self._post("acquire", api_path("consumers", consumer_id, "acquire"), body)
+        body = {
+            "queues": [
+                {"queue": queue, "epoch": self._queues[queue].epoch} for queue in queues
+            ]
+        }
+        answer = await self._post(
+            "acquire", api_path("consumers", consumer_id, "acquire"), body
+        )
         for asked, one in zip(body["queues"], answer["queues"], strict=True):
             held = self._queues.get(one["queue"])
             if held is None or held.epoch != asked["epoch"]:
@@ -336,15 +385,27 @@ class Member:
                 await _wait(self._news, PAUSE_S)
                 continue
             try:
-                await self._poll(self._consumer_id, held, UNSETTLED_MS if unsettled else self._work.wait_ms)
+                await self._poll(
+                    self._consumer_id,
+                    held,
+                    UNSETTLED_MS if unsettled else self._work.wait_ms,
+                )
                 backoff.reset()
             except CatmqError as error:
                 await asyncio.sleep(backoff.next_s(error))
 
     async def _poll(self, consumer_id: str, held: Mapping[int, Held], wait_ms: int) -> None:
         begun, known = time.monotonic(), self._heard
-        queues = [{"queue": queue, "epoch": one.epoch, "offset": one.offset} for queue, one in held.items()]
-        body = {"generation": known, "queues": queues, "max_messages": 500, "max_bytes": 4 << 20}
+        queues = [
+            {"queue": queue, "epoch": one.epoch, "offset": one.offset}
+            for queue, one in held.items()
+        ]
+        body = {
+            "generation": known,
+            "queues": queues,
+            "max_messages": 500,
+            "max_bytes": 4 << 20,
+        }
         limit_s = wait_ms / 1000 + REQUEST_S
         path = api_path("consumers", consumer_id, "pull")
         answer = await self._post("poll", path, body | {"wait_ms": wait_ms}, limit_s)
@@ -353,7 +414,11 @@ class Member:
             if self._queues.get(queue) is held[queue]:
                 self._release(queue)
                 self._due.set()
-        if not fenced and self._heard == known and time.monotonic() - begun < wait_ms / 2000:
+        if (
+            not fenced
+            and self._heard == known
+            and time.monotonic() - begun < wait_ms / 2000
+        ):
             self._book.tally.turned_away += 1
         if pause_ms := answer.get("retry_after_ms", 0):
             await _wait(self._news, pause_ms / 1000)

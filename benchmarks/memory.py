@@ -1,4 +1,6 @@
-"""A data source whose rows nobody fetches: what Spark itself takes for the rows of any in Python."""
+"""A data source whose rows nobody fetches: what Spark itself takes for the rows of any in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +60,17 @@ class MemoryReader(DataSourceReader):
 
     def partitions(self) -> list[Any]:
         """As many as a read of a topic has."""
-        return [Rows(min(PARTITION, self._rows - first)) for first in range(0, self._rows, PARTITION)]
+        return [
+            Rows(min(PARTITION, self._rows - first))
+            for first in range(0, self._rows, PARTITION)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
         columns = chosen(self._names)
-        values = [pa.array([VALUES[name]] * BATCH, pa.binary()) for name in selected(columns)]
+        values = [
+            pa.array([VALUES[name]] * BATCH, pa.binary()) for name in selected(columns)
+        ]
         batch = batch_of(columns, values, queue=1, rows=BATCH)
         for first in range(0, partition.value, BATCH):
             yield batch.slice(0, min(BATCH, partition.value - first))

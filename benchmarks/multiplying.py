@@ -1,6 +1,8 @@
-"""A large topic out of the real input: sent once, then multiplied by SQL over past days; and its sums.
+"""A large topic out of the real input: sent once, then multiplied by SQL over past days;
+and its sums.
 
-What is copied keeps key, headers and body, so sums per path stay whole multiples of the input's.
+What is copied keeps key, headers and body, so sums per path stay whole multiples of the
+input's.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from benchmarks.measures import Setting
 from catmq_client import HttpTransport, Producer
 from catmq_client.admin.api import Admin
 
-INPUT = Path(__file__).resolve().parent.parent / "examples/data/nats-server-file-changes.jsonl.gz"
+INPUT = (
+    Path(__file__).resolve().parent.parent
+    / "examples/data/nats-server-file-changes.jsonl.gz"
+)
 KEPT_DAYS = 60
-PARTITIONS = 4  # of each queue: what a topic has that keeps 60 days, by metadata/rules/topics/partitions.py
+# of each queue: what a topic has that keeps 60 days, by metadata/rules/topics/partitions.py
+PARTITIONS = 4
 AT_ONCE = 2  # queues that the database works on
 LIVE = "live-"  # how the keys begin of what is sent meanwhile
 Sums = dict[str, int]  # path → lines added - lines deleted
@@ -55,7 +61,10 @@ class Shape:
 def fill(setting: Setting, topic: str, shape: Shape) -> int:
     """Fills an empty topic; how many rows it has then."""
     with gzip.open(INPUT, "rt") as lines:
-        events = [line.strip() for line in itertools.islice(lines, max(1, shape.rows // shape.days))]
+        events = [
+            line.strip()
+            for line in itertools.islice(lines, max(1, shape.rows // shape.days))
+        ]
     with Producer(setting.url, api_key=setting.api_key) as producer:
         for event in events:
             producer.send_async(topic, event.encode(), key=json.loads(event)["path"])
@@ -67,14 +76,22 @@ def fill(setting: Setting, topic: str, shape: Shape) -> int:
 
 
 def multiply(setting: Setting, queue: int, copies: int, shape: Shape) -> int:
-    """Copies a queue's rows behind themselves, from some days ago to yesterday; how many then."""
+    """Copies a queue's rows behind themselves, from some days ago to yesterday; how many
+    then.
+    """
     (count,) = ask(setting, f"SELECT COUNT(*) FROM message_{queue}")[0]
     end = count * copies
     partition(setting, queue, end, width=max(1, -(-end // shape.partitions)))
     for copy in range(copies - 1, -1, -1):  # the rows that are copied go last
-        day = f"UTC_DATE() - INTERVAL {shape.days - copy * shape.days // copies} DAY + INTERVAL 1 HOUR"
+        day = (
+            f"UTC_DATE() - INTERVAL {shape.days - copy * shape.days // copies} DAY + "
+            "INTERVAL 1 HOUR"
+        )
         if copy == 0:
-            run(setting, f"UPDATE message_{queue} SET stored_at = {day} WHERE msg_offset < {count}")
+            run(
+                setting,
+                f"UPDATE message_{queue} SET stored_at = {day} WHERE msg_offset < {count}",
+            )
             continue
         run(
             setting,
@@ -87,14 +104,18 @@ def multiply(setting: Setting, queue: int, copies: int, shape: Shape) -> int:
 
 
 def partition(setting: Setting, queue: int, end: int, *, width: int) -> None:
-    """Gives a queue's table the partitions that so many rows would have got one after the other."""
+    """Gives a queue's table the partitions that so many rows would have got one after the
+    other.
+    """
     ends = range(width, end + 3 * width, width)
     parts = ", ".join(f"PARTITION below_{one} VALUES LESS THAN ({one})" for one in ends)
     run(setting, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
 
 
 def sums(setting: Setting, topic: str, *, before_today: bool) -> tuple[int, Sums]:
-    """(rows, sums per path) of a topic's messages, by SQL on the node alone, without what is sent live."""
+    """(rows, sums per path) of a topic's messages, by SQL on the node alone, without what
+    is sent live.
+    """
     rows, found = 0, Counter[str]()
     old = "AND stored_at < UTC_DATE()" if before_today else ""
     text = "CONVERT(body USING utf8mb4)"

@@ -1,15 +1,19 @@
-"""`script/bench pipeline`: a large topic is archived, purged and replayed while others send into it.
+"""`script/bench pipeline`: a large topic is archived, purged and replayed while others send
+into it.
 
-Starts a private MariaDB and a server, sends the real input (examples/data) keyed by path, and multiplies it
-by SQL to so many rows over five past days. Then, while one sender keeps a pace: nothing else; the job
-`archive` with local[1], nice and a row rate limit; the same into another archive with local[*] and no limit;
-purge; replay of the whole archive into a new topic. Prints what sends took in each phase, and for every check
-whether it holds:
+Starts a private MariaDB and a server, sends the real input (examples/data) keyed by path,
+and multiplies it by SQL to so many rows over five past days. Then, while one sender keeps a
+pace: nothing else; the job
+`archive` with local[1], nice and a row rate limit; the same into another archive with
+local[*] and no limit; purge; replay of the whole archive into a new topic. Prints what
+sends took in each phase, and for every check whether it holds:
 
-* no send failed, and their 99th percentile stays below 100 ms while the limited job and purge work,
+* no send failed, and their 99th percentile stays below 100 ms while the limited job and
+  purge work,
 * purge removes what is archived, and nothing that was sent meanwhile,
 * `verify` passes,
-* rows and sums per path are equal in the source (by SQL), in both archives (by archive_sums.py, which
+* rows and sums per path are equal in the source (by SQL), in both archives (by
+  archive_sums.py, which
   imports nothing of the project), and in the topic of the replay (by SQL).
 """
 
@@ -38,11 +42,14 @@ from catmq_client import Producer
 HOME = Path(__file__).resolve().parent.parent
 QUEUES = 4
 LIMIT_MS = 100.0  # p99 of sends while the pipeline works
-Manage = Callable[..., str]  # runs manage.py with some arguments, perhaps nice; what it prints
+# runs manage.py with some arguments, perhaps nice; what it prints
+Manage = Callable[..., str]
 
 
 class Sender:
-    """Sends a message into a topic so many times a second, and notes how long each send took."""
+    """Sends a message into a topic so many times a second, and notes how long each send
+    took.
+    """
 
     def __init__(self, setting: Setting, topic: str, pace: int) -> None:
         self._setting, self._topic, self._pace = setting, topic, pace
@@ -61,7 +68,9 @@ class Sender:
 
     def _work(self) -> None:
         due = time.monotonic()
-        with Producer(self._setting.url, api_key=self._setting.api_key, linger_ms=0) as producer:
+        with Producer(
+            self._setting.url, api_key=self._setting.api_key, linger_ms=0
+        ) as producer:
             while not self._over.is_set():
                 begun = time.monotonic()
                 try:
@@ -79,13 +88,17 @@ class Sender:
 
     def __str__(self) -> str:
         p50 = percentile(sorted(self.took_ms), 50)
-        figures = f"p50 {p50:.1f} ms, p99 {self.p99_ms:.1f} ms, most {max(self.took_ms):.0f} ms"
+        figures = (
+            f"p50 {p50:.1f} ms, p99 {self.p99_ms:.1f} ms, most {max(self.took_ms):.0f} ms"
+        )
         return f"{len(self.took_ms):,} sends, {figures}, {len(self.errors)} failed"
 
 
 @dataclass
 class Way:
-    """One run of the whole way: where, how much, and what was found. `manage` runs a management command."""
+    """One run of the whole way: where, how much, and what was found. `manage` runs a
+    management command.
+    """
 
     setting: Setting
     home: Path  # of the archives
@@ -121,31 +134,47 @@ class Way:
         limited, free = self.home / "limited", self.home / "free"
         rate = ("--rows-per-second", str(self.rows_per_second))
         with self.phase("archive, local[1], nice, limited", limited=True):
-            self.manage("archive", "big", str(limited), "--master", "local[1]", *rate, nice=19)
+            self.manage(
+                "archive", "big", str(limited), "--master", "local[1]", *rate, nice=19
+            )
         with self.phase("archive, local[*]"):
             self.manage("archive", "big", str(free), "--master", "local[*]")
         with timed("sums of the archives"), ThreadPoolExecutor(2) as pool:
             for archive, found in zip(
-                (limited, free), pool.map(lambda one: archive_sums(one, "big"), (limited, free)), strict=True
+                (limited, free),
+                pool.map(lambda one: archive_sums(one, "big"), (limited, free)),
+                strict=True,
             ):
-                self.check(f"rows and sums per path: archive {archive.name} = source", found == before)
+                self.check(
+                    f"rows and sums per path: archive {archive.name} = source",
+                    found == before,
+                )
 
     def purged(self, rows: int) -> None:
         """What is archived goes; what was sent meanwhile stays."""
         with self.phase("purge", limited=True):
-            said = self.manage("purge", "big", "--archive", str(self.home / "limited"), "--yes", nice=19)
+            said = self.manage(
+                "purge", "big", "--archive", str(self.home / "limited"), "--yes", nice=19
+            )
         print(said.splitlines()[-1], flush=True)
         left, old = (
             sum(
-                multiplying.ask(self.setting, f"SELECT COUNT(*) FROM message_{queue} WHERE {which}")[0][0]
+                multiplying.ask(
+                    self.setting, f"SELECT COUNT(*) FROM message_{queue} WHERE {which}"
+                )[0][0]
                 for queue in multiplying.queues_of(self.setting, "big")
             )
             for which in (f"msg_key LIKE '{LIVE}%'", f"msg_key NOT LIKE '{LIVE}%'")
         )
-        self.check("purge says that all archived messages went", f" {rows:,} messages are no longer" in said)
+        self.check(
+            "purge says that all archived messages went",
+            f" {rows:,} messages are no longer" in said,
+        )
         self.check("purge dropped most of their rows", old < rows)
         sent = sum(len(one.took_ms) for one in self.sent)
-        self.check(f"all {sent:,} messages that were sent meanwhile are there", left == sent)
+        self.check(
+            f"all {sent:,} messages that were sent meanwhile are there", left == sent
+        )
 
     def verified(self) -> None:
         """`verify` fails by its exit code."""
@@ -203,7 +232,9 @@ def archive_sums(archive: Path, topic: str) -> tuple[int, Sums]:
 def manage(*arguments: str, nice: int = 0) -> str:
     """What a management command prints. Raises SystemExit with its words if it fails."""
     command = [sys.executable, str(HOME / "manage.py"), *arguments]
-    done = subprocess.run(["nice", "-n", str(nice), *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["nice", "-n", str(nice), *command], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"FAILED {' '.join(arguments)}: {done.stderr[-2000:]}")
     return done.stdout.strip()
@@ -233,15 +264,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="script/bench pipeline", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the topic (default %(default)s)")
-    parser.add_argument("--rows-per-second", type=int, default=60_000, help="of the limited archive job")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=5_000_000,
+        help="rows of the topic (default %(default)s)",
+    )
+    parser.add_argument(
+        "--rows-per-second", type=int, default=60_000, help="of the limited archive job"
+    )
     parser.add_argument("--pace", type=int, default=50, help="sends a second meanwhile")
     parser.add_argument("--seconds", type=float, default=20.0, help="of undisturbed sends")
     chosen = parser.parse_args()
     begun = time.monotonic()
     with ExitStack() as stack:
         failed = play(chosen, stack)
-    print(f"{len(failed)} checks failed; {time.monotonic() - begun:.0f} s in all", flush=True)
+    print(
+        f"{len(failed)} checks failed; {time.monotonic() - begun:.0f} s in all", flush=True
+    )
     return 1 if failed else 0
 
 

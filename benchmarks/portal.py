@@ -1,9 +1,11 @@
-"""`script/bench portal`: how long the pages of the portal take with very many topics and groups.
+"""`script/bench portal`: how long the pages of the portal take with very many topics and
+groups.
 
-Starts a private MariaDB with durable settings, fills its metadata with topics of four queues, groups that
-read two topics each with a member each, and an hour of figures for all of them, and asks for every list in
-its usual order, sorted, searched and at its end: in one process, through all of Django, without a network.
-A page counts as slow when half of its answers take longer than --target-ms; then the exit code is 1.
+Starts a private MariaDB with durable settings, fills its metadata with topics of four
+queues, groups that read two topics each with a member each, and an hour of figures for all
+of them, and asks for every list in its usual order, sorted, searched and at its end: in one
+process, through all of Django, without a network. A page counts as slow when half of its
+answers take longer than --target-ms; then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ AT_ONCE = 2_000  # rows of a statement
 PATHS = (
     "/", "/topics", "/topics?sort=-lag", "/topics?sort=-age", "/topics?q=0042", "/topics?page=9999",
     "/groups", "/groups?sort=-lag", "/groups?sort=-age", "/groups?q=0042", "/groups?page=9999",
-    "/subscriptions", "/subscriptions?sort=-lag", "/subscriptions?q=0042", "/subscriptions?page=9999",
+    "/subscriptions", "/subscriptions?sort=-lag", "/subscriptions?q=0042",
+    "/subscriptions?page=9999",
     "/consumers", "/consumers?sort=heard", "/consumers?q=0042", "/consumers?page=9999",
     "/rebalances", "/rebalances?q=0042", "/audit", "/audit?q=0042", "/audit?name=topic-00042",
     "/alarms", "/jobs", "/nodes", "/brokers", "/keys", "/users", "/reports", "/messages",
@@ -41,7 +44,9 @@ PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page took: times, processor time of Python and of the database, in ms; statements; bytes."""
+    """What a page took: times, processor time of Python and of the database, in ms;
+    statements; bytes.
+    """
 
     path: str
     times: Latencies
@@ -65,11 +70,15 @@ def prepare(url: str, home: Path) -> None:
 
 
 def fill(url: str, rows: int) -> None:
-    """So many topics, groups, subscriptions and members, their figures, and what was written about them."""
+    """So many topics, groups, subscriptions and members, their figures, and what was
+    written about them.
+    """
     from metadata.actors import command
     from metadata.nodes import node_rows
 
-    node_rows.create(name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench"))
+    node_rows.create(
+        name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench")
+    )
     _topics(rows)
     _groups(rows)
     _members(rows)
@@ -90,14 +99,27 @@ def _topics(rows: int) -> None:
     _make(
         Topic,
         [
-            Topic(name=f"topic-{n:05}", state="ready", layout=layout, created_at=now, owners="ada")
+            Topic(
+                name=f"topic-{n:05}",
+                state="ready",
+                layout=layout,
+                created_at=now,
+                owners="ada",
+            )
             for n in range(rows)
         ],
     )
     _make(
         Queue,
         [
-            Queue(topic_id=topic, node=node, number=number, state="read_write", state_since=now, head_seen=9)
+            Queue(
+                topic_id=topic,
+                node=node,
+                number=number,
+                state="read_write",
+                state_since=now,
+                head_seen=9,
+            )
             for topic in Topic.objects.values_list("pk", flat=True)
             for number in range(QUEUES)
         ],
@@ -109,16 +131,21 @@ def _groups(rows: int) -> None:
     from metadata.models import ConsumerGroup, ConsumerGroupTopic, Topic
 
     now = database_now()
-    _make(ConsumerGroup, [ConsumerGroup(name=f"group-{n:05}", created_at=now) for n in range(rows)])
+    _make(
+        ConsumerGroup,
+        [ConsumerGroup(name=f"group-{n:05}", created_at=now) for n in range(rows)],
+    )
     topics = list(Topic.objects.order_by("pk").values_list("pk", flat=True))
     _make(
         ConsumerGroupTopic,
         [
             ConsumerGroupTopic(
-                group_id=group, topic_id=topics[(n + other) % rows], state="ready", start="earliest",
+                group_id=group, topic_id=topics[(n + other) % rows], state="ready",
+                start="earliest",
                 lag=n * 7919 % 100_000, lag_ms=n * 104_729 % 10_000_000, created_at=now,
             )
-            for n, group in enumerate(ConsumerGroup.objects.order_by("pk").values_list("pk", flat=True))
+            for n, group in enumerate(ConsumerGroup.objects.order_by("pk").values_list("pk",
+            flat=True))
             for other in range(TOPICS_OF_A_GROUP)
         ],
     )  # fmt: skip
@@ -137,43 +164,62 @@ def _members(rows: int) -> None:
     )
 
     now = database_now()
-    _make(Consumer, [Consumer(name=f"c{n}", incarnation=str(n), address="10.0.0.1") for n in range(rows)])
+    _make(
+        Consumer,
+        [
+            Consumer(name=f"c{n}", incarnation=str(n), address="10.0.0.1")
+            for n in range(rows)
+        ],
+    )
     processes = Consumer.objects.order_by("pk").values_list("pk", flat=True)
     groups = ConsumerGroup.objects.order_by("pk").values_list("pk", flat=True)
     _make(
         ConsumerGroupConsumer,
         [
             ConsumerGroupConsumer(
-                group_id=group, process_id=process, identity=f"member-{group}", consumer_id=f"id-{process}",
+                group_id=group, process_id=process, identity=f"member-{group}",
+                consumer_id=f"id-{process}",
                 joined_at=now,
             )
             for group, process in zip(groups, processes, strict=True)
         ],
     )  # fmt: skip
     members = dict(ConsumerGroupConsumer.objects.values_list("group_id", "pk"))
-    _make(Heartbeat, [Heartbeat(membership_id=one, last_seen=now) for one in members.values()])
+    _make(
+        Heartbeat, [Heartbeat(membership_id=one, last_seen=now) for one in members.values()]
+    )
     queues: dict[int, list[int]] = {}
     for topic, queue in Queue.objects.values_list("topic_id", "pk"):
         queues.setdefault(topic, []).append(queue)
     _make(
         QueueOffset,
         [
-            QueueOffset(group_id=group, queue_id=queue, owner_id=members[group], target_id=members[group])
-            for group, topic in ConsumerGroupTopic.objects.values_list("group_id", "topic_id")
+            QueueOffset(
+                group_id=group,
+                queue_id=queue,
+                owner_id=members[group],
+                target_id=members[group],
+            )
+            for group, topic in ConsumerGroupTopic.objects.values_list(
+                "group_id", "topic_id"
+            )
             for queue in queues[topic]
         ],
     )
 
 
 def _figures(url: str) -> None:
-    """An hour of minutes: what was sent to each topic, what each group pulled of it, and all together."""
+    """An hour of minutes: what was sent to each topic, what each group pulled of it, and
+    all together.
+    """
     at = "'1970-01-01' + INTERVAL UNIX_TIMESTAMP() DIV 60 * 60 - 60 * seq SECOND"
     columns = "(step_s, at, topic_ref, group_ref, messages, bytes, errors, lag, lag_ms)"
     counts = "1000 + id * seq % 777, 100000, 0"
     minutes = f"seq_0_to_{MINUTES - 1}"
     parts = urlsplit(url)
     account = {
-        "host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password,
+        "host": parts.hostname, "port": parts.port, "user": parts.username,
+        "password": parts.password,
         "database": parts.path.strip("/"),
     }  # fmt: skip
     for chosen in (
@@ -201,11 +247,23 @@ def _history(rows: int) -> None:
         ],
     )  # fmt: skip
     groups = ConsumerGroup.objects.values_list("pk", flat=True)
-    _make(Rebalance, [Rebalance(group_id=one, generation=1, cause="a member came", at=now) for one in groups])
+    _make(
+        Rebalance,
+        [
+            Rebalance(group_id=one, generation=1, cause="a member came", at=now)
+            for one in groups
+        ],
+    )
     _make(
         JobRun,
         [
-            JobRun(name="expire_messages", state="done", started_at=now, finished_at=now, count=n)
+            JobRun(
+                name="expire_messages",
+                state="done",
+                started_at=now,
+                finished_at=now,
+                count=n,
+            )
             for n in range(rows)
         ],
     )
@@ -254,17 +312,27 @@ def measured(client: Any, path: str, *, times: int, database: int) -> Page:
         took.append(time.perf_counter() - begun)
     spent = time.process_time() - before[0], processor_s(database) - before[1]
     python_ms, database_ms = (1000 * one / times for one in spent)
-    return Page(path, Latencies.of(took), python_ms, database_ms, queries, len(answer.content))
+    return Page(
+        path, Latencies.of(took), python_ms, database_ms, queries, len(answer.content)
+    )
 
 
 def main() -> int:
     """Measures and prints; 1 if a page is slow."""
     parser = argparse.ArgumentParser(prog="script/bench portal", description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000, help="topics, and groups (default 10000)")
+    parser.add_argument(
+        "--rows", type=int, default=10_000, help="topics, and groups (default 10000)"
+    )
     parser.add_argument("--times", type=int, default=20, help="each page (default 20)")
-    parser.add_argument("--target-ms", type=float, default=150.0, help="p50 of a page (default 150)")
-    parser.add_argument("--only", nargs="+", metavar="PATH", default=PATHS, help="pages; without it, all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--target-ms", type=float, default=150.0, help="p50 of a page (default 150)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="PATH", default=PATHS, help="pages; without it, all"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     facts = machine()
     with ExitStack() as stack:
@@ -277,10 +345,16 @@ def main() -> int:
         snapshot.refresh()
         client = browser()
         pid = int((home / "database" / "server.pid").read_text())
-        found = [measured(client, path, times=chosen.times, database=pid) for path in chosen.only]
+        found = [
+            measured(client, path, times=chosen.times, database=pid) for path in chosen.only
+        ]
     show(found, facts, rows=chosen.rows)
     if chosen.json:
-        figures = {"rows": chosen.rows, "machine": facts, "pages": [asdict(one) for one in found]}
+        figures = {
+            "rows": chosen.rows,
+            "machine": facts,
+            "pages": [asdict(one) for one in found],
+        }
         chosen.json.write_text(json.dumps(figures, indent=1))
     slow = [one.path for one in found if one.times.p50 > chosen.target_ms]
     if slow:
@@ -290,7 +364,10 @@ def main() -> int:
 
 def show(found: list[Page], facts: dict[str, Any], *, rows: int) -> None:
     """Prints the table."""
-    print(f"{rows:,} topics and groups; {', '.join(f'{name} {value}' for name, value in facts.items())}")
+    print(
+        f"{rows:,} topics and groups; "
+        f"{', '.join(f'{name} {value}' for name, value in facts.items())}"
+    )
     heads = ("p50 ms", "p99 ms", "Python", "database", "queries", "bytes")
     print(f"{'page':28}" + "".join(f"{head:>10}" for head in heads))
     for one in found:

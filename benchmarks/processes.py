@@ -1,4 +1,6 @@
-"""What processes cost: the memory of those below this one, and the CPU of them and of the database."""
+"""What processes cost: the memory of those below this one, and the CPU of them and of the
+database.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LOOK_EVERY_S = 0.3
 
 
 class Process(NamedTuple):
-    """A process: its parent, its name, CPU seconds of its own, and those of children that have ended."""
+    """A process: its parent, its name, CPU seconds of its own, and those of children that
+    have ended.
+    """
 
     parent: int
     name: str
@@ -32,8 +36,12 @@ def processes() -> dict[int, Process]:
             except OSError:
                 continue
             fields = tail.split()
-            own, ended = (sum(map(int, fields[first : first + 2])) / TICKS for first in (11, 13))
-            found[int(entry.name)] = Process(int(fields[1]), head.partition("(")[2], own, ended)
+            own, ended = (
+                sum(map(int, fields[first : first + 2])) / TICKS for first in (11, 13)
+            )
+            found[int(entry.name)] = Process(
+                int(fields[1]), head.partition("(")[2], own, ended
+            )
     return found
 
 
@@ -51,7 +59,9 @@ def kind(process: Process) -> str:
 
 
 def cpu_s(database: int) -> dict[str, float]:
-    """CPU seconds so far: of the database, whose process id is given, of Java and of Python from here on."""
+    """CPU seconds so far: of the database, whose process id is given, of Java and of Python
+    from here on.
+    """
     known = processes()
     found = {"database": known[database].cpu_s, "java": 0.0, "python": 0.0}
     for pid in (os.getpid(), *below(os.getpid(), known)):
@@ -65,7 +75,9 @@ def cpu_s(database: int) -> dict[str, float]:
 
 @contextmanager
 def highest_memory() -> Iterator[dict[str, float]]:
-    """Measures while the block runs: MB of Java and of Python below this process, at their highest."""
+    """Measures while the block runs: MB of Java and of Python below this process, at their
+    highest.
+    """
     found = {"java": 0.0, "python": 0.0}
     over = threading.Event()
 
@@ -89,7 +101,9 @@ def highest_memory() -> Iterator[dict[str, float]]:
 
 
 def resident_mb(pid: int) -> float:
-    """MB that only this process holds, with its share of what it holds with others; 0 of one that ended."""
+    """MB that only this process holds, with its share of what it holds with others; 0 of
+    one that ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,6 @@
-"""Pulls of stored messages through `messagestore.consume.pull`, by a process that owns the queue."""
+"""Pulls of stored messages through `messagestore.consume.pull`, by a process that owns the
+queue.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def _read(span: Span, seconds: float, out: Connection) -> None:
 
 
 def _owner(span: Span) -> Callable[[int], int]:
-    """A function that pulls from an offset on and returns where to go on, as the queue's owner."""
+    """A function that pulls from an offset on and returns where to go on, as the queue's
+    owner.
+    """
     from messagestore.consume import positions
     from messagestore.consume.positions import Claim
     from messagestore.consume.pull import pull
@@ -75,12 +79,16 @@ def _owner(span: Span) -> Callable[[int], int]:
     )
     consumer = consumer_ids.check(joined.consumer_id)
     (given,) = consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
-    (acquired,) = positions.acquire(consumer=consumer, queues=[Claim(given.queue, given.epoch)])
+    (acquired,) = positions.acquire(
+        consumer=consumer, queues=[Claim(given.queue, given.epoch)]
+    )
     assert (acquired.state, given.queue) == ("ok", span.queue)
 
     def pulled(offset: int) -> int:
         asked = [PullQueue(span.queue, given.epoch, offset)]
-        (answer,) = pull(consumer=consumer, queues=asked, max_messages=AT_ONCE, max_bytes=8 << 20)
+        (answer,) = pull(
+            consumer=consumer, queues=asked, max_messages=AT_ONCE, max_bytes=8 << 20
+        )
         assert answer.rows, answer
         return answer.next_offset
 

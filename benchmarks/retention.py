@@ -1,11 +1,12 @@
 """`script/bench retention`: what cleaning a large queue costs those who write to it.
 
-Starts a private MariaDB with durable settings and fills one queue with SQL, in slices of which each is a day
-older than the next. Sends at full speed into it are compared with those into an empty queue, and so are pulls
-of what was just sent; pulls from the middle of the large queue are shown beside them. Then, round by round,
-writers send for a while undisturbed, and at the same pace while one more slice is removed by
-`messagestore.retention`. Prints how long sends took in both, their ratio in each round, and the median of
-the ratios.
+Starts a private MariaDB with durable settings and fills one queue with SQL, in slices of
+which each is a day older than the next. Sends at full speed into it are compared with those
+into an empty queue, and so are pulls of what was just sent; pulls from the middle of the
+large queue are shown beside them. Then, round by round, writers send for a while
+undisturbed, and at the same pace while one more slice is removed by
+`messagestore.retention`. Prints how long sends took in both, their ratio in each round, and
+the median of the ratios.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Round:
 
 @contextmanager
 def store(home: Path) -> Iterator[dict[str, Any]]:
-    """Metadata in a file, one MariaDB node called `bench`; the arguments that reach its database."""
+    """Metadata in a file, one MariaDB node called `bench`; the arguments that reach its
+    database.
+    """
     with bench.database(home / "database") as url:
         os.environ["CATMQ_DATA_DIR"] = str(home / "var")
         os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
@@ -83,7 +86,10 @@ def store(home: Path) -> Iterator[dict[str, Any]]:
         call_command("migrate", verbosity=0)
         parts = urlsplit(url)
         account = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
-        bench.execute({**account, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
+        bench.execute(
+            {**account, "user": parts.username},
+            "CREATE DATABASE bench CHARACTER SET utf8mb4",
+        )
         registry.register(
             name="bench", engine="mysql", database="bench", username=str(parts.username),
             host="127.0.0.1", port=parts.port, password=str(parts.password), actor=command("bench"),
@@ -97,27 +103,38 @@ def make_queue(topic: str) -> int:
     from metadata.actors import command
     from metadata.cache import snapshot
 
-    settings = {"retention_days": 3650, "keep_unread_days": 0}  # the group that pulls holds nothing back
+    # the group that pulls holds nothing back
+    settings = {"retention_days": 3650, "keep_unread_days": 0}
     made = topics.create(name=topic, queues=1, settings=settings, actor=command("bench"))
     snapshot.refresh()
     return made.queues[0].queue.queue
 
 
 def fill(account: dict[str, Any], queue: int, *, rows: int, slices: int) -> None:
-    """Rows 0 … rows-1 as old sends would have left them; slice i of `slices` is `slices - i` days old."""
+    """Rows 0 … rows-1 as old sends would have left them; slice i of `slices` is `slices -
+    i` days old.
+    """
     width = max(rows // PARTS, 1)
     ends = range(width, rows + 20 * width + 1, width)
     parts = ", ".join(f"PARTITION below_{end} VALUES LESS THAN ({end})" for end in ends)
-    bench.execute(account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
+    bench.execute(
+        account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})"
+    )
     columns = "(msg_offset, msg_key, body, producer, stored_at)"
     for first in range(0, rows, STEP):
         last = min(first + STEP, rows) - 1
-        age = f"INTERVAL ({slices} - msg.seq DIV {-(-rows // slices)}) * {DAY_S} - {DAY_S // 2} SECOND"
+        age = (
+            f"INTERVAL ({slices} - msg.seq DIV {-(-rows // slices)}) * {DAY_S} - "
+            f"{DAY_S // 2} SECOND"
+        )
         values = (
-            f"msg.seq, CONCAT('key-', msg.seq), REPEAT('x', {len(BODY)}), 'bench', UTC_TIMESTAMP(3) - {age}"
+            f"msg.seq, CONCAT('key-', msg.seq), REPEAT('x', {len(BODY)}), 'bench', "
+            f"UTC_TIMESTAMP(3) - {age}"
         )
         source = f"seq_{first}_to_{last} msg"
-        bench.execute(account, f"INSERT INTO message_{queue} {columns} SELECT {values} FROM {source}")
+        bench.execute(
+            account, f"INSERT INTO message_{queue} {columns} SELECT {values} FROM {source}"
+        )
         print(f"  filled {last + 1:,} of {rows:,}", end="\r", file=sys.stderr)
     bench.execute(account, f"UPDATE queue_head SET head = {rows} WHERE queue_id = {queue}")
     bench.execute(account, f"ANALYZE TABLE message_{queue}")
@@ -134,7 +151,9 @@ def write(where: tuple[str, int], pause_s: float, stop: Event, out: Any) -> None
     from metadata.actors import command
 
     topic, queue = where
-    messages = [NewMessage(body=BODY, key=f"key-{number}", queue=queue) for number in range(BATCH)]
+    messages = [
+        NewMessage(body=BODY, key=f"key-{number}", queue=queue) for number in range(BATCH)
+    ]
     actor, sends = command("bench"), Sends()
     while not stop.is_set():
         begun = time.monotonic()
@@ -155,7 +174,9 @@ class Writers:
         for _ in range(count):
             mine, theirs = context.Pipe(duplex=False)
             process = context.Process(
-                target=write, args=((topic, queue), pause_s, self._stop, theirs), daemon=True
+                target=write,
+                args=((topic, queue), pause_s, self._stop, theirs),
+                daemon=True,
             )
             process.start()
             self._ways.append(mine)
@@ -178,12 +199,16 @@ def rest(seconds: float) -> Window:
 
 
 def remove(topic: str, *, keep_days: int, least_s: float) -> tuple[Window, int, float]:
-    """Cleans what is older; the window, at least so long, how many messages went, and how long it took."""
+    """Cleans what is older; the window, at least so long, how many messages went, and how
+    long it took.
+    """
     from messagestore import retention
     from metadata.actors import command
     from metadata.topics import topic_rows
 
-    topic_rows.update(name=topic, settings={"retention_days": keep_days}, actor=command("bench"))
+    topic_rows.update(
+        name=topic, settings={"retention_days": keep_days}, actor=command("bench")
+    )
     begun = time.monotonic()
     (done,) = retention.clean(topic=topic, rest_s=0.0, actor=command("bench"))
     took = time.monotonic() - begun
@@ -202,17 +227,26 @@ def measure(
     seen = []
     for number in range(rounds):
         calm = rest(seconds)
-        cleaning, rows, took = remove(topic, keep_days=2 * rounds - number - 1, least_s=seconds)
+        cleaning, rows, took = remove(
+            topic, keep_days=2 * rounds - number - 1, least_s=seconds
+        )
         seen.append((calm, cleaning, rows, took))
     sends = sending.stop()
     return [
-        Round([1000 * one for one in calm.of(sends)], [1000 * one for one in cleaning.of(sends)], rows, took)
+        Round(
+            [1000 * one for one in calm.of(sends)],
+            [1000 * one for one in cleaning.of(sends)],
+            rows,
+            took,
+        )
         for calm, cleaning, rows, took in seen
     ]
 
 
 def rates(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Sends a second at full speed, one writer, into the full queue and into an empty one, in turn."""
+    """Sends a second at full speed, one writer, into the full queue and into an empty one,
+    in turn.
+    """
     found: dict[str, list[float]] = {"full": [], "empty": []}
     for _ in range(rounds):
         for name, queue in (("full", full), ("empty", empty)):
@@ -224,8 +258,9 @@ def rates(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, li
 
 
 def pulls(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Messages pulled a second, in turn: the newest of the full queue, all of the other one, which was empty
-    before the sends, and as many from the middle of the full one, where nothing is cached."""
+    """Messages pulled a second, in turn: the newest of the full queue, all of the other
+    one, which was empty before the sends, and as many from the middle of the full one,
+    where nothing is cached."""
     end, sent = head_of(full), head_of(empty)
     spans = {
         "full": Span("full", full, end - sent, end),
@@ -242,7 +277,9 @@ def pulls(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, li
 def beside(what: str, rates: dict[str, list[float]]) -> list[float]:
     """Prints what the full queue gives beside the empty one; the ratios of the rounds."""
     found = ratios(rates["full"], rates["empty"])
-    medians = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in rates.items())
+    medians = ", ".join(
+        f"{name} {statistics.median(values):,.0f}" for name, values in rates.items()
+    )
     middle, shown = statistics.median(found), [f"{one:.2f}" for one in found]
     print(f"{what} a second, full / empty queue: median {middle:.2f} {shown}; {medians}")
     return found
@@ -253,14 +290,22 @@ def table(rounds: Sequence[Round]) -> float:
     print(f"{'':8}{'sends':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}   while cleaning")
     for number, one in enumerate(rounds, 1):
         for name, values in (("calm", one.calm), ("cleaned", one.cleaning)):
-            line = f"{name:8}{len(values):8,}{percentile(values, 50):9.2f}{percentile(values, 99):9.2f}"
-            more = f"{one.rows:,} rows in {one.seconds:.2f} s" if name == "cleaned" else f"round {number}"
+            line = (
+                f"{name:8}{len(values):8,}{percentile(values, 50):9.2f}"
+                f"{percentile(values, 99):9.2f}"
+            )
+            more = (
+                f"{one.rows:,} rows in {one.seconds:.2f} s"
+                if name == "cleaned"
+                else f"round {number}"
+            )
             print(f"{line}{values[-1]:9.2f}   {more}")
     ratios = [one.ratio for one in rounds]
     middle = statistics.median(ratios)
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     print(
-        f"p99 while cleaning / undisturbed: median {middle:.2f} (target below {TARGET:.1f}; rounds: {shown})"
+        f"p99 while cleaning / undisturbed: median {middle:.2f} (target below "
+        f"{TARGET:.1f}; rounds: {shown})"
     )
     return middle
 
@@ -268,12 +313,24 @@ def table(rounds: Sequence[Round]) -> float:
 def main() -> int:
     """Runs it; 1 if the median is above the target."""
     parser = argparse.ArgumentParser(prog="script/bench retention", description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000_000, help="in the queue, half go (default 20 M)")
-    parser.add_argument("--rounds", type=int, default=5, help="in how many steps (default 5)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each window, at least (default 5)")
-    parser.add_argument("--writers", type=int, default=2, help="sending processes (default 2)")
-    parser.add_argument("--pause-ms", type=float, default=5.0, help="between the sends of each (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="in the queue, half go (default 20 M)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="in how many steps (default 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of each window, at least (default 5)"
+    )
+    parser.add_argument(
+        "--writers", type=int, default=2, help="sending processes (default 2)"
+    )
+    parser.add_argument(
+        "--pause-ms", type=float, default=5.0, help="between the sends of each (default 5)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     facts = machine()
     with ExitStack() as stack:
@@ -292,7 +349,11 @@ def main() -> int:
     middle = table(rounds)
     if chosen.json:
         found = {"cleaning": [one.ratio for one in rounds], "sends": sends, "pulls": read}
-        rows = {"rows": chosen.rows, "machine": facts, "rates": {"sends": speed, "pulls": reading}}
+        rows = {
+            "rows": chosen.rows,
+            "machine": facts,
+            "rates": {"sends": speed, "pulls": reading},
+        }
         chosen.json.write_text(json.dumps({**rows, "ratios": found}, indent=1))
     return int(middle > TARGET)
 

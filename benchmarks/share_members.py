@@ -1,7 +1,8 @@
-"""Members of one share group, each a process of its own: the cost of their waiting, and how much they handle.
+"""Members of one share group, each a process of its own: the cost of their waiting, and how
+much they handle.
 
-The handler sleeps instead of computing. The limit of the machine is what the same processes do without a
-broker.
+The handler sleeps instead of computing. The limit of the machine is what the same processes
+do without a broker.
 """
 
 from __future__ import annotations
@@ -62,12 +63,15 @@ class Crowd:
     """Processes that count what they handle."""
 
     def __init__(self, count: int, target: Any, *words: object) -> None:
-        # Members are forked: a hundred interpreters that start would take minutes of two cores.
+        # Members are forked: a hundred interpreters that start would take minutes of two
+        # cores.
         context = multiprocessing.get_context("fork")
         self._stop = context.Event()
         self.handled: Synchronized[int] = context.Value("q", 0)
         self._members = [
-            context.Process(target=target, args=(*words, self.handled, self._stop), daemon=True)
+            context.Process(
+                target=target, args=(*words, self.handled, self._stop), daemon=True
+            )
             for _ in range(count)
         ]
         for one in self._members:
@@ -87,7 +91,9 @@ class Crowd:
 
 
 def measure(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """The cost of waiting, then the rate of handling, beside that of the same processes without a broker."""
+    """The cost of waiting, then the rate of handling, beside that of the same processes
+    without a broker.
+    """
     seconds = 3.0 if chosen.quick else max(20.0, chosen.seconds)
     workers = int(os.environ.setdefault("CATMQ_WORKERS", "2"))
     with wakeups.server() as (credentials, machine):
@@ -97,22 +103,34 @@ def measure(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any], lis
         idle = _selects(machine, seconds)
         admin.create_group(GROUP, mode="share")
         crowd = Crowd(chosen.members, _member, *place)
-        until(lambda: len(admin.group(GROUP)["members"]) == chosen.members, limit_s=120, every_s=0.5)
+        until(
+            lambda: len(admin.group(GROUP)["members"]) == chosen.members,
+            limit_s=120,
+            every_s=0.5,
+        )
         time.sleep(wakeups.SETTLE_S)
         cost = (_selects(machine, seconds) - idle) / workers
-        print(f"{chosen.members} members wait: {cost:.1f} SELECTs a second for each worker of the broker")
+        print(
+            f"{chosen.members} members wait: {cost:.1f} SELECTs a second for each worker "
+            "of the broker"
+        )
         _send(place, int(chosen.members / WORK_S * (seconds + 15)))
         time.sleep(5.0)
         before = machine.sample()
         rate = crowd.rate(seconds)
         spent = machine.sample().since(before)
         crowd.end()
-    print(", ".join(f"{name} {share:.0f}" for name, share in spent.items() if name.startswith("CPU")))
+    print(
+        ", ".join(
+            f"{name} {share:.0f}" for name, share in spent.items() if name.startswith("CPU")
+        )
+    )
     alone = Crowd(chosen.members, _alone)
     limit = alone.rate(5.0)
     alone.end()
     print(
-        f"{chosen.members} members handle {rate:,.0f} messages a second of {1000 * WORK_S:.0f} ms each; ",
+        f"{chosen.members} members handle {rate:,.0f} messages a second of "
+        f"{1000 * WORK_S:.0f} ms each; ",
         end="",
     )
     print(f"without a broker {limit:,.0f}: {rate / limit:.2f}")

@@ -31,7 +31,8 @@ WON = 1.2  # times as fast as leases in transactions of their own
 SYNCED = ["--log-bin", "--sync-binlog=1", "--server-id=1", "--binlog-format=ROW"]
 STORE: dict[str, Any] = {}
 RAW_POSITION = (
-    "CREATE TABLE raw_position (group_id INT PRIMARY KEY, next_offset BIGINT NOT NULL) ENGINE=InnoDB"
+    "CREATE TABLE raw_position (group_id INT PRIMARY KEY, next_offset BIGINT "
+    "NOT NULL) ENGINE=InnoDB"
 )
 RAW_RUN = """CREATE TABLE raw_run (
     group_id INT, first_offset BIGINT, end_offset BIGINT NOT NULL, owner VARCHAR(100) NOT NULL,
@@ -171,7 +172,9 @@ def _sender(topic: str) -> Callable[[], str]:
 
 
 def _mixed(member: Member) -> Callable[[], str]:
-    """Something that a member does, at random: most finish, some in part, some release, renew or forget."""
+    """Something that a member does, at random: most finish, some in part, some release,
+    renew or forget.
+    """
     from messagestore.pool import node_pools
     from messagestore.tables.shares import run_sql
     from metadata.cache import snapshot
@@ -181,17 +184,23 @@ def _mixed(member: Member) -> Callable[[], str]:
         if not runs:
             time.sleep(0.005)
             return "empty calls"
-        what = random.choices(("finished", "in part", "released", "renewed", "freed"), (60, 15, 10, 10, 5))[0]
+        what = random.choices(
+            ("finished", "in part", "released", "renewed", "freed"), (60, 15, 10, 10, 5)
+        )[0]
         one = runs[0].run
         if what == "freed":  # by an operator, under the hands of its member
             node = node_pools.node(snapshot.current().queues[one.queue].node_id)
             with node.reading() as session:
-                run_sql.end_leases(session, group_id=member.group.id, queue=one.queue, first=one.first)
+                run_sql.end_leases(
+                    session, group_id=member.group.id, queue=one.queue, first=one.first
+                )
         elif what == "in part":
             member.report(_done(runs[0], finished=[(one.first, one.first + 1)]))
             member.report(_done(runs[0], release=[one.end - 1]))
         elif what == "released":
-            member.report(*(_done(mine, release=range(mine.run.first, mine.run.end)) for mine in runs))
+            member.report(
+                *(_done(mine, release=range(mine.run.first, mine.run.end)) for mine in runs)
+            )
             return what
         elif what == "renewed":
             member.report(*(_done(mine, renew=True) for mine in runs))
@@ -204,14 +213,20 @@ def _mixed(member: Member) -> Callable[[], str]:
 # Shared transactions
 
 
-def part_combining(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Leases of one queue in transactions of their own and in shared ones, beside two plain transactions."""
+def part_combining(
+    home: Path, chosen: argparse.Namespace
+) -> tuple[dict[str, Any], list[str]]:
+    """Leases of one queue in transactions of their own and in shared ones, beside two plain
+    transactions.
+    """
     rounds, seconds = (1, 0.5) if chosen.quick else (chosen.rounds, chosen.seconds)
     prepare(home / "var")
     disk = slow_sync(home)
     servers = {
         "fast": start(home / "fast", port=free_port()),
-        "slow": start(home / "slow", port=free_port(), options=SYNCED, environ=disk.environ),
+        "slow": start(
+            home / "slow", port=free_port(), options=SYNCED, environ=disk.environ
+        ),
     }
     found: dict[str, dict[int, dict[str, list[float]]]] = {}
     try:
@@ -220,21 +235,32 @@ def part_combining(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, An
             topic_on(server, name)
             server.execute(RAW_POSITION.replace("raw_position", f"{name}.raw_position"))
             server.execute(RAW_RUN.replace("raw_run", f"{name}.raw_run"))
-            told = "no binary log" if name == "fast" else f"binary log, each sync takes {SLOWER_MS} ms longer"
+            told = (
+                "no binary log"
+                if name == "fast"
+                else f"binary log, each sync takes {SLOWER_MS} ms longer"
+            )
             print(f"Runs leased and finished a second, one queue, {name}: {told}")
             found[name] = {
-                threads: _compare(server, name, threads=threads, rounds=rounds, seconds=seconds)
+                threads: _compare(
+                    server, name, threads=threads, rounds=rounds, seconds=seconds
+                )
                 for threads in (1, 8, 32)
             }
     finally:
         disk.set(0)
         for server in servers.values():
             server.stop()
-    missed = [f"{threads} threads, fast: shared lost" for threads, one in found["fast"].items() if lost(one)]
+    missed = [
+        f"{threads} threads, fast: shared lost"
+        for threads, one in found["fast"].items()
+        if lost(one)
+    ]
     missed += [
         f"{threads} threads, slow: shared did not win"
         for threads, one in found["slow"].items()
-        if threads > 1 and statistics.median(one["together"]) < WON * statistics.median(one["alone"])
+        if threads > 1
+        and statistics.median(one["together"]) < WON * statistics.median(one["alone"])
     ]
     return {"rates": found}, missed
 
@@ -254,10 +280,13 @@ def _compare(
                 rates[way].append(rate(works(), seconds))
     for way, values in rates.items():
         middle = statistics.median(values)
-        to_raw, to_alone = (middle / statistics.median(rates[one]) for one in ("raw", "alone"))
+        to_raw, to_alone = (
+            middle / statistics.median(rates[one]) for one in ("raw", "alone")
+        )
         spread = f"{middle:9,.0f}{min(values):9,.0f}{max(values):9,.0f}"
         print(
-            f"{threads:3} threads  {way:9}{spread}  to raw {to_raw:.2f}  to alone {to_alone:.2f}", flush=True
+            f"{threads:3} threads  {way:9}{spread}  to raw {to_raw:.2f}  to alone {to_alone:.2f}",
+            flush=True,
         )
     return rates
 
@@ -276,7 +305,9 @@ def _transactions(*, shared: bool) -> Iterator[None]:
 
 
 def _members(name: str, threads: int) -> list[Once]:
-    """One call that leases and finishes a run of one message, for each thread; messages are sent before."""
+    """One call that leases and finishes a run of one message, for each thread; messages are
+    sent before.
+    """
     from messagestore.shares import upkeep
 
     group = f"{name}-{uuid.uuid4().hex[:8]}"
@@ -308,11 +339,16 @@ def _plain(server: MariaDB, name: str, threads: int) -> list[Once]:
 
         def once() -> None:
             cursor.execute(
-                "UPDATE raw_position SET next_offset = next_offset + 1 WHERE group_id = %s", (mine,)
+                "UPDATE raw_position SET next_offset = next_offset + 1 WHERE group_id = %s",
+                (mine,),
             )
-            cursor.execute("INSERT INTO raw_run VALUES (%s, 1, 2, 'bench', NOW(6))", (mine,))
+            cursor.execute(
+                "INSERT INTO raw_run VALUES (%s, 1, 2, 'bench', NOW(6))", (mine,)
+            )
             connection.commit()
-            cursor.execute("DELETE FROM raw_run WHERE group_id = %s AND first_offset = 1", (mine,))
+            cursor.execute(
+                "DELETE FROM raw_run WHERE group_id = %s AND first_offset = 1", (mine,)
+            )
             connection.commit()
 
         return once

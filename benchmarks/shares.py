@@ -1,9 +1,11 @@
-"""`script/bench shares`: share groups beside PGMQ, beside ordinary consumption, and with many members.
+"""`script/bench shares`: share groups beside PGMQ, beside ordinary consumption, and with
+many members.
 
-Four parts, each in one run: `ratios` leases and finishes runs of ten messages, in turn with PGMQ and with a
-Consumer; `members` counts what members that wait ask of the node, and lets as many handle messages that take
-100 ms each; `locks` looks for deadlocks; `combining` compares leases in shared transactions with leases in
-their own. Each says what missed its target.
+Four parts, each in one run: `ratios` leases and finishes runs of ten messages, in turn with
+PGMQ and with a Consumer; `members` counts what members that wait ask of the node, and lets
+as many handle messages that take 100 ms each; `locks` looks for deadlocks; `combining`
+compares leases in shared transactions with leases in their own. Each says what missed its
+target.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def joined(setting: Setting) -> tuple[Any, tuple[str, str]]:
     transport = HttpTransport(setting.url, api_key=setting.api_key)
     me = {"name": uuid.uuid4().hex, "incarnation": str(uuid.uuid4()), "sdk": "bench"}
     body = {**me, "mode": "share", "topics": [setting.topic]}
-    told = transport.request("POST", api_path("groups", setting.group, "consumers"), body=body)
+    told = transport.request(
+        "POST", api_path("groups", setting.group, "consumers"), body=body
+    )
     return transport, ("consumers", str(told["consumer_id"]))
 
 
@@ -59,7 +63,9 @@ def leased(transport: Any, path: tuple[str, str], **more: Any) -> list[Any]:
     """Runs of ten messages in all. Raises SystemExit if there is nothing."""
     from catmq_client.http.transport import api_path
 
-    answer = transport.request("POST", api_path(*path, "share"), body={"max_messages": RUN, **more})
+    answer = transport.request(
+        "POST", api_path(*path, "share"), body={"max_messages": RUN, **more}
+    )
     if not answer["runs"]:
         raise SystemExit(f"Nothing was leased: {answer}")
     if wrong := [one for one in answer["done"] if one["state"] != "ok"]:
@@ -70,7 +76,8 @@ def leased(transport: Any, path: tuple[str, str], **more: Any) -> list[Any]:
 def done(runs: list[Any]) -> list[dict[str, Any]]:
     """Reports that finish runs."""
     return [
-        {"queue": run["queue"], "first": run["first"], "grant": run["grant"], "all": True} for run in runs
+        {"queue": run["queue"], "first": run["first"], "grant": run["grant"], "all": True}
+        for run in runs
     ]
 
 
@@ -95,7 +102,9 @@ def share_in_two_calls(setting: Setting, worker: int) -> Callable[[], int]:
 
     def once() -> int:
         runs = leased(transport, path)
-        transport.request("POST", api_path(*path, "share", "done"), body={"done": done(runs)})
+        transport.request(
+            "POST", api_path(*path, "share", "done"), body={"done": done(runs)}
+        )
         return sum(len(run["rows"]) for run in runs)
 
     return once
@@ -121,7 +130,9 @@ def consumer_each_committed(setting: Setting, worker: int) -> Callable[[], int]:
     from catmq_client import Consumer
 
     group = f"{getattr(setting, 'group', '')}-{worker}"
-    consumer = Consumer(setting.url, api_key=setting.api_key, group=group, topics=[setting.topic])
+    consumer = Consumer(
+        setting.url, api_key=setting.api_key, group=group, topics=[setting.topic]
+    )
 
     def once() -> int:
         got = len(consumer.poll(RUN, timeout_s=5.0))
@@ -136,7 +147,9 @@ def consumer_as_it_comes(setting: Setting, worker: int) -> Callable[[], int]:
     from catmq_client import Consumer
 
     group = f"{getattr(setting, 'group', '')}-{worker}"
-    consumer = Consumer(setting.url, api_key=setting.api_key, group=group, topics=[setting.topic])
+    consumer = Consumer(
+        setting.url, api_key=setting.api_key, group=group, topics=[setting.topic]
+    )
     return lambda: len(consumer.poll(RUN, timeout_s=5.0))
 
 
@@ -159,11 +172,15 @@ def fill(setting: Setting) -> None:
     with Producer(setting.url, api_key=setting.api_key) as producer:
         for number in range(FILLED // BATCH):
             queue = setting.queues[number % len(setting.queues)]
-            producer.send_batch(setting.topic, [NewMessage(measures.BODY, queue=queue)] * BATCH)
+            producer.send_batch(
+                setting.topic, [NewMessage(measures.BODY, queue=queue)] * BATCH
+            )
 
 
 def part_ratios(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Rates of all lines, in turn, and their ratios to PGMQ and to a Consumer that commits each poll."""
+    """Rates of all lines, in turn, and their ratios to PGMQ and to a Consumer that commits
+    each poll.
+    """
     rounds, seconds = (1, 1.0) if chosen.quick else (chosen.rounds, chosen.seconds)
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
@@ -171,21 +188,33 @@ def part_ratios(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any],
         credentials = stack.enter_context(bench.server(home / "var", url))
         setting = bench.prepare(url, credentials, "")
         fill(setting)
-        other = stack.enter_context(pgmq(home / "pgmq", chosen.pgmq)) if chosen.pgmq else None
+        other = (
+            stack.enter_context(pgmq(home / "pgmq", chosen.pgmq)) if chosen.pgmq else None
+        )
         for number in range(rounds):
             if other is not None:
                 rates.setdefault(PGMQ, []).append(_pgmq_rate(other, seconds))
             for name, work in LINES.items():
-                given = ShareSetting(**vars(setting), group=f"g-{number}-{len(rates)}-{time.monotonic_ns()}")
+                given = ShareSetting(
+                    **vars(setting), group=f"g-{number}-{len(rates)}-{time.monotonic_ns()}"
+                )
                 rate = measures.run(work, given, processes=PROCESSES, seconds=seconds)
                 rates.setdefault(name, []).append(rate)
-                print(f"  round {number + 1}/{rounds}  {name:26}{rate:10,.0f} msg/s", file=sys.stderr)
+                print(
+                    f"  round {number + 1}/{rounds}  {name:26}{rate:10,.0f} msg/s",
+                    file=sys.stderr,
+                )
         version = bench.version_of(setting.database)
     print(f"Runs of {RUN}, {PROCESSES} processes, on {version}")
     print(f"{'':26}{'median/s':>10}{'min':>10}{'max':>10}{'to PGMQ':>22}{'to ' + EACH:>30}")
     for name, values in rates.items():
-        to = "".join(f"{_spread(values, rates.get(one)):>{width}}" for one, width in ((PGMQ, 22), (EACH, 30)))
-        print(f"{name:26}{statistics.median(values):10,.0f}{min(values):10,.0f}{max(values):10,.0f}{to}")
+        to = "".join(
+            f"{_spread(values, rates.get(one)):>{width}}"
+            for one, width in ((PGMQ, 22), (EACH, 30))
+        )
+        print(
+            f"{name:26}{statistics.median(values):10,.0f}{min(values):10,.0f}{max(values):10,.0f}{to}"
+        )
     if not chosen.pgmq:
         print("PGMQ was not measured: --pgmq FILE names the pgmq.sql of a PGMQ release.")
     return {"rates": rates}, []
@@ -208,19 +237,37 @@ def _spread(values: list[float], limits: list[float] | None) -> str:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/bench shares", description=__doc__)
-    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="short rounds: shows that everything runs")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed (default 5)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one measure (default 3)")
     parser.add_argument(
-        "--pgmq", type=Path, metavar="FILE", help="pgmq.sql of a PGMQ release, to compare with"
+        "part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all"
     )
-    parser.add_argument("--members", type=int, default=100, help="of one queue (default 100)")
     parser.add_argument(
-        "--lock-seconds", type=float, default=600.0, help="of looking for deadlocks (default 600)"
+        "--quick", action="store_true", help="short rounds: shows that everything runs"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds; medians are printed (default 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="of one measure (default 3)"
+    )
+    parser.add_argument(
+        "--pgmq",
+        type=Path,
+        metavar="FILE",
+        help="pgmq.sql of a PGMQ release, to compare with",
+    )
+    parser.add_argument(
+        "--members", type=int, default=100, help="of one queue (default 100)"
+    )
+    parser.add_argument(
+        "--lock-seconds",
+        type=float,
+        default=600.0,
+        help="of looking for deadlocks (default 600)",
     )
     bench.add_server(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     if wrong := [one for one in chosen.part if one not in PARTS]:
         parser.error(f"there is no part {wrong[0]}; parts: {', '.join(PARTS)}")
@@ -245,8 +292,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="catmq-bench-") as directory:
             Path(directory).chmod(0o755)  # PostgreSQL runs as another user
             # In a process of its own: Django is set up once for all that a process does.
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-                found[name], more = pool.submit(plays[name], Path(directory), chosen).result()
+            with ProcessPoolExecutor(
+                1, mp_context=multiprocessing.get_context("spawn")
+            ) as pool:
+                found[name], more = pool.submit(
+                    plays[name], Path(directory), chosen
+                ).result()
         missed += more
     print(f"load average {facts['load']} before, {machine()['load']} after")
     if chosen.json:

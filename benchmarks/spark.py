@@ -1,18 +1,22 @@
-"""`script/bench spark`: how fast Spark reads a topic, beside plain scans and beside Spark's JDBC reader.
+"""`script/bench spark`: how fast Spark reads a topic, beside plain scans and beside Spark's
+JDBC reader.
 
-Starts a private MariaDB and a server, fills a topic of four queues by SQL, and reads it round by round with
-as many processes or cores, all columns of all rows:
+Starts a private MariaDB and a server, fills a topic of four queues by SQL, and reads it
+round by round with as many processes or cores, all columns of all rows:
 
-* plain: mysqlclient as it is, the same SELECTs in the same chunks; rows become Python values, thrown away
+* plain: mysqlclient as it is, the same SELECTs in the same chunks; rows become Python
+  values, thrown away
 * bytes: the same, but nothing is converted, the least that mysqlclient can do
 * catmq: the data source into Spark's `noop` sink, which takes every row and throws it away
-* jdbc: the JDBC reader into that sink, where its driver is installed (Debian: libmariadb-java)
-* memory: batches like those of catmq, but always the same one, into that sink: what Spark takes for itself
+* jdbc: the JDBC reader into that sink, where its driver is installed (Debian:
+  libmariadb-java)
+* memory: batches like those of catmq, but always the same one, into that sink: what Spark
+  takes for itself
 
-Processes of a scan are started in the measured time, Spark and its Python workers before it. Prints rows a
-second, the ratio to the plain scan in each round, the CPU that a row takes of MariaDB, of Python and of Java,
-and of catmq the memory of Java and of all Python workers together at its highest, with a tenth of the rows,
-too.
+Processes of a scan are started in the measured time, Spark and its Python workers before
+it. Prints rows a second, the ratio to the plain scan in each round, the CPU that a row
+takes of MariaDB, of Python and of Java, and of catmq the memory of Java and of all Python
+workers together at its highest, with a tenth of the rows, too.
 """
 
 from __future__ import annotations
@@ -53,16 +57,23 @@ def fill(setting: Setting, rows: int) -> None:
     """So many rows in all, as sends would have left them; two queues at once."""
     each = rows // len(setting.queues)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda queue: fill_queue(setting.database, queue, each), setting.queues))
+        list(
+            pool.map(
+                lambda queue: fill_queue(setting.database, queue, each), setting.queues
+            )
+        )
 
 
 def fill_queue(account: dict[str, Any], queue: int, each: int) -> None:
     """So many rows of a queue."""
     width = max(each // 50, 100_000)
     parts = ", ".join(
-        f"PARTITION below_{end} VALUES LESS THAN ({end})" for end in range(width, each + 4 * width, width)
+        f"PARTITION below_{end} VALUES LESS THAN ({end})"
+        for end in range(width, each + 4 * width, width)
     )
-    bench.execute(account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
+    bench.execute(
+        account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})"
+    )
     columns = "msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at"
     values = (
         f"seq, CONCAT('key-', seq % 1000), 'tag', '{{\"a\": \"b\"}}', "
@@ -70,7 +81,10 @@ def fill_queue(account: dict[str, Any], queue: int, each: int) -> None:
     )
     for first in range(0, each, STEP):
         source = f"seq_{first}_to_{min(first + STEP, each) - 1}"
-        bench.execute(account, f"INSERT INTO message_{queue} ({columns}) SELECT {values} FROM {source}")
+        bench.execute(
+            account,
+            f"INSERT INTO message_{queue} ({columns}) SELECT {values} FROM {source}",
+        )
     bench.execute(account, f"UPDATE queue_head SET head = {each} WHERE queue_id = {queue}")
 
 
@@ -141,11 +155,17 @@ def by_jdbc(spark: Any, setting: Setting) -> Read:
         each = rows // len(setting.queues)
         frames = [
             spark.read.format("jdbc")
-            .option("url", f"jdbc:mysql://{account['host']}:{account['port']}/{account['database']}")
+            .option(
+                "url",
+                f"jdbc:mysql://{account['host']}:{account['port']}/{account['database']}",
+            )
             .option("driver", "org.mariadb.jdbc.Driver")
             .option("user", account["user"])
             .option("password", account["password"])
-            .option("dbtable", f"(SELECT {COLUMNS} FROM message_{queue} WHERE msg_offset < {each}) m")
+            .option(
+                "dbtable",
+                f"(SELECT {COLUMNS} FROM message_{queue} WHERE msg_offset < {each}) m",
+            )
             .option("partitionColumn", "msg_offset")
             .option("lowerBound", 0)
             .option("upperBound", each)
@@ -178,8 +198,12 @@ class Way:
             self.read(rows)
         seconds, after = time.monotonic() - begun, cpu_s(database)
         self.rates.append(rows / seconds)
-        self.cpu.append({name: (after[name] - before[name]) / rows * 1e6 for name in before})
-        self.memory_mb = {name: max(size, self.memory_mb.get(name, 0)) for name, size in memory.items()}
+        self.cpu.append(
+            {name: (after[name] - before[name]) / rows * 1e6 for name in before}
+        )
+        self.memory_mb = {
+            name: max(size, self.memory_mb.get(name, 0)) for name, size in memory.items()
+        }
 
     def ratios(self, other: Way) -> list[float]:
         """Of another's rate, round by round."""
@@ -199,7 +223,9 @@ class Found:
     tenth_mb: dict[str, float]  # memory of catmq with a tenth of the rows
 
 
-def measure(setting: Setting, rows: int, cores: int, *, rounds: int, names: Sequence[str]) -> Found:
+def measure(
+    setting: Setting, rows: int, cores: int, *, rounds: int, names: Sequence[str]
+) -> Found:
     """Each way, round by round, on so many cores."""
     from spark_tasks import sessions
 
@@ -241,7 +267,8 @@ def table(found: Sequence[Found]) -> Iterator[str]:
     """The result, for people."""
     yield (
         "| cores | way | rows/s, median | of a plain scan, median (lowest) "
-        "| CPU, µs a row: MariaDB / Python / Java | memory, MB: Java / Python | with a tenth of the rows |"
+        "| CPU, µs a row: MariaDB / Python / Java | memory, MB: Java / Python | with a "
+        "tenth of the rows |"
     )
     yield "|---|---|---|---|---|---|---|"
     for one in found:
@@ -251,7 +278,10 @@ def table(found: Sequence[Found]) -> Iterator[str]:
                 f"{statistics.median(each[part] for each in way.cpu):.2f}"
                 for part in ("database", "python", "java")
             )
-            memory = [f"{size['java']:.0f} / {size['python']:.0f}" for size in (way.memory_mb, one.tenth_mb)]
+            memory = [
+                f"{size['java']:.0f} / {size['python']:.0f}"
+                for size in (way.memory_mb, one.tenth_mb)
+            ]
             yield (
                 f"| {one.cores} | {name} | {statistics.median(way.rates):,.0f} | "
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f}) | {cpu} | "
@@ -261,12 +291,23 @@ def table(found: Sequence[Found]) -> Iterator[str]:
 
 def main() -> int:
     """Measures and prints; 1 if the data source is below its target."""
-    parser = argparse.ArgumentParser(prog="script/bench spark", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the topic (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="script/bench spark", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=2_000_000,
+        help="rows of the topic (default %(default)s)",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
-        "--ways", nargs="+", choices=WAYS, default=WAYS, help="plain and catmq are always read"
+        "--ways",
+        nargs="+",
+        choices=WAYS,
+        default=WAYS,
+        help="plain and catmq are always read",
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     chosen = parser.parse_args()
@@ -284,7 +325,8 @@ def main() -> int:
         print(f"filling {chosen.rows:,} rows", file=sys.stderr)
         fill(setting, chosen.rows)
         found = [
-            measure(setting, chosen.rows, cores, rounds=chosen.rounds, names=names) for cores in chosen.cores
+            measure(setting, chosen.rows, cores, rounds=chosen.rounds, names=names)
+            for cores in chosen.cores
         ]
     print("\n".join(table(found)))
     if chosen.json:
@@ -298,7 +340,9 @@ def main() -> int:
         ]
         result = {"machine": machine(), "rows": chosen.rows, "results": results}
         chosen.json.write_text(json.dumps(result, indent=1))
-    worst = min(statistics.median(one.ways["catmq"].ratios(one.ways["plain"])) for one in found)
+    worst = min(
+        statistics.median(one.ways["catmq"].ratios(one.ways["plain"])) for one in found
+    )
     return 0 if worst >= TARGET else 1
 
 

@@ -1,4 +1,6 @@
-"""What script/bench tasks compares with: packages in an environment of its own, and a private Redis."""
+"""What script/bench tasks compares with: packages in an environment of its own, and a
+private Redis.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ NAMES = ("catmq", "django-tasks-db", "django-q2", "celery")
 WANTED = ROOT / "benchmarks/tasking/requirements.txt"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "catmq/bench-tasks"
 PYTHON = CACHE / "venv/bin/python"
-# Debian's packages of Redis with the libraries that a system may lack; nothing is installed.
+# Debian's packages of Redis with the libraries that a system may lack; nothing is
+# installed.
 PACKAGES = ("redis-server", "redis-tools", "liblzf1", "libjemalloc2")
 START_S = 10.0
 
@@ -39,7 +42,9 @@ def install() -> None:
 
 
 def _unpacked() -> Path:
-    """Return the directory of Debian's packages of Redis, downloaded once; apt checks their signatures."""
+    """Return the directory of Debian's packages of Redis, downloaded once; apt checks their
+    signatures.
+    """
     there = CACHE / "redis"
     if not (there / "usr/bin/redis-server").exists():
         there.mkdir(parents=True, exist_ok=True)
@@ -60,11 +65,19 @@ def run(*command: str, at: Path) -> None:
 
 @contextmanager
 def redis(home: Path) -> Iterator[str]:
-    """The URL of a private Redis with Debian's settings: snapshots, and no log of each write."""
+    """The URL of a private Redis with Debian's settings: snapshots, and no log of each
+    write.
+    """
     there, port = _unpacked(), free_port()
     home.mkdir()
     libraries = ":".join(str(one) for one in there.glob("usr/lib/*-linux-gnu"))
-    command = [str(there / "usr/bin/redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    command = [
+        str(there / "usr/bin/redis-server"),
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+    ]
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--dir", str(home)],
@@ -76,7 +89,9 @@ def redis(home: Path) -> Iterator[str]:
         give_up_at = time.monotonic() + START_S
         while b"Ready to accept connections" not in (home / "log").read_bytes():
             if process.poll() is not None or time.monotonic() > give_up_at:
-                raise CannotBeHad(f"Redis does not start: {(home / 'log').read_text()[-300:]}")
+                raise CannotBeHad(
+                    f"Redis does not start: {(home / 'log').read_text()[-300:]}"
+                )
             time.sleep(0.05)
         yield f"redis://127.0.0.1:{port}"
     finally:

@@ -1,9 +1,11 @@
-"""`script/bench tasks`: tasks of Django on CatMQ, beside django-tasks-db, django-q2 and Celery with Redis.
+"""`script/bench tasks`: tasks of Django on CatMQ, beside django-tasks-db, django-q2 and
+Celery with Redis.
 
-Each system in turn, on one machine: tasks are enqueued one by one and then many at once, one worker process
-works them off, and then tasks are enqueued one after the other while it has nothing else to do. The
-application's database is a MariaDB of its own, so its statements can be counted; CatMQ's metadata and
-messages lie on another. What is compared goes into an environment below the user's cache, in pinned versions.
+Each system in turn, on one machine: tasks are enqueued one by one and then many at once,
+one worker process works them off, and then tasks are enqueued one after the other while it
+has nothing else to do. The application's database is a MariaDB of its own, so its
+statements can be counted; CatMQ's metadata and messages lie on another. What is compared
+goes into an environment below the user's cache, in pinned versions.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ START_MS, TIMES = 50.0, 5.0
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one system. Rates are tasks a second, statements those of the application's database for a task."""
+    """Of one system. Rates are tasks a second, statements those of the application's
+    database for a task.
+    """
 
     one: float
     many: float
@@ -72,7 +76,9 @@ class Player:
             after = self.statements()
             if self.name != "celery":  # those that count what has ended are no task's
                 after -= len(samples)
-            delays = self.part("paced", str(self.chosen.paced), "0.05", str(self.home / "delays"))["delays"]
+            delays = self.part(
+                "paced", str(self.chosen.paced), "0.05", str(self.home / "delays")
+            )["delays"]
         if samples[-1][1] < total or len(delays) < self.chosen.paced:
             raise SystemExit(f"{self.name}: not all tasks have ended; see {self.home}")
         return Figures(
@@ -93,12 +99,24 @@ class Player:
             "django-q2": ("-m", "django", "qcluster"),
             "celery": (
                 *("-m", "celery", "-A", "benchmarks.tasking.calls:app"),
-                *("worker", "--pool", "threads", "--concurrency", "8", "--loglevel", "warning"),
+                *(
+                    "worker",
+                    "--pool",
+                    "threads",
+                    "--concurrency",
+                    "8",
+                    "--loglevel",
+                    "warning",
+                ),
             ),
         }[self.name]
         with (self.home / "worker.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(task_rivals.PYTHON), *command], env=self._environ(), cwd=ROOT, stdout=log, stderr=log
+                [str(task_rivals.PYTHON), *command],
+                env=self._environ(),
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
             )
             try:
                 yield
@@ -126,7 +144,12 @@ class Player:
             "BENCH_SYSTEM": self.name,
             "BENCH_DATABASE": self.database,
         }
-        return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **mine, **self.environ}
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ["HOME"],
+            **mine,
+            **self.environ,
+        }
 
     def _run(self, *words: str) -> str:
         done = subprocess.run(
@@ -143,7 +166,8 @@ class Player:
 
 
 def rate_of(samples: list[tuple[float, int]]) -> float:
-    """Return tasks a second, from the first that have ended to the last; nan if it was too quick to tell.
+    """Return tasks a second, from the first that have ended to the last; nan if it was too
+    quick to tell.
 
     >>> rate_of([(0.0, 0), (1.0, 100), (2.0, 300), (3.0, 500)])
     200.0
@@ -157,7 +181,12 @@ def account(url: str) -> dict[str, Any]:
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
-    named = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
+    named = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password,
+    }
     return named | ({"database": parts.path[1:]} if parts.path[1:] else {})
 
 
@@ -167,16 +196,24 @@ def measure(chosen: argparse.Namespace, home: Path) -> tuple[dict[str, Figures],
     missing = ""
     task_rivals.install()
     with ExitStack() as stack:
-        application = stack.enter_context(bench.database(home / "application", version=chosen.server))
+        application = stack.enter_context(
+            bench.database(home / "application", version=chosen.server)
+        )
         more: dict[str, dict[str, str]] = {}
         if "catmq" in chosen.only:
-            broker = stack.enter_context(bench.database(home / "broker", version=chosen.server))
+            broker = stack.enter_context(
+                bench.database(home / "broker", version=chosen.server)
+            )
             credentials = stack.enter_context(bench.server(home / "var", broker))
             bench.prepare(broker, credentials, "")
-            more["catmq"] = {name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
+            more["catmq"] = {
+                name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")
+            }
         if "celery" in chosen.only:
             try:
-                more["celery"] = {"BENCH_REDIS": stack.enter_context(task_rivals.redis(home / "redis"))}
+                more["celery"] = {
+                    "BENCH_REDIS": stack.enter_context(task_rivals.redis(home / "redis"))
+                }
             except task_rivals.CannotBeHad as error:
                 missing = f"celery: {error}"
         for name in chosen.only:
@@ -185,14 +222,24 @@ def measure(chosen: argparse.Namespace, home: Path) -> tuple[dict[str, Figures],
             place = home / name
             place.mkdir()
             schema = f"app_{name.replace('-', '_')}"
-            bench.execute(account(application), f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
+            bench.execute(
+                account(application), f"CREATE DATABASE {schema} CHARACTER SET utf8mb4"
+            )
             database = application.rpartition("/")[0] + f"/{schema}"
             print(f"  {name} …", file=sys.stderr)
             found[name] = Player(name, place, database, more.get(name, {}), chosen).play()
     return found, missing
 
 
-HEADS = ("one by one/s", "many/s", "run/s", "start p50 ms", "p99 ms", "SQL enqueue", "SQL run")
+HEADS = (
+    "one by one/s",
+    "many/s",
+    "run/s",
+    "start p50 ms",
+    "p99 ms",
+    "SQL enqueue",
+    "SQL run",
+)
 
 
 def shown(found: Mapping[str, Figures]) -> str:
@@ -209,29 +256,50 @@ def missed(found: Mapping[str, Figures]) -> list[str]:
     """Return the goals that CatMQ did not reach."""
     if "catmq" not in found:
         return []
-    mine, others = found["catmq"], {name: one for name, one in found.items() if name != "catmq"}
+    mine, others = (
+        found["catmq"],
+        {name: one for name, one in found.items() if name != "catmq"},
+    )
     wrong = []
     if mine.start.p99 > START_MS:
         wrong.append(f"start p99 {mine.start.p99:.0f} ms, goal {START_MS:.0f} ms")
     rival = others.get("django-tasks-db")
     if rival is not None and mine.run < TIMES * rival.run:
-        wrong.append(f"run {mine.run / rival.run:.1f} x django-tasks-db, goal {TIMES:.0f} x")
-    wrong += [f"many: {name} is faster" for name, one in others.items() if one.many > mine.many]
+        wrong.append(
+            f"run {mine.run / rival.run:.1f} x django-tasks-db, goal {TIMES:.0f} x"
+        )
+    wrong += [
+        f"many: {name} is faster" for name, one in others.items() if one.many > mine.many
+    ]
     return wrong
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/bench tasks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few tasks: shows that everything runs")
-    parser.add_argument("--one", type=int, default=1_000, help="tasks enqueued one by one (default 1000)")
-    parser.add_argument("--many", type=int, default=10_000, help="tasks enqueued at once (default 10000)")
-    parser.add_argument("--paced", type=int, default=400, help="tasks for an idle worker (default 400)")
     parser.add_argument(
-        "--only", nargs="+", choices=task_rivals.NAMES, default=task_rivals.NAMES, help="these systems"
+        "--quick", action="store_true", help="few tasks: shows that everything runs"
+    )
+    parser.add_argument(
+        "--one", type=int, default=1_000, help="tasks enqueued one by one (default 1000)"
+    )
+    parser.add_argument(
+        "--many", type=int, default=10_000, help="tasks enqueued at once (default 10000)"
+    )
+    parser.add_argument(
+        "--paced", type=int, default=400, help="tasks for an idle worker (default 400)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=task_rivals.NAMES,
+        default=task_rivals.NAMES,
+        help="these systems",
     )
     bench.add_server(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.one, chosen.many, chosen.paced = 50, 200, 40

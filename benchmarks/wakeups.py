@@ -1,11 +1,13 @@
-"""`script/bench wakeups`: how soon waiting consumers hear of a message, and what waiting costs the database.
+"""`script/bench wakeups`: how soon waiting consumers hear of a message, and what waiting
+costs the database.
 
-Starts a private MariaDB for one node and a whole server with metadata of its own. Consumers, each the only
-one of its group, own queues: many of them those of a quiet topic, a few all of others. What the node is
-asked is counted twice, before they poll and while all of them wait. Then single messages are sent in three
-ways: through the process of the broker in which their consumer waits, through another process of it, and
-from this process straight into the node, as another broker does. Timed is from the moment that the sender
-knows of its commit until the consumer has the answer.
+Starts a private MariaDB for one node and a whole server with metadata of its own.
+Consumers, each the only one of its group, own queues: many of them those of a quiet topic,
+a few all of others. What the node is asked is counted twice, before they poll and while all
+of them wait. Then single messages are sent in three ways: through the process of the broker
+in which their consumer waits, through another process of it, and from this process straight
+into the node, as another broker does. Timed is from the moment that the sender knows of its
+commit until the consumer has the answer.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ WAIT_MS = 30_000
 SESSION_MS = 300_000
 BEAT_S, HEARTS = 60.0, 4  # heartbeats of all consumers, by so many threads
 READY_S = 60.0
-MOST_QUEUES = 50  # of one topic: it is made within a request's time limit on a slow machine, too
+# of one topic: it is made within a request's time limit on a slow machine, too
+MOST_QUEUES = 50
 PAUSE_S = (0.05, 0.15)  # between two sends, at random
 SETTLE_S = 10.0  # after something changed, until it is counted what the node is asked
 ALIVE_EVERY_S = 3.0  # between two signs of life of the other broker
@@ -55,7 +58,9 @@ Store = Callable[[str, int], Place]  # stores a message in a queue of a topic
 
 
 class Patient:
-    """A transport that repeats what a busy server asks to be repeated; for making things ready."""
+    """A transport that repeats what a busy server asks to be repeated; for making things
+    ready.
+    """
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -70,11 +75,18 @@ class Line:
 
     def __init__(self, machine: Machine, url: str, api_key: str) -> None:
         self._machine, self._port = machine, urlsplit(url).port or 80
-        self.transport = HttpTransport(url, api_key=api_key, max_connections=1, discover=False)
+        self.transport = HttpTransport(
+            url, api_key=api_key, max_connections=1, discover=False
+        )
         before = machine.clients(self._port)
         self.transport.request("GET", "/api/v1")
-        fresh = {pid: sockets - before[pid] for pid, sockets in machine.clients(self._port).items()}
-        ((self.worker, (self._socket,)),) = [(pid, sockets) for pid, sockets in fresh.items() if sockets]
+        fresh = {
+            pid: sockets - before[pid]
+            for pid, sockets in machine.clients(self._port).items()
+        }
+        ((self.worker, (self._socket,)),) = [
+            (pid, sockets) for pid, sockets in fresh.items() if sockets
+        ]
 
     def is_kept(self) -> bool:
         """Whether it is still the same connection."""
@@ -97,15 +109,24 @@ class Waiter:
         self._path = ("consumers", str(joined["consumer_id"]))
         given = until(lambda: self._assigned(ready), limit_s=READY_S, every_s=0.2)
         self._generation = given["generation"]
-        claims = self._claims = [{"queue": one["queue"], "epoch": one["epoch"]} for one in given["assigned"]]
-        acquired = ready.request("POST", api_path(*self._path, "acquire"), body={"queues": claims})["queues"]
+        claims = self._claims = [
+            {"queue": one["queue"], "epoch": one["epoch"]} for one in given["assigned"]
+        ]
+        acquired = ready.request(
+            "POST", api_path(*self._path, "acquire"), body={"queues": claims}
+        )["queues"]
         offsets = {one["queue"]: one["offset"] for one in acquired}
-        self._positions = {one["queue"]: {**one, "offset": offsets[one["queue"]]} for one in claims}
+        self._positions = {
+            one["queue"]: {**one, "offset": offsets[one["queue"]]} for one in claims
+        }
 
     def wait(self, stopping: threading.Event) -> None:
         """Polls until it is stopped."""
         while not stopping.is_set():
-            asked = {"generation": self._generation, "queues": list(self._positions.values())}
+            asked = {
+                "generation": self._generation,
+                "queues": list(self._positions.values()),
+            }
             try:
                 body = {**asked, "wait_ms": WAIT_MS}
                 answer = self.line.transport.request(
@@ -153,8 +174,8 @@ def server() -> Iterator[tuple[dict[str, str], Machine]]:
 
 
 def another_broker() -> Store:
-    """Stores a message without the broker's knowledge, as another one does, and registers as one: a broker
-    that is alone reads a node less often."""
+    """Stores a message without the broker's knowledge, as another one does, and registers
+    as one: a broker that is alone reads a node less often."""
     import django
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
@@ -176,7 +197,9 @@ def another_broker() -> Store:
 
     def store(topic: str, queue: int) -> Place:
         messages = [NewMessage(body=b"x" * 200, queue=queue)]
-        (receipt,) = publish(topic=topic, messages=messages, batch_id=None, actor=command("bench"))
+        (receipt,) = publish(
+            topic=topic, messages=messages, batch_id=None, actor=command("bench")
+        )
         assert isinstance(receipt, Receipt), receipt
         return receipt.queue, receipt.offset
 
@@ -189,7 +212,9 @@ def through(line_of: Mapping[str, Line]) -> Store:
     def send(topic: str, queue: int) -> Place:
         body = {"messages": [{"body_bytes": b"x" * 200, "queue": queue}]}
         transport = line_of[topic].transport
-        (result,) = transport.request("POST", api_path("topics", topic, "messages"), body=body)["results"]
+        (result,) = transport.request(
+            "POST", api_path("topics", topic, "messages"), body=body
+        )["results"]
         return result["queue"], result["offset"]
 
     return send
@@ -204,7 +229,10 @@ def timed(
         place = store(*random.choice(queues))
         stored[place] = time.monotonic()
         time.sleep(random.uniform(*PAUSE_S))
-    until(lambda: stored.keys() <= {place for one in waiters for place in one.arrived}, limit_s=30)
+    until(
+        lambda: stored.keys() <= {place for one in waiters for place in one.arrived},
+        limit_s=30,
+    )
     arrived = {place: at for one in waiters for place, at in one.arrived.items()}
     return Latencies.of([max(0.0, arrived[place] - at) for place, at in stored.items()])
 
@@ -236,18 +264,24 @@ class Lab:
         """Makes topics with so many queues in all."""
         for first in range(0, count, MOST_QUEUES):
             name = f"busy-{first}"
-            made = self.admin.create_topic(name, queues=min(MOST_QUEUES, count - first), node=NODE)
+            made = self.admin.create_topic(
+                name, queues=min(MOST_QUEUES, count - first), node=NODE
+            )
             self.queues += [(name, one["queue"]) for one in made["queues"]]
 
     def join(self, topics: Sequence[str]) -> list[Waiter]:
         """A consumer for each of the topics; several join at once."""
         with ThreadPoolExecutor(HEARTS) as joining:
-            return list(joining.map(lambda topic: Waiter(self.admin, self._ready, topic), topics))
+            return list(
+                joining.map(lambda topic: Waiter(self.admin, self._ready, topic), topics)
+            )
 
     def begin(self, waiters: Sequence[Waiter], stopping: threading.Event) -> None:
         """Lets all of them poll, and sends their heartbeats, until it is stopped."""
         _, url, api_key = self._broker
-        transport = HttpTransport(url, api_key=api_key, max_connections=HEARTS, discover=False)
+        transport = HttpTransport(
+            url, api_key=api_key, max_connections=HEARTS, discover=False
+        )
 
         def beat() -> None:
             with ThreadPoolExecutor(HEARTS) as hearts:
@@ -270,14 +304,21 @@ class Lab:
                 break
         where = {one.topic: one.line.worker for one in waiters if one.line.is_kept()}
         same = {topic: lines[worker] for topic, worker in where.items() if worker in lines}
-        other = {topic: lines[pid] for topic, worker in where.items() for pid in lines if pid != worker}
+        other = {
+            topic: lines[pid]
+            for topic, worker in where.items()
+            for pid in lines
+            if pid != worker
+        }
         if same:
             yield Way(SAME, through(same), same)
         if other:
             yield Way(OTHER, through(other), other)
         yield Way(FOREIGN, another_broker(), {one.topic for one in waiters})
 
-    def heard(self, waiters: Sequence[Waiter], sends: int) -> Iterator[tuple[str, Latencies]]:
+    def heard(
+        self, waiters: Sequence[Waiter], sends: int
+    ) -> Iterator[tuple[str, Latencies]]:
         """Each way, and how soon its messages were there; says it."""
         for way in self.ways(waiters):
             queues = [place for place in self.queues if place[0] in way.topics]
@@ -286,7 +327,9 @@ class Lab:
             yield way.name, found
 
     def asked(self, seconds: float, what: str) -> float:
-        """SELECTs a second that the node is asked during that time, after it has settled; says it."""
+        """SELECTs a second that the node is asked during that time, after it has settled;
+        says it.
+        """
         time.sleep(SETTLE_S)
         before = self.machine.sample()
         time.sleep(seconds)
@@ -300,16 +343,26 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/bench wakeups", description=__doc__)
     parser.add_argument("--workers", type=int, default=2, help="of the broker (default 2)")
-    parser.add_argument("--waiters", type=int, default=200, help="consumers of quiet topics (default 200)")
-    parser.add_argument("--heads", type=int, default=2000, help="queues that are waited for (default 2000)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each count (default 60)")
+    parser.add_argument(
+        "--waiters", type=int, default=200, help="consumers of quiet topics (default 200)"
+    )
+    parser.add_argument(
+        "--heads", type=int, default=2000, help="queues that are waited for (default 2000)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of each count (default 60)"
+    )
     parser.add_argument("--sends", type=int, default=300, help="of each kind (default 300)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="writes the figures there too"
+    )
     return parser.parse_args()
 
 
 def main() -> int:
-    """Runs the benchmark; 1 if the waiting is too dear, or the median of a way above its limit."""
+    """Runs the benchmark; 1 if the waiting is too dear, or the median of a way above its
+    limit.
+    """
     chosen = arguments()
     os.environ["CATMQ_WORKERS"] = str(chosen.workers)
     facts = machine_facts()
@@ -326,7 +379,8 @@ def main() -> int:
         count = f"{len(waiters)} wait for {chosen.heads + 4} queues"
         cost = (lab.asked(chosen.seconds, count) - idle) / chosen.workers
         print(
-            f"waiting costs {cost:.1f} SELECTs a second for each worker (target below {SELECTS_TARGET:.0f})"
+            f"waiting costs {cost:.1f} SELECTs a second for each worker (target below "
+            f"{SELECTS_TARGET:.0f})"
         )
         print(f"{'hears of what came through':34}{LATENCY_HEADS}{'target':>10}")
         told = dict(lab.heard(listening, chosen.sends))
@@ -334,7 +388,12 @@ def main() -> int:
     missed = ["the cost of waiting"] if cost >= SELECTS_TARGET else []
     missed += [name for name, found in told.items() if found.p50 > LIMITS_MS[name]]
     if chosen.json:
-        figures = {"machine": facts, "selects_idle": idle, "selects_per_worker": cost, "ways": plain(told)}
+        figures = {
+            "machine": facts,
+            "selects_idle": idle,
+            "selects_per_worker": cost,
+            "ways": plain(told),
+        }
         chosen.json.write_text(json.dumps(figures, indent=1))
     print(f"load average {facts['load']} before, {machine_facts()['load']} after")
     if missed:

@@ -1,6 +1,7 @@
 """Descriptions of the schema's properties: one for a name, wherever it appears.
 
-A shape may describe a property itself; that text wins. Settings are described where they are declared.
+A shape may describe a property itself; that text wins. Settings are described where they
+are declared.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from metadata.rules.setting_types import Setting
 
 MESSAGES = {
     "attempt": "0, or in a retry topic which retry this is",
-    "batch_id": "UUIDv7 that the sender chose before its first try; a repeat with it stores nothing twice",
+    "batch_id": "UUIDv7 that the sender chose before its first try; a repeat with it "
+    "stores nothing twice",
     "body": "body as text, if its bytes are UTF-8",
     "body_base64": "body in base64, if its bytes are not UTF-8",
     "body_bytes": "body as bytes; in MessagePack only",
@@ -75,7 +77,8 @@ GROUPS = {
 }
 SHARES = {
     "begun": "whether messages of the run have begun, so that this lease counts as a delivery",
-    "count_begun": "true: leases of messages that were leased before count once the member reports begun",
+    "count_begun": "true: leases of messages that were leased before count once the member "
+    "reports begun",
     "deliveries": "how often the run was leased; leases that count for nothing are left out",
     "delivery": "the `deliveries` that came with an uncounted run; 0 for any other",
     "done": "reports on runs, or what came of each",
@@ -93,7 +96,8 @@ SHARES = {
     "released": "how many leases ended",
     "renew": "true: the lease begins anew",
     "uncounted": "true: the lease counts as a delivery when the member reports begun",
-    "unseen": "offsets that no application got: deliver them again now, this lease counts as no delivery",
+    "unseen": "offsets that no application got: deliver them again now, this lease counts "
+    "as no delivery",
 }
 FAILURES = {
     "all": "true: all that match the filter",
@@ -206,7 +210,8 @@ OTHERS = {
     "keys": "API keys",
     "limits": "limits of this broker",
     "message": "explanation, and what to do",
-    "metadata_silent_ms": "how long the metadata database has not answered; sends, pulls and commits go on",
+    "metadata_silent_ms": "how long the metadata database has not answered; sends, pulls "
+    "and commits go on",
     "moves": "what moves",
     "name": "name",
     "next": "value of `after` for the next page; null on the last one",
@@ -244,9 +249,16 @@ def described(name: str, kind: object = None) -> str:
     return TEXTS.get(name, "")
 
 
+def _unwrapped(docstring: str) -> str:
+    """Put each paragraph of a docstring on one line: its breaks are those of the source code."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
+
+
 def add_descriptions(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Hook of the schema's generator: describe what its shape does not describe."""
     for component in result["components"]["schemas"].values():
+        if text := component.get("description"):
+            component["description"] = _unwrapped(text)
         for name, one in component.get("properties", {}).items():
             if "description" not in one and (text := described(name, one.get("type"))):
                 one["description"] = text

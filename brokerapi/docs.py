@@ -1,7 +1,8 @@
-"""The schema and the docs page: made once in a process, because nobody needs a key to ask for them.
+"""The schema and the docs page: made once in a process, because nobody needs a key to ask
+for them.
 
-The page shows operations (operations.py) and error codes. Its only script sends what the reader tries
-(try_it.py).
+The page shows operations (operations.py) and error codes. Its only script sends what the
+reader tries (try_it.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from metadata.errors import Code
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .2rem .6rem; border-bottom: 1px solid #8886; }
+th,
+td { text-align: left; vertical-align: top; padding: .2rem .6rem; border-bottom: 1px solid #8886; }
 section table { table-layout: fixed; overflow-wrap: anywhere; }
 section th:first-child { width: 38%; } section th:nth-child(2) { width: 22%; }
 code, pre { font: 14px ui-monospace, monospace; }
@@ -43,35 +45,42 @@ nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 .try { display: none; } .scripted .try { display: block; }
 #key { padding: .6rem; background: #8882; } #key span { font-size: 14px; }
 .try label { display: block; margin: .4rem 0; } .try input { min-width: 18rem; max-width: 100%; }
-.try input, textarea { font: 14px ui-monospace, monospace; padding: .2rem .4rem; box-sizing: border-box; }
+.try input, textarea { font: 14px ui-monospace,
+monospace; padding: .2rem .4rem; box-sizing: border-box; }
 textarea { display: block; width: 100%; } .try summary { cursor: pointer; margin-top: .8rem; }
 """
 # Without Django's middleware, so it is told here.
 POLICY = (
-    "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    f"frame-ancestors 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
+    "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; "
+    "frame-ancestors 'none'; style-src "
+    f"'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
 )
 # Links are relative: a proxy may show the page under a path prefix.
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>CatMQ: HTTP API v1</title><style>{}</style><script src="docs.js" defer></script></head><body>
 <h1>CatMQ: HTTP API v1</h1>
-<p>JSON, or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
+<p>JSON,
+or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
 The shapes are in the <a href="schema">OpenAPI schema</a>,
 the limits in <a href="../v1">/api/v1</a>. Examples take the broker and the key from
 <code>CATMQ_URL</code> and <code>CATMQ_API_KEY</code>.</p>
 {}<nav>{}</nav>
 <h2>Operations</h2>{}
 <h2 id="codes">Error codes</h2>
-<p>Every error is <code>application/problem+json</code>: type, title, status, detail, code, retriable, and
+<p>Every error is <code>application/problem+json</code>: type, title, status, detail, code,
+retriable, and
 where it applies retry_after_ms, errors (field, message) and id (also in the broker's log).</p>{}
 </body></html>"""
 
 
-ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"  # with the remedy of each code
+# with the remedy of each code
+ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
-_making = threading.Lock()  # to make it costs a third of a second: not in many threads at once
+# to make it costs a third of a second: not in many threads at once
+_making = threading.Lock()
 
 
 @cache
@@ -102,11 +111,21 @@ def page() -> SafeString:
 @cache
 def _page() -> SafeString:
     shown = Operations(_schema())
-    return format_html(PAGE, SafeString(STYLE), SafeString(KEY), shown.contents(), shown.sections(), _codes())
+    return format_html(
+        PAGE,
+        SafeString(STYLE),
+        SafeString(KEY),
+        shown.contents(),
+        shown.sections(),
+        _codes(),
+    )
 
 
 def _codes() -> SafeString:
     row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
     told = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
-    rows = [(code.value, code.value, prose(told.get(code.value) or errors.title(code))) for code in Code]
+    rows = [
+        (code.value, code.value, prose(told.get(code.value) or errors.title(code)))
+        for code in Code
+    ]
     return format_html("<table>{}</table>", format_html_join("", row, rows))

@@ -1,8 +1,10 @@
 """The base of all endpoints: the caller, the formats, the outcome.
 
-An `Endpoint` is a DRF APIView for its URL, its schema and its freedom from CSRF; the rest of DRF's
-way through a request (its Request, negotiation, throttles) costs more than a send and is left out.
-A method gets a `Call` and the words of the URL, makes one call below and returns `call.answer(…)`.
+An `Endpoint` is a DRF APIView for its URL, its schema and its freedom from CSRF; the rest
+of DRF's way through a request (its Request, negotiation, throttles) costs more than a send
+and is left out. A method gets a `Call` and the words of the URL, makes one call below and
+returns
+`call.answer(…)`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
 
 T = TypeVar("T")
-MOST_BYTES = 256 << 10  # of a body that is checked by a serializer: none of them needs a tenth of it
+# of a body that is checked by a serializer: none of them needs a tenth of it
+MOST_BYTES = 256 << 10
 MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
 MOST_KNOWN_HOSTS = 256
@@ -48,7 +51,8 @@ class Call:
         self.request = request
         self.actor = actor
         self.kind = formats.of_answer(request)
-        self.repeat: Repeat | None = None  # under which the same request gets the same answer again
+        # under which the same request gets the same answer again
+        self.repeat: Repeat | None = None
 
     def read(self, body: Body[T]) -> T:
         """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
@@ -61,10 +65,11 @@ class Call:
         manages: tuple[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> dict[str, Any]:
-        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or ValidationError.
+        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or
+        ValidationError.
 
-        `manages` is ("topic" or "group", its name; "" if the body has it): who may not manage that is told so
-        before anything in the body is checked. Raises Forbidden.
+        `manages` is ("topic" or "group", its name; "" if the body has it): who may not
+        manage that is told so before anything in the body is checked. Raises Forbidden.
         """
         most_values = max(value_limits.MAX_VALUES, getattr(serializer, "most_parts", 0))
         data = ANY.read(self.request, most_bytes, most_values)
@@ -82,7 +87,9 @@ class Call:
         return read_query(self.request, struct)
 
     def named(self, struct: type[Struct]) -> dict[str, Any]:
-        """The query parameters by name, for a call below that knows them by these names. Raises Invalid."""
+        """The query parameters by name, for a call below that knows them by these names.
+        Raises Invalid.
+        """
         return structs.asdict(self.query(struct))
 
     def window(self, struct: type[ListQuery] = ListQuery) -> Window:
@@ -103,7 +110,9 @@ class Call:
         auth.check_exists(self.actor)
 
     def has_hung_up(self) -> bool:
-        """Return True if the client has closed its connection; False where the server cannot tell."""
+        """Return True if the client has closed its connection; False where the server
+        cannot tell.
+        """
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
         return has_ended is not None and has_ended()
 
@@ -113,7 +122,9 @@ class Call:
         return now - float(self.request.META.get(CAME_AT, now))
 
     def was_held(self) -> bool:
-        """Return True for a repeated request that the server has held back until something changed."""
+        """Return True for a repeated request that the server has held back until something
+        changed.
+        """
         return CAME_AT in self.request.META
 
     def answer(self, value: Any) -> HttpResponse:
@@ -123,7 +134,8 @@ class Call:
     def created(self, value: Any, *path: str) -> HttpResponse:
         """201 with the new resource; `path` are the words of its URL behind /api/v1."""
         response = renderers.render(self.request, value, self.kind, HTTPStatus.CREATED)
-        root = f"{self.request.META['SCRIPT_NAME']}/api/v1/"  # SCRIPT_NAME is the path prefix
+        # SCRIPT_NAME is the path prefix
+        root = f"{self.request.META['SCRIPT_NAME']}/api/v1/"
         response["Location"] = root + "/".join(quote(part, safe="") for part in path)
         return response
 
@@ -133,7 +145,9 @@ class Call:
 
 
 def _check_host(request: HttpRequest) -> None:
-    """Raises DisallowedHost. What was asked before is remembered: to take a name apart costs more."""
+    """Raises DisallowedHost. What was asked before is remembered: to take a name apart
+    costs more.
+    """
     asked = (request.META.get("HTTP_HOST"), *settings.ALLOWED_HOSTS)
     if asked not in _allowed_hosts or asked[0] is None:
         request.get_host()
@@ -149,15 +163,18 @@ class ApiKey(BaseAuthentication):
 
 
 class Endpoint(APIView):
-    """Base of all endpoints; the methods `get`, `post`, `patch`, `delete` take (call, *words of the URL)."""
+    """Base of all endpoints; the methods `get`, `post`, `patch`, `delete` take (call,
+    *words of the URL).
+    """
 
     authentication_classes = (ApiKey,)
     permission_classes = ()
     public = False  # True: answers without an API key
 
     def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Django's own would also make a method of the view an attribute of it: garbage in a circle, which
-        kept every request with its body until the garbage collector stopped everything to find it."""
+        """Django's own would also make a method of the view an attribute of it: garbage in
+        a circle, which kept every request with its body until the garbage collector stopped
+        everything to find it."""
         self.request, self.args, self.kwargs = request, args, kwargs
 
     def get_authenticators(self) -> list[BaseAuthentication]:

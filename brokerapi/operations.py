@@ -1,4 +1,6 @@
-"""The operations of the docs page: fields, a request by curl, and its answer, all made from the schema."""
+"""The operations of the docs page: fields, a request by curl, and its answer, all made from
+the schema.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,31 @@ METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
 DEEPEST = 4  # of fields within fields
 MOST_WORDS = 12  # of a field that a table names; only error codes have more
-# What an example shows for a property or parameter of that name; the others show a value of their type.
+# What an example shows for a property or parameter of that name; the others show a value of
+# their type.
 SAMPLES: Json = {
-    "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41", "node": "node1",
-    "broker": "broker-1", "name": "orders", "queue": 7, "offset": 42, "message_id": "7-42", "message": "7-42",
+    "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41",
+    "node": "node1",
+    "broker": "broker-1", "name": "orders", "queue": 7, "offset": 42, "message_id": "7-42",
+    "message": "7-42",
     "key": "customer-7", "tag": "new", "body": '{"item": "tea"}', "headers": {"origin": "shop"},
-    "batch_id": "01932c07-8a5e-7000-8000-3f6b1c2d4e5f", "url": "http://broker-1:8000", "host": "db1",
+    "batch_id": "01932c07-8a5e-7000-8000-3f6b1c2d4e5f", "url": "http://broker-1:8000",
+    "host": "db1",
     "port": 3306, "username": "catmq", "password": "…", "database": "catmq_node1", "owner": "c-41",
     "code": "invalid", "head": 43, "low": 0, "committed": 42, "next_offset": 43, "engine": "mysql",
-    "created_at_ms": 1_790_000_000_000, "stored_at_ms": 1_790_000_000_000, "at_ms": 1_790_000_000_000,
+    "created_at_ms": 1_790_000_000_000, "stored_at_ms": 1_790_000_000_000,
+    "at_ms": 1_790_000_000_000,
     "incarnation": "01932c07-8a5e-7000-8000-3f6b1c2d4e5f", "reset": "17", "to": "earliest",
     "rights": {"produce": ["orders"]}, "owners": "ada", "topics": ["orders"], "confirm": "orders",
 }  # fmt: skip
 # Names by collection, for requests that give one.
-NAMES = {"topics": "orders", "groups": "billing", "nodes": "node1", "keys": "shop", "consumers": "worker-1"}
+NAMES = {
+    "topics": "orders",
+    "groups": "billing",
+    "nodes": "node1",
+    "keys": "shop",
+    "consumers": "worker-1",
+}
 USUAL = ("host", "username", "password", "to")  # shown although they may be left out
 SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
@@ -94,7 +107,9 @@ class Operations:
                 self.type_of(each["schema"]),
                 each.get("description", ""),
             )
-            for each in sorted(one.get("parameters", ()), key=lambda each: each["in"] != "path")
+            for each in sorted(
+                one.get("parameters", ()), key=lambda each: each["in"] != "path"
+            )
         ]
         request, answer = _body(one.get("requestBody", {})), _answer(one)
         return format_html(
@@ -109,7 +124,9 @@ class Operations:
                 table("Request", list(self.fields(request)) if request else []),
                 self.curl(method, path, one, request),
             ),
-            format_html("{}{}", table("Answer", list(self.fields(answer))), self.shown(answer))
+            format_html(
+                "{}{}", table("Answer", list(self.fields(answer))), self.shown(answer)
+            )
             if answer
             else "",
             try_it.form(method, path, one, samples=SAMPLES, body=self.asked(path, request)),
@@ -127,10 +144,14 @@ class Operations:
     def shown(self, answer: Json) -> SafeString:
         """Return an answer as an example shows it."""
         text = json.dumps(self.example(answer), indent=2, ensure_ascii=False)
-        return format_html("<details><summary>Example of an answer</summary><pre>{}</pre></details>", text)
+        return format_html(
+            "<details><summary>Example of an answer</summary><pre>{}</pre></details>", text
+        )
 
     def curl(self, method: str, path: str, one: Json, request: Json | None) -> str:
-        """Return the command that makes a request, with values in place of names in the path."""
+        """Return the command that makes a request, with values in place of names in the
+        path.
+        """
         asked = []
         for each in one.get("parameters", ()):
             value = SAMPLES.get(each["name"], 17)
@@ -176,36 +197,59 @@ class Operations:
         """Return a type in words."""
         found = self.resolved(schema)
         kinds = found.get("type", "any")
-        kind = next((one for one in kinds if one != "null"), "null") if isinstance(kinds, list) else kinds
+        kind = (
+            next((one for one in kinds if one != "null"), "null")
+            if isinstance(kinds, list)
+            else kinds
+        )
         if found.get("enum") and len(found["enum"]) > MOST_WORDS:
             kind = "an error code"  # below, each with its remedy
         elif found.get("enum"):
             kind = ", ".join(str(one) for one in found["enum"] if one is not None)
         elif kind == "array":
             items = found.get("items")
-            kind = f"list of {self.type_of(items)}" if isinstance(items, dict) and items else "list"
+            kind = (
+                f"list of {self.type_of(items)}"
+                if isinstance(items, dict) and items
+                else "list"
+            )
         nullable = "null" in kinds or any(
-            one.get("type") == "null" for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+            one.get("type") == "null"
+            for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
         )
         words = {"string": "text", "number": "number", "boolean": "true or false"}
         return words.get(kind, kind) + (" or null" if nullable else "")
 
-    def example(self, schema: Json, name: str = "", *, required: bool = False, depth: int = 1) -> Any:
-        """Return a value of a schema; `required`: with the fields that must be given, or the first."""
+    def example(
+        self, schema: Json, name: str = "", *, required: bool = False, depth: int = 1
+    ) -> Any:
+        """Return a value of a schema; `required`: with the fields that must be given, or
+        the first.
+        """
         found = self.resolved(schema)
         if "example" in found:
             return found["example"]
         if found.get("properties"):
             must = found.get("required", ())
-            names = [one for one in found["properties"] if not required or one in must or one in USUAL]
+            names = [
+                one
+                for one in found["properties"]
+                if not required or one in must or one in USUAL
+            ]
             all_names = sorted(found["properties"], key=lambda one: one not in SAMPLES)
             chosen = names or all_names[:1]
             return {
-                one: self.example(found["properties"][one], one, required=required, depth=depth + 1)
+                one: self.example(
+                    found["properties"][one], one, required=required, depth=depth + 1
+                )
                 for one in chosen
             }
         kinds = found.get("type")
-        kind = next((one for one in kinds if one != "null"), None) if isinstance(kinds, list) else kinds
+        kind = (
+            next((one for one in kinds if one != "null"), None)
+            if isinstance(kinds, list)
+            else kinds
+        )
         if (
             name in SAMPLES
             and _fits(SAMPLES[name], kind)
@@ -219,7 +263,13 @@ class Operations:
             if not isinstance(items, dict) or not items or depth >= DEEPEST:
                 return []
             return [self.example(items, name, required=required, depth=depth + 1)]
-        return {"integer": 1, "number": 1.5, "boolean": False, "string": "…", "object": {}}.get(str(kind))
+        return {
+            "integer": 1,
+            "number": 1.5,
+            "boolean": False,
+            "string": "…",
+            "object": {},
+        }.get(str(kind))
 
 
 def _fits(value: object, kind: str | None) -> bool:
@@ -234,14 +284,23 @@ def _body(part: Json) -> Json | None:
 
 def _answer(one: Json) -> Json | None:
     """The schema of the answer to a request that succeeded, None if it has none."""
-    return next((_body(found) for status, found in one["responses"].items() if status.startswith("2")), None)
+    return next(
+        (
+            _body(found)
+            for status, found in one["responses"].items()
+            if status.startswith("2")
+        ),
+        None,
+    )
 
 
 def prose(text: str) -> SafeString:
     """Return a text with what stands in backquotes as code."""
     parts = enumerate(text.split("`"))
     return format_html_join(
-        "", "{}", ((format_html("<code>{}</code>", one) if odd % 2 else one,) for odd, one in parts)
+        "",
+        "{}",
+        ((format_html("<code>{}</code>", one) if odd % 2 else one,) for odd, one in parts),
     )
 
 
@@ -249,5 +308,8 @@ def table(heading: str, lines: list[Line]) -> SafeString | str:
     """Return a table of fields, nothing without any."""
     if not lines:
         return ""
-    rows = ((one.name, " (required)" if one.required else "", one.type, prose(one.text)) for one in lines)
+    rows = (
+        (one.name, " (required)" if one.required else "", one.type, prose(one.text))
+        for one in lines
+    )
     return format_html(TABLE, heading, format_html_join("", ROW, rows))

@@ -1,4 +1,6 @@
-"""The OpenAPI schema: how endpoints describe themselves, and how msgspec structs become components."""
+"""The OpenAPI schema: how endpoints describe themselves, and how msgspec structs become
+components.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
+from drf_spectacular.extensions import (
+    OpenApiAuthenticationExtension,
+    OpenApiSerializerExtension,
+)
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    inline_serializer,
+)
 from rest_framework import serializers
 
 from brokerapi.http.errors import Problem
@@ -29,7 +39,9 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
-        (own,), parts = msgspec.json.schema_components([self.target], ref_template=REFERENCE)
+        (own,), parts = msgspec.json.schema_components(
+            [self.target], ref_template=REFERENCE
+        )
         for name, schema in parts.items():
             if name != self.target.__name__:
                 auto_schema.registry.register_on_missing(_component(name, _typed(schema)))
@@ -39,14 +51,20 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
 def _typed(schema: Any) -> Any:
     """The schema as generators of clients take it.
 
-    A list of words has a type beside it; the framework's hook for enums wants one, too. `items: false`, which
-    closes a tuple, is left out: `maxItems` beside it says the same. An array of anything has `items: {}`.
+    A list of words has a type beside it; the framework's hook for enums wants one, too.
+    `items: false`, which
+    closes a tuple, is left out: `maxItems` beside it says the same. An array of anything
+    has `items: {}`.
     """
     if isinstance(schema, list):
         return [_typed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    typed = {name: _typed(part) for name, part in schema.items() if not (name == "items" and part is False)}
+    typed = {
+        name: _typed(part)
+        for name, part in schema.items()
+        if not (name == "items" and part is False)
+    }
     if schema.get("type") == "array" and not schema.keys() & {"items", "prefixItems"}:
         typed["items"] = {}
     return {"type": "string", **typed} if isinstance(schema.get("enum"), list) else typed
@@ -78,9 +96,11 @@ def operation(
     status: int = 200,
     query: type[msgspec.Struct] | None = None,
 ) -> Callable[[F], F]:
-    """Describes a view's method: its name in the schema, its shapes; every error is a Problem.
+    """Describes a view's method: its name in the schema, its shapes; every error is a
+    Problem.
 
-    `request` is a struct or a serializer; `answer` too, or a dict of one field for `{"topics": [...]}`.
+    `request` is a struct or a serializer; `answer` too, or a dict of one field for
+    `{"topics": [...]}`.
     """
     described: Any = extend_schema(
         operation_id=name,
@@ -88,7 +108,9 @@ def operation(
         request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
         responses={
             **_success(status, answer),
-            ("default", "application/problem+json"): OpenApiResponse(Problem, description="Error"),
+            ("default", "application/problem+json"): OpenApiResponse(
+                Problem, description="Error"
+            ),
         },
         parameters=_parameters(query) if query else None,
     )
@@ -101,7 +123,9 @@ def _success(status: int, answer: Any) -> dict[Any, Any]:
     return {(status, media_type): answer for media_type in MEDIA_TYPES}
 
 
-def page_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
+def page_of(
+    plural: str, item: type[serializers.Serializer[Any]]
+) -> serializers.Serializer[Any]:
     """The shape of a page of a list: {"topics": [...], "next": name or null}."""
     fields: dict[str, serializers.Field[Any, Any, Any, Any]] = {
         plural: item(many=True),
@@ -110,7 +134,9 @@ def page_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers
     return inline_serializer(f"{plural.capitalize()}Page", fields)
 
 
-def list_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
+def list_of(
+    plural: str, item: type[serializers.Serializer[Any]]
+) -> serializers.Serializer[Any]:
     """The shape of a whole list: {"moves": [...]}."""
     return inline_serializer(f"{plural.capitalize()}List", {plural: item(many=True)})
 
@@ -118,4 +144,7 @@ def list_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers
 def _parameters(query: type[msgspec.Struct]) -> list[OpenApiParameter]:
     (_,), parts = msgspec.json.schema_components([query])
     properties: dict[str, Any] = parts[query.__name__]["properties"]
-    return [OpenApiParameter(name, schema, OpenApiParameter.QUERY) for name, schema in properties.items()]
+    return [
+        OpenApiParameter(name, schema, OpenApiParameter.QUERY)
+        for name, schema in properties.items()
+    ]

@@ -1,4 +1,6 @@
-"""Forms of the docs page that send a request with the reader's key; try_it.js reads and sends them."""
+"""Forms of the docs page that send a request with the reader's key; try_it.js reads and
+sends them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ SCRIPT = Path(__file__).with_name("try_it.js")
 KEY = """<form id="key" class="try" autocomplete="off">
 <label>API key for “Try it” <input type="password" name="key" autocomplete="off" spellcheck="false"
  placeholder="catmq_…"></label>
-<span>It stays in this page, is sent to this broker only, and is forgotten when the page is closed.</span>
+<span>It stays in this page, is sent to this broker only, and is forgotten when the page is
+closed.</span>
 </form>"""
 FORM = """<details class="try"><summary>Try it</summary>
 <form data-method="{}" data-path="{}" data-key="{}" autocomplete="off">{}{}
@@ -29,9 +32,16 @@ def _sample(value: object) -> object:
 
 
 def form(
-    method: str, path: str, operation: dict[str, Any], *, samples: dict[str, Any], body: Any = None
+    method: str,
+    path: str,
+    operation: dict[str, Any],
+    *,
+    samples: dict[str, Any],
+    body: Any = None,
 ) -> SafeString:
-    """Return the form of an operation. `samples`: values by name of a parameter; `body`: the example."""
+    """Return the form of an operation. `samples`: values by name of a parameter; `body`:
+    the example.
+    """
     inputs = (
         (
             one["name"],
@@ -45,4 +55,6 @@ def form(
     text = "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
     area = format_html(BODY, min(text.count("\n") + 2, MOST_ROWS), text) if text else ""
     key = "yes" if operation.get("security") else ""
-    return format_html(FORM, method.upper(), path, key, format_html_join("", INPUT, inputs), area)
+    return format_html(
+        FORM, method.upper(), path, key, format_html_join("", INPUT, inputs), area
+    )

@@ -59,7 +59,10 @@ urlpatterns = [
     path("api/v1/groups/<str:group>/rebalance", rebalances.Rebalance.as_view()),
     path("api/v1/groups/<str:group>/rebalances", rebalances.Rebalances.as_view()),
     path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),
-    path("api/v1/groups/<str:group>/subscriptions/<str:topic>", subscriptions.Subscription.as_view()),
+    path(
+        "api/v1/groups/<str:group>/subscriptions/<str:topic>",
+        subscriptions.Subscription.as_view(),
+    ),
     path("api/v1/groups/<str:group>/share/runs", endpoints.Runs.as_view()),
     path("api/v1/groups/<str:group>/share/runs/release", endpoints.ReleaseRuns.as_view()),
     path("api/v1/groups/<str:group>/failed", dead.Failed.as_view()),

@@ -1,7 +1,8 @@
 """The three Django aliases of the metadata database.
 
     default   what exists; READ COMMITTED on MySQL/MariaDB, BEGIN IMMEDIATE on SQLite
-    snapshot  the same database, one consistent snapshot per transaction: REPEATABLE READ / BEGIN DEFERRED
+    snapshot  the same database, one consistent snapshot per transaction: REPEATABLE READ /
+    BEGIN DEFERRED
     jobs      django-q's tables: the same database on MySQL/MariaDB, a file of its own on SQLite
 
 Message nodes are not here: the store has its own connections.
@@ -16,14 +17,18 @@ from typing import Any
 from metadata.config import Config, Database
 from metadata.rules import tls
 
-# A session of MySQL/MariaDB: mistakes are refused instead of mended silently, and times are UTC. Who waits
-# for a lock is told so before it gives up, and a process that is frozen in a transaction loses it: it would
-# hold up every change of all groups. (On MariaDB; the comment hides the variable from MySQL, which has none.)
+# A session of MySQL/MariaDB: mistakes are refused instead of mended silently, and times are
+# UTC. Who waits
+# for a lock is told so before it gives up, and a process that is frozen in a transaction
+# loses it: it would
+# hold up every change of all groups. (On MariaDB; the comment hides the variable from
+# MySQL, which has none.)
 SESSION = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00', "
     "innodb_lock_wait_timeout=1 /*M! , idle_transaction_timeout=5 */"
 )
-# WAL lets readers go on beside the writer; FULL makes a commit durable before it is answered.
+# WAL lets readers go on beside the writer; FULL makes a commit durable before it is
+# answered.
 PRAGMAS = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA busy_timeout=10000;"
 LONG_S = 60  # the limit of one statement where no client waits
 
@@ -32,7 +37,9 @@ def databases(config: Config) -> dict[str, dict[str, Any]]:
     where = config.database
     if where is None:
         return _sqlite(config.data_dir)
-    limit_s = ceil(config.metadata_timeout_ms / 1000) if config.process == "broker" else LONG_S
+    limit_s = (
+        ceil(config.metadata_timeout_ms / 1000) if config.process == "broker" else LONG_S
+    )
     return {
         "default": _mysql(where, isolation="read committed", limit_s=limit_s),
         "snapshot": _mysql(where, isolation="repeatable read", limit_s=limit_s),
@@ -66,7 +73,8 @@ def _mysql(where: Database, *, isolation: str, limit_s: int) -> dict[str, Any]:
         "PORT": where.port,
         "USER": where.username,
         "PASSWORD": where.password,
-        # 0: a thread gives its connection back to the process's pool (catmq_site/mysql) after each request.
+        # 0: a thread gives its connection back to the process's pool (catmq_site/mysql)
+        # after each request.
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "charset": "utf8mb4",

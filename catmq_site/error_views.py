@@ -28,9 +28,15 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def handler500(request: HttpRequest) -> HttpResponse:
     """An error that nobody expected; Django has logged it."""
-    return errors.handler500(request) if _is_api_request(request) else error_pages.handler500(request)
+    return (
+        errors.handler500(request)
+        if _is_api_request(request)
+        else error_pages.handler500(request)
+    )
 
 
 def _is_api_request(request: HttpRequest) -> bool:
     """Return True for a client that does not say that it takes pages, as browsers do."""
-    return request.path_info.startswith(PATHS) or "text/html" not in request.headers.get("Accept", "")
+    return request.path_info.startswith(PATHS) or "text/html" not in request.headers.get(
+        "Accept", ""
+    )

@@ -1,4 +1,6 @@
-"""Lines of the log: one entry is one line, and nothing that it quotes can look like another."""
+"""Lines of the log: one entry is one line, and nothing that it quotes can look like
+another.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ BY_REQUESTS = (
     *("django", "axes", "brokerapi", "portal", "gunicorn", "catmq_site.server.worker"),
     "metadata.membership",  # of keys that join and leave again and again
 )
-REFUSALS = "django.security"  # its lines have stack traces of Django's own code, which tell nothing
+# its lines have stack traces of Django's own code, which tell nothing
+REFUSALS = "django.security"
 MOST_AT_ONCE = 30  # lines of one cause
 LINES_PER_S = 0.5  # of one cause, from then on
 MOST_CHARS = 2_000  # of such a line, without its stack trace
 
 
 def escaped(text: str) -> str:
-    r"""Return a text without control characters: they could end the line, and begin a forged one.
+    r"""Return a text without control characters: they could end the line, and begin a
+    forged one.
 
     >>> escaped("GET /\n2026-01-01 ERROR")
     'GET /\\n2026-01-01 ERROR'
@@ -52,10 +56,11 @@ def _indented(text: str) -> str:
 
 
 class BoundedByCause(logging.Filter):
-    """Passes a limited number of lines of each cause that requests have, and counts those that it leaves out.
+    """Passes a limited number of lines of each cause that requests have, and counts those
+    that it leaves out.
 
-    A cause is a line of code that logs. So whoever sends wrong requests without end fills no disk, and the
-    lines of other causes are still there.
+    A cause is a line of code that logs. So whoever sends wrong requests without end fills
+    no disk, and the lines of other causes are still there.
     """
 
     def __init__(self) -> None:
@@ -74,14 +79,18 @@ class BoundedByCause(logging.Filter):
         text = record.getMessage()
         if len(text) > MOST_CHARS:
             text = f"{text[:MOST_CHARS]} …"
-        record.msg = f"{text} ({left_out} more of these were not written)" if left_out else text
+        record.msg = (
+            f"{text} ({left_out} more of these were not written)" if left_out else text
+        )
         record.args = ()
         if record.name.startswith(REFUSALS):
             record.exc_info = record.exc_text = None
         return True
 
     def _admit(self, cause: tuple[str, str, int]) -> int | None:
-        """Return how many lines were left out since the last one that passed; None for one too many."""
+        """Return how many lines were left out since the last one that passed; None for one
+        too many.
+        """
         now = time.monotonic()
         with self._guard:
             bucket = self._buckets.setdefault(cause, Bucket(level=MOST_AT_ONCE, at=now))

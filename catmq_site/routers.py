@@ -12,8 +12,10 @@ JOBS_APP = "django_q"
 class Router:
     """django-q's tables are reached through `jobs`, everything else through `default`.
 
-    On MySQL/MariaDB `jobs` is the same database as `default`. There its tables are migrated through
-    `default`: both aliases share one django_migrations table, in which the first to come marks all as done.
+    On MySQL/MariaDB `jobs` is the same database as `default`. There its tables are migrated
+    through
+    `default`: both aliases share one django_migrations table, in which the first to come
+    marks all as done.
     """
 
     def db_for_read(self, model: Any, **hints: object) -> str | None:

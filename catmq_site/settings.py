@@ -1,4 +1,6 @@
-"""Django's settings, all derived from metadata/config.py; set the environment, not this file."""
+"""Django's settings, all derived from metadata/config.py; set the environment, not this
+file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ SECRET_KEY = config.secret_key
 SECRET_KEY_FALLBACKS = list(config.secret_key_fallbacks)
 DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
-# Container networks make names with an underscore, such as `catmq_broker_1`, which Django takes for no host
+# Container networks make names with an underscore, such as `catmq_broker_1`, which Django
+# takes for no host
 # name. Nothing else changes: the name must still be one of ALLOWED_HOSTS.
 http_request.host_validation_re = re.compile(
     http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
@@ -60,12 +63,17 @@ MIDDLEWARE = [
     "portal.auth.middleware.SafePages",
     "axes.middleware.AxesMiddleware",  # last: it answers a login that is refused
 ]
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour, nor
-# after five times as many for any names (portal/auth/logins.py). What is refused then is neither counted
+# After so many wrong passwords for one name from one address, none is tried for a quarter
+# of an hour, nor
+# after five times as many for any names (portal/auth/logins.py). What is refused then is
+# neither counted
 # nor kept.
 AXES_FAILURE_LIMIT = 8
 AXES_HANDLER = "portal.auth.logins.Attempts"
@@ -83,7 +91,8 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "APP_DIRS": True,
-        "DIRS": [BASE_DIR / "portal" / "templates"],  # before those of the admin, which are replaced
+        # before those of the admin, which are replaced
+        "DIRS": [BASE_DIR / "portal" / "templates"],
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
@@ -107,13 +116,15 @@ LOCALE_PATHS = [BASE_DIR / "portal" / "locale"]  # before the words of other app
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 if config.path_prefix:
-    # Other sites of the host may be Django's, too. A browser sends their cookies of the path / after
+    # Other sites of the host may be Django's, too. A browser sends their cookies of the
+    # path / after
     # ours, and of two cookies with one name Django takes the last.
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "catmq_sessionid", "catmq_csrftoken"
     LANGUAGE_COOKIE_NAME = "catmq_language"
 STATIC_URL = f"{config.path_prefix}/static/"
 APPEND_SLASH = False
-# The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
+# The API counts a body while it reads it and has its own limits (brokerapi); this one is
+# for forms.
 # A body that is typed takes up to six bytes for each of its own.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
 FILE_UPLOAD_HANDLERS = ["portal.auth.form_limits.NoFiles"]
@@ -123,13 +134,17 @@ AUTH_PASSWORD_VALIDATORS = [
         "NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator",
         "OPTIONS": {"user_attributes": ("username", "email")},
     },
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_HSTS_SECONDS = config.hsts_days * 86_400
-SESSION_COOKIE_AGE = config.session_idle_minutes * 60  # s; each page that somebody opens begins it anew
+# s; each page that somebody opens begins it anew
+SESSION_COOKIE_AGE = config.session_idle_minutes * 60
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
 CSRF_COOKIE_HTTPONLY = True
@@ -137,7 +152,8 @@ CSRF_FAILURE_VIEW = "portal.auth.error_pages.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {
-    # Endpoints check API keys and write their answers themselves (brokerapi); this is for the schema's views.
+    # Endpoints check API keys and write their answers themselves (brokerapi); this is for
+    # the schema's views.
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
     "UNAUTHENTICATED_USER": None,
@@ -166,7 +182,8 @@ Q_CLUSTER = {
     "max_attempts": 3,
     "ack_failures": True,
     "save_limit": 1000,  # finished tasks kept
-    "catch_up": False,  # after a pause each schedule runs once, not once for every time missed
+    # after a pause each schedule runs once, not once for every time missed
+    "catch_up": False,
     "poll": 0.5,  # s between looks into the table of waiting tasks
     "label": "Jobs",
 }
@@ -189,9 +206,16 @@ LOGGING = {
     },
     "filters": {"bounded": {"()": "catmq_site.logs.BoundedByCause"}},
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["bounded"]},
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "line",
+            "filters": ["bounded"],
+        },
     },
     # A command speaks to its user; servers keep a log.
-    "root": {"handlers": ["stderr"], "level": "WARNING" if config.process == "command" else "INFO"},
+    "root": {
+        "handlers": ["stderr"],
+        "level": "WARNING" if config.process == "command" else "INFO",
+    },
     "loggers": {"django.request": {"level": "ERROR"}},
 }

@@ -1,4 +1,6 @@
-"""The WSGI application that gunicorn serves: the lean handler for the API, all of Django for the portal."""
+"""The WSGI application that gunicorn serves: the lean handler for the API, all of Django
+for the portal.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _PATH_PREFIX = config.path_prefix
 
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer a request. Views see the client's address, not that of a proxy, and no path prefix."""
+    """Answer a request. Views see the client's address, not that of a proxy, and no path
+    prefix.
+    """
     if _TRUSTED and "HTTP_X_FORWARDED_FOR" in environ:
         environ["REMOTE_ADDR"] = addresses.client_of(
             environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED

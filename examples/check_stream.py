@@ -1,4 +1,5 @@
-"""Proves that a stream came through whole, once and in order, from nothing but what the consumers printed.
+"""Proves that a stream came through whole, once and in order, from nothing but what the
+consumers printed.
 
     catmq consume changes --group check --idle-timeout 5 > a.jsonl     (as many at once as you like)
     python examples/check_stream.py a.jsonl b.jsonl --source events.jsonl.gz
@@ -6,13 +7,17 @@
 Each line is one object of `catmq consume --output json`; its body is an event
 `{"seq", "path", "added", "deleted", …}`. What must hold:
 
-* every `seq` from 0 to n - 1 was received (n from --source, else --count, else the highest one seen + 1);
+* every `seq` from 0 to n - 1 was received (n from --source, else --count, else the highest
+  one seen + 1);
 * no event lies in the topic twice: one `seq` has one (queue, offset);
-* each consumer saw its queues' offsets, and each path's `seq`, rise, repeats of what it had left out;
-* by offset, too, a path's `seq` rises, the running sum of `added - deleted` never falls below zero, and with
+* each consumer saw its queues' offsets, and each path's `seq`, rise, repeats of what it had
+  left out;
+* by offset, too, a path's `seq` rises, the running sum of `added - deleted` never falls
+  below zero, and with
   --source it ends where the source says.
 
-Redelivered messages (the same queue and offset again) are counted and allowed, unless --exactly-once.
+Redelivered messages (the same queue and offset again) are counted and allowed, unless
+--exactly-once.
 Exit code 0: all of it holds; 1: something does not; 2: the call is wrong.
 """
 
@@ -63,9 +68,13 @@ class Stream:
 
 
 def event_of(text: str) -> Event:
-    """The event in a message's body. Raises KeyError, TypeError or ValueError when it is none."""
+    """The event in a message's body. Raises KeyError, TypeError or ValueError when it is
+    none.
+    """
     body = json.loads(text)
-    return Event(int(body["seq"]), str(body["path"]), int(body["added"]) - int(body["deleted"]))
+    return Event(
+        int(body["seq"]), str(body["path"]), int(body["added"]) - int(body["deleted"])
+    )
 
 
 def parse(line: bytes) -> tuple[Place, Event]:
@@ -75,7 +84,9 @@ def parse(line: bytes) -> tuple[Place, Event]:
     return place, event_of(message["body"])
 
 
-def read(name: str, lines: Iterable[bytes], stream: Stream) -> Iterator[tuple[Place, Event]]:
+def read(
+    name: str, lines: Iterable[bytes], stream: Stream
+) -> Iterator[tuple[Place, Event]]:
     """The messages of one consumer in the order it printed them. Raises Unreadable."""
     for number, line in enumerate(lines, 1):
         try:
@@ -84,7 +95,10 @@ def read(name: str, lines: Iterable[bytes], stream: Stream) -> Iterator[tuple[Pl
             if not line.endswith(b"\n"):
                 stream.cut += 1
                 continue
-            reason = f"{name} line {number}: not a line of `catmq consume --output json` with an event"
+            reason = (
+                f"{name} line {number}: not a line of `catmq consume --output json` "
+                "with an event"
+            )
             raise Unreadable(f"{reason} ({type(error).__name__}: {error})") from error
         yield message
 
@@ -107,7 +121,9 @@ def take(name: str, lines: Iterable[bytes], stream: Stream) -> None:
                 f"{name}: offset {place.offset} of queue {place.queue} after {highest[queue]}"
             )
         if event.seq <= latest.get(event.path, -1):
-            stream.faults.append(f"{name}: {event.path}: seq {event.seq} after {latest[event.path]}")
+            stream.faults.append(
+                f"{name}: {event.path}: seq {event.seq} after {latest[event.path]}"
+            )
         highest[queue] = max(place.offset, highest.get(queue, -1))
         latest[event.path] = event.seq
 
@@ -119,15 +135,23 @@ def remember(name: str, place: Place, event: Event, stream: Stream) -> None:
         return
     stream.repeated += 1
     if known != event:
-        stream.faults.append(f"{name}: {place} is seq {event.seq} here and seq {known.seq} elsewhere")
+        stream.faults.append(
+            f"{name}: {place} is seq {event.seq} here and seq {known.seq} elsewhere"
+        )
 
 
 def completeness(stream: Stream, count: int) -> list[str]:
     """Faults: events missing, too many, or stored twice."""
     stored = Counter(event.seq for event in stream.events.values())
     faults = [f"seq {seq} was never received" for seq in range(count) if seq not in stored]
-    faults += [f"seq {seq} was not expected (n = {count})" for seq in stored if not 0 <= seq < count]
-    faults += [f"seq {seq} is stored {times} times" for seq, times in stored.items() if times > 1]
+    faults += [
+        f"seq {seq} was not expected (n = {count})"
+        for seq in stored
+        if not 0 <= seq < count
+    ]
+    faults += [
+        f"seq {seq} is stored {times} times" for seq, times in stored.items() if times > 1
+    ]
     return faults
 
 
@@ -140,13 +164,19 @@ def order_and_sums(stream: Stream) -> tuple[list[str], dict[str, int]]:
     for place in sorted(stream.events):
         seq, path, change = stream.events[place]
         if homes.setdefault(path, place[:2]) != place[:2]:
-            faults.append(f"{path}: lies in queues {homes[path][1]} and {place.queue}, a key has one")
+            faults.append(
+                f"{path}: lies in queues {homes[path][1]} and {place.queue}, a key has one"
+            )
         elif seq <= latest.get(path, -1):
-            faults.append(f"{path}: seq {seq} is stored after {latest[path]} (queue {place.queue})")
+            faults.append(
+                f"{path}: seq {seq} is stored after {latest[path]} (queue {place.queue})"
+            )
         latest[path] = seq
         sums[path] = sums.get(path, 0) + change
         if sums[path] < 0:
-            faults.append(f"{path}: {sums[path]} lines at seq {seq}, a file never has fewer than 0")
+            faults.append(
+                f"{path}: {sums[path]} lines at seq {seq}, a file never has fewer than 0"
+            )
     return faults, sums
 
 
@@ -160,7 +190,9 @@ def differences(sums: dict[str, int], expected: dict[str, int]) -> list[str]:
 
 
 def source_of(path: Path) -> tuple[int, dict[str, int]]:
-    """Number of events and sum per path of the original file (JSON lines, or those with gzip)."""
+    """Number of events and sum per path of the original file (JSON lines, or those with
+    gzip).
+    """
     opener = gzip.open if path.suffix == ".gz" else open
     sums: dict[str, int] = {}
     count = 0
@@ -173,7 +205,9 @@ def source_of(path: Path) -> tuple[int, dict[str, int]]:
 
 
 def collect(files: list[str]) -> Stream:
-    """Everything that the named files ("-" or none: standard input) hold. Raises OSError, Unreadable."""
+    """Everything that the named files ("-" or none: standard input) hold. Raises OSError,
+    Unreadable.
+    """
     stream = Stream()
     for name in files or ["-"]:
         if name == "-":
@@ -191,7 +225,10 @@ def verify(stream: Stream, options: argparse.Namespace) -> tuple[int, list[str]]
         count, expected = source_of(options.source)
         faults += differences(sums, expected)
     else:
-        count = options.count or max((event.seq for event in stream.events.values()), default=-1) + 1
+        count = (
+            options.count
+            or max((event.seq for event in stream.events.values()), default=-1) + 1
+        )
     faults = stream.faults + completeness(stream, count) + faults
     if not stream.events:
         faults.append("no message was received")
@@ -209,7 +246,9 @@ def verify(stream: Stream, options: argparse.Namespace) -> tuple[int, list[str]]
 def verdict(stream: Stream, paths: int, faults: list[str]) -> str:
     """The one line that says it all."""
     total = sum(stream.received.values()) or 1
-    shares = ", ".join(f"{name} {100 * number / total:.1f} %" for name, number in stream.received.items())
+    shares = ", ".join(
+        f"{name} {100 * number / total:.1f} %" for name, number in stream.received.items()
+    )
     facts = f"{len(stream.events)} events, {paths} paths, {stream.repeated} redelivered"
     if stream.cut:
         facts += f", {stream.cut} lines cut off"
@@ -219,17 +258,31 @@ def verdict(stream: Stream, paths: int, faults: list[str]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(description="Checks what consumers printed: nothing lost, in order, once.")
-    made.add_argument(
-        "files", nargs="*", help="what `catmq consume` printed, one a consumer; - or none: stdin"
+    made = argparse.ArgumentParser(
+        description="Checks what consumers printed: nothing lost, in order, once."
     )
     made.add_argument(
-        "--source", type=Path, help="the file that was sent: gives the count and the sums to expect"
+        "files",
+        nargs="*",
+        help="what `catmq consume` printed, one a consumer; - or none: stdin",
     )
-    made.add_argument("--count", type=int, help="number of events to expect, when there is no --source")
-    made.add_argument("--exactly-once", action="store_true", help="refuse redelivered messages")
     made.add_argument(
-        "--min-share", type=float, default=0, metavar="PERCENT", help="what each file must at least hold"
+        "--source",
+        type=Path,
+        help="the file that was sent: gives the count and the sums to expect",
+    )
+    made.add_argument(
+        "--count", type=int, help="number of events to expect, when there is no --source"
+    )
+    made.add_argument(
+        "--exactly-once", action="store_true", help="refuse redelivered messages"
+    )
+    made.add_argument(
+        "--min-share",
+        type=float,
+        default=0,
+        metavar="PERCENT",
+        help="what each file must at least hold",
     )
     return made
 

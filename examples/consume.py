@@ -1,6 +1,8 @@
-"""Prints orders until none has come for five seconds. CATMQ_URL and CATMQ_API_KEY come from the environment.
+"""Prints orders until none has come for five seconds. CATMQ_URL and CATMQ_API_KEY come from
+the environment.
 
-A message is committed once the loop asks for the next one: after a crash, the last may come again.
+A message is committed once the loop asks for the next one: after a crash, the last may come
+again.
 """
 
 from __future__ import annotations
@@ -9,4 +11,7 @@ from catmq_client import Consumer
 
 with Consumer(group="billing", topics=["orders"], consumer_timeout_ms=5_000) as consumer:
     for message in consumer:
-        print(f"{message.key}: {message.json()['item']} (queue {message.queue}, offset {message.offset})")
+        print(
+            f"{message.key}: {message.json()['item']} (queue {message.queue}, offset "
+            f"{message.offset})"
+        )

@@ -1,8 +1,10 @@
-"""Keeps a server busy with real input, so that every page of the console has something to show.
+"""Keeps a server busy with real input, so that every page of the console has something to
+show.
 
-Three topics; four groups: `statistics` keeps up, `search-index` is slow, `mailer` fails for one message in
-twenty, most of which it takes when they come again, and `archive` is stopped. One message in a hundred is
-sent for half a minute later. Ends with Ctrl-C, or after --seconds.
+Three topics; four groups: `statistics` keeps up, `search-index` is slow, `mailer` fails for
+one message in twenty, most of which it takes when they come again, and `archive` is
+stopped. One message in a hundred is sent for half a minute later. Ends with Ctrl-C, or
+after --seconds.
 
     script/demo                     against the server of var/
     script/demo --rate 500 --data /srv/catmq
@@ -52,8 +54,12 @@ def main() -> int:
     prepare(Admin(HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"])))
     readers = consumers(server)
     stop = threading.Event()
-    threads = [threading.Thread(target=consumer.run, args=(handler,), kwargs={"threads": 2}, daemon=True)
-               for consumer, handler in readers]  # fmt: skip
+    threads = [
+        threading.Thread(
+            target=consumer.run, args=(handler,), kwargs={"threads": 2}, daemon=True
+        )
+        for consumer, handler in readers
+    ]
     for thread in threads:
         thread.start()
     print(
@@ -74,15 +80,26 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument(
-        "--rate", type=float, default=200, help="messages per second to all topics together (default 200)"
+    parser = argparse.ArgumentParser(
+        prog="script/demo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--seconds", type=float, default=None, help="end after this many seconds (default: run until Ctrl-C)"
+        "--rate",
+        type=float,
+        default=200,
+        help="messages per second to all topics together (default 200)",
     )
-    parser.add_argument("--data", type=Path, default=Path("var"), help="the server's data directory")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=None,
+        help="end after this many seconds (default: run until Ctrl-C)",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("var"), help="the server's data directory"
+    )
     asked = parser.parse_args()
     if asked.rate <= 0:
         parser.error("--rate must be more than 0")
@@ -100,7 +117,9 @@ def credentials(data: Path) -> dict[str, str]:
 def prepare(admin: Admin) -> None:
     """Makes what is missing of topics, groups and subscriptions."""
     for topic, queues in TOPICS.items():
-        unless_there(lambda topic=topic, queues=queues: admin.create_topic(topic, queues=queues))
+        unless_there(
+            lambda topic=topic, queues=queues: admin.create_topic(topic, queues=queues)
+        )
     for group, topics in GROUPS.items():
         unless_there(lambda group=group: admin.create_group(group))
         for topic in topics:
@@ -126,7 +145,10 @@ def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message]
         ("mailer", fail_now_and_then),
     ]
     return [
-        (Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"), handler)
+        (
+            Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"),
+            handler,
+        )
         for number, (group, handler) in enumerate(handlers, start=1)
     ]
 
@@ -150,7 +172,9 @@ def fail_now_and_then(message: Message) -> None:
         raise ConnectionError("the mail server is busy")
 
 
-def send(server: dict[str, Any], *, rate: float, seconds: float | None, stop: threading.Event) -> int:
+def send(
+    server: dict[str, Any], *, rate: float, seconds: float | None, stop: threading.Event
+) -> int:
     """Sends the input over and over at that rate; how many messages."""
     begun, sent = time.monotonic(), 0
     with Producer(**server) as producer:
@@ -158,10 +182,14 @@ def send(server: dict[str, Any], *, rate: float, seconds: float | None, stop: th
             for topic in topics_of(event["path"]):
                 later_ms = LATER_MS if sent % WAITS == 0 else None
                 tag = event["path"].rpartition(".")[2][:20]
-                producer.send_async(topic, json=event, key=event["path"], tag=tag, delay_ms=later_ms)
+                producer.send_async(
+                    topic, json=event, key=event["path"], tag=tag, delay_ms=later_ms
+                )
                 sent += 1
             ahead_s = begun + sent / rate - time.monotonic()
-            if (ahead_s > 0.02 and stop.wait(ahead_s)) or (seconds and time.monotonic() - begun > seconds):
+            if (ahead_s > 0.02 and stop.wait(ahead_s)) or (
+                seconds and time.monotonic() - begun > seconds
+            ):
                 break
     return sent
 

@@ -1,4 +1,5 @@
-"""Sends ten orders and prints where each is stored. CATMQ_URL and CATMQ_API_KEY come from the environment.
+"""Sends ten orders and prints where each is stored. CATMQ_URL and CATMQ_API_KEY come from
+the environment.
 
 Orders of one customer have the same key, so they stay in order.
 """
@@ -9,7 +10,9 @@ from catmq_client import Producer
 
 with Producer() as producer:
     futures = [
-        producer.send_async("orders", json={"order": number, "item": "tea"}, key=f"customer-{number % 3}")
+        producer.send_async(
+            "orders", json={"order": number, "item": "tea"}, key=f"customer-{number % 3}"
+        )
         for number in range(10)
     ]
     for future in futures:

@@ -36,11 +36,14 @@ Lying = TypeVar("Lying", bound=OnNode)
 log = logging.getLogger(__name__)
 
 
-def each(items: Iterable[T], *, act: Callable[[T], object], name: Callable[[T], str]) -> int:
-    """Run `act` for every item; return for how many it was done: not those where it answers False, or raises.
+def each(
+    items: Iterable[T], *, act: Callable[[T], object], name: Callable[[T], str]
+) -> int:
+    """Run `act` for every item; return for how many it was done: not those where it answers
+    False, or raises.
 
-    What it raises is logged under the item's name, what nobody expected with its traceback: a sweep comes
-    again and again, and would meet the same item first each time.
+    What it raises is logged under the item's name, what nobody expected with its traceback:
+    a sweep comes again and again, and would meet the same item first each time.
     """
     done = 0
     for one in items:
@@ -70,9 +73,11 @@ def ask(
     prepare: Callable[[Node], object] | None = None,
     level: int = logging.WARNING,
 ) -> dict[str, str]:
-    """Ask each node, {id: what it is asked about}, on a connection that only reads; return the skipped ones.
+    """Ask each node, {id: what it is asked about}, on a connection that only reads; return
+    the skipped ones.
 
-    A node that does not answer is skipped and logged: {name: why}. `prepare` gets a node ready first.
+    A node that does not answer is skipped and logged: {name: why}. `prepare` gets a node
+    ready first.
     """
     skipped = {}
     for node_id, about in asked.items():
@@ -86,14 +91,20 @@ def ask(
             info = snapshot.current().nodes.get(node_id)
             name = info.name if info is not None else str(node_id)
             skipped[name] = error.detail if isinstance(error, CatmqError) else str(error)
-            log.log(level, "%s could not be read from node %s: %s", what, name, skipped[name])
+            log.log(
+                level, "%s could not be read from node %s: %s", what, name, skipped[name]
+            )
     return skipped
 
 
-def require_any(skipped: Mapping[str, str], *, asked: Mapping[int, object], name: str = "nodes") -> None:
+def require_any(
+    skipped: Mapping[str, str], *, asked: Mapping[int, object], name: str = "nodes"
+) -> None:
     """Raise NodeUnavailable if every node that was asked was skipped."""
     if skipped and len(skipped) == len(asked):
-        raise NodeUnavailable(f"No answer from {name} {', '.join(skipped)}.", retry_after_ms=1000)
+        raise NodeUnavailable(
+            f"No answer from {name} {', '.join(skipped)}.", retry_after_ms=1000
+        )
 
 
 def online() -> dict[int, NodeInfo]:

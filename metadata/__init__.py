@@ -1,1 +1,3 @@
-"""Records of what exists, who reads it and how far: models, snapshot and every verb that changes them."""
+"""Records of what exists, who reads it and how far: models, snapshot and every verb that
+changes them.
+"""

@@ -1,4 +1,6 @@
-"""The caller: every mutating verb takes an Actor, access checks its rights, audit writes its name."""
+"""The caller: every mutating verb takes an Actor, access checks its rights, audit writes
+its name.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ Kind = Literal["user", "key", "command", "job"]
 class Actor:
     """A portal user, an API key, a command on the server, or a job.
 
-    `rights` maps a right (produce, consume, browse, manage, admin) to glob patterns over names;
-    commands and jobs need none. `owns` maps topic and group to the names of those that list a user among
-    their owners. `key_id` is the ApiKey row when kind is "key".
+    `rights` maps a right (produce, consume, browse, manage, admin) to glob patterns over
+    names; commands and jobs need none. `owns` maps topic and group to the names of those
+    that list a user among their owners. `key_id` is the ApiKey row when kind is "key".
     """
 
     kind: Kind
@@ -27,7 +29,9 @@ class Actor:
 
 
 def command(name: str) -> Actor:
-    """The actor of a management command: whoever may run it on the server may do everything."""
+    """The actor of a management command: whoever may run it on the server may do
+    everything.
+    """
     return Actor(kind="command", name=name)
 
 

@@ -6,7 +6,9 @@ import ssl
 
 
 def check_ca(path: str) -> None:
-    """Raise ValueError, with what to do, unless a file holds certificates that can be verified against."""
+    """Raise ValueError, with what to do, unless a file holds certificates that can be
+    verified against.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=path)
@@ -14,6 +16,10 @@ def check_ca(path: str) -> None:
         pass  # nothing of it was loaded
     except OSError as error:
         why = error.strerror or "it cannot be opened"
-        raise ValueError(f"the CA file {path} cannot be read ({why}): choose another") from None
+        raise ValueError(
+            f"the CA file {path} cannot be read ({why}): choose another"
+        ) from None
     if not context.cert_store_stats()["x509"]:
-        raise ValueError(f"{path} holds no certificate: give a file in PEM (-----BEGIN CERTIFICATE-----)")
+        raise ValueError(
+            f"{path} holds no certificate: give a file in PEM (-----BEGIN CERTIFICATE-----)"
+        )

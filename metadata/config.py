@@ -1,8 +1,10 @@
-"""The settings of a CatMQ process: their only home, read from the environment once and checked at start.
+"""The settings of a CatMQ process: their only home, read from the environment once and
+checked at start.
 
-A field `max_wait_ms` is set by the variable `CATMQ_MAX_WAIT_MS`. An unknown variable is refused with the
-nearest known name, so that a slip of the pen cannot pass for a setting. What operators change while the
-system runs (retention, session time-outs, node states) is a column in metadata, not a setting.
+A field `max_wait_ms` is set by the variable `CATMQ_MAX_WAIT_MS`. An unknown variable is
+refused with the nearest known name, so that a slip of the pen cannot pass for a setting.
+What operators change while the system runs (retention, session time-outs, node states) is a
+column in metadata, not a setting.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from metadata.rules.membership.brokers import is_broker_url
 from metadata.rules.path_prefix import prefix_problem
 
 PREFIX = "CATMQ_"
-# Variables of the client, of commands, of jobs and of tests in the same environment: no settings of the
-# server. Each that a command or a documented settings module reads must be here: see test_site_config.py.
+# Variables of the client, of commands, of jobs and of tests in the same environment: no
+# settings of the
+# server. Each that a command or a documented settings module reads must be here: see
+# test_site_config.py.
 FOREIGN = (
     "CATMQ_URL",
     "CATMQ_API_KEY",
@@ -46,14 +50,16 @@ PROCESSES = ("command", "broker", "jobs")
 LANGUAGES = ("en", "zh-hans")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
-MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
+MEANING = re.compile(r"((?:^    # (?!==).+\n)+)^    (\w+): [^=]+ = ", re.MULTILINE)
 DAILY_REPORT = re.compile(r"[a-z_]+(:(direct|spark))?")
 MAY_BE_ZERO = ("hsts_days", "java_requests_per_s")
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
 class ConfigError(ValueError):
-    """The environment holds a setting that is unknown or cannot be used; the text says which and why."""
+    """The environment holds a setting that is unknown or cannot be used; the text says
+    which and why.
+    """
 
 
 def _secret(default: Any) -> Any:
@@ -63,79 +69,151 @@ def _secret(default: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. The comment behind a field: meaning, unit, special value; the default is the value."""
+    """All settings. The comment above a field: meaning, unit, special value; the default is
+    the value.
+    """
 
-    # Where things are
-    data_dir: Path = HOME / "var"  # data directory of this installation
-    sqlite_dirs: tuple[str, ...] = ()  # more directories that may have files of SQLite nodes
-    database_url: str = _secret("")  # metadata: mysql://user:password@host:3306/name[?tls=…]; empty: SQLite
-    bind: str = "127.0.0.1:8000"  # address and port that the broker listens on
-    broker_name: str = ""  # name of this broker in the registry, unique; empty: <host name>:<port>
-    broker_url: str = ""  # URL of this broker for clients; empty: made from bind or the host name
-    path_prefix: str = ""  # path of portal and API behind a proxy, such as /catmq; empty: none
-    process: str = "command"  # kind of this process: command, broker (set by gunicorn_conf.py) or jobs
-    # Secrets
-    secret_key: str = _secret("")  # signs consumer ids, the same on all brokers; empty: in data_dir
-    secret_key_fallbacks: tuple[str, ...] = _secret(())  # former signing keys that are still accepted
-    encryption_keys: tuple[str, ...] = _secret(())  # Fernet keys, newest first; empty: in data_dir
-    # The web side
-    debug: bool = False  # Django's debug pages; never on a server that others can reach
-    allowed_hosts: tuple[str, ...] = ()  # served host names; empty: loopback, or all if bound elsewhere
-    session_idle_minutes: int = 60  # idle time after which the portal requires a login, minutes
-    session_hours: int = 12  # maximum duration of a login, hours
-    hsts_days: int = 0  # time for which browsers that came by https use nothing else, days; 0: not said
-    trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
-    java_networks: tuple[str, ...] = ()  # networks whose Java clients are let in, without a key; empty: none
-    java_key: str = ""  # API key whose rights and quotas Java clients have; empty: send and read everything
-    java_requests_per_s: int = 2_000  # requests/s of Java clients of one address at this broker; 0: no limit
-    workers: int = 2  # broker processes
-    threads: int = 528  # threads of a worker, including max_waiters for waiting pulls
-    max_waiters: int = 400  # maximum waiting pulls of a worker; others are answered at once
-    # Speaking to databases
-    pool_size: int = 8  # maximum connections of a worker to one node
-    metadata_timeout_ms: int = 2000  # maximum wait of a heartbeat, registration or acquire for metadata, ms
-    snapshot_interval_ms: int = 200  # interval at which a worker checks for changed metadata, ms
-    head_interval_ms: int = 45  # minimum pause between two reads of log end offsets for waiting pulls, ms
-    metrics_groups: int = 500  # maximum groups in /metrics, those with the largest lag; and as many topics
-    # Room on nodes
-    min_free_percent: int = 10  # minimum free disk space of a node; below it, sends are refused, percent
-    alarm_free_percent: int = 20  # free disk space of a node below which an alarm is raised, percent
-    # Alarms, and the mails that tell of them
-    alarm_lag: int = 100_000  # unread messages in a topic that raise an alarm; groups may override it
-    alarm_lag_s: int = 900  # age of the oldest unread message that raises an alarm, s; groups may override it
-    alarm_min_unread: int = 10  # unread messages in a topic below which age and no consumer are no alarm
-    alarm_idle_s: int = 300  # time of unread messages without a consumer that raises an alarm, s
-    alarm_dead_per_hour: int = 10  # new dead letters of a group within an hour that raise an alarm
-    alarm_full_days: int = 7  # days until a node is full, at its present growth, that raise an alarm
-    alarm_emails: tuple[str, ...] = ()  # recipients of all alarms
-    language: str = "en"  # language of mails, and of pages if the browser asks for none: en or zh-hans
-    smtp_url: str = _secret("")  # mail server, such as smtps://user:password@host:465; empty: no mail
-    mail_domains: tuple[str, ...] = ()  # allowed domains of recipients, such as example.org; empty: any
-    mail_from: str = ""  # sender address of mails; empty: catmq@<host name>
-    # Spark jobs
-    spark_master: str = "local[*]"  # Spark master of jobs: local[N], spark://host:7077, yarn, k8s://…
-    spark_memory: str = "1g"  # memory of the driver and of each executor, in Spark's notation
-    # Done once a day, as jobs of the schedule
-    archive_topics: tuple[str, ...] = ()  # topics that Spark archives once a day
-    archive_dir: str = ""  # archive directory, with the same path on all machines; empty: below data_dir
-    archive_purges: bool = False  # purge archived messages from the nodes
-    daily_reports: tuple[str, ...] = ()  # reports to create once a day, such as volume, or volume:spark
-    # Limits of a request, shown by GET /api/v1
-    request_max_bytes: int = 8 << 20  # maximum size of a request as received, bytes
-    request_max_unpacked_bytes: int = 16 << 20  # maximum size of a request after gunzip, bytes
-    max_messages: int = 1000  # maximum messages in one send
-    max_body_bytes: int = 1 << 20  # maximum size of a message body, bytes
-    max_key_chars: int = 200  # maximum length of a key, characters
-    max_tag_chars: int = 100  # maximum length of a tag, characters
-    max_trace_id_chars: int = 100  # maximum length of a trace id, characters
-    max_headers: int = 32  # maximum headers of one message
-    max_headers_bytes: int = 8192  # maximum size of all headers of one message, bytes
-    max_pull_queues: int = 1000  # maximum queues in one pull
-    max_pull_messages: int = 1000  # maximum messages in one answer
-    max_pull_bytes: int = 8 << 20  # maximum bodies in one answer, bytes; a larger message is sent alone
-    max_wait_ms: int = 30_000  # maximum wait of a pull, ms
-    scan_limit: int = 10_000  # maximum messages that a pull with a filter passes over in one queue
-    max_topic_queues: int = 256  # maximum queues of one topic
+    # == Where things are ==
+    # data directory of this installation
+    data_dir: Path = HOME / "var"
+    # more directories that may have files of SQLite nodes
+    sqlite_dirs: tuple[str, ...] = ()
+    # metadata: mysql://user:password@host:3306/name[?tls=…]; empty: SQLite
+    database_url: str = _secret("")
+    # address and port that the broker listens on
+    bind: str = "127.0.0.1:8000"
+    # name of this broker in the registry, unique; empty: <host name>:<port>
+    broker_name: str = ""
+    # URL of this broker for clients; empty: made from bind or the host name
+    broker_url: str = ""
+    # path of portal and API behind a proxy, such as /catmq; empty: none
+    path_prefix: str = ""
+    # kind of this process: command, broker (set by gunicorn_conf.py) or jobs
+    process: str = "command"
+
+    # == Secrets ==
+    # signs consumer ids, the same on all brokers; empty: in data_dir
+    secret_key: str = _secret("")
+    # former signing keys that are still accepted
+    secret_key_fallbacks: tuple[str, ...] = _secret(())
+    # Fernet keys, newest first; empty: in data_dir
+    encryption_keys: tuple[str, ...] = _secret(())
+
+    # == The web side ==
+    # Django's debug pages; never on a server that others can reach
+    debug: bool = False
+    # served host names; empty: loopback, or all if bound elsewhere
+    allowed_hosts: tuple[str, ...] = ()
+    # idle time after which the portal requires a login, minutes
+    session_idle_minutes: int = 60
+    # maximum duration of a login, hours
+    session_hours: int = 12
+    # time for which browsers that came by https use nothing else, days; 0: not said
+    hsts_days: int = 0
+    # addresses or networks whose X-Forwarded-For is believed
+    trusted_proxies: tuple[str, ...] = ()
+    # networks whose Java clients are let in, without a key; empty: none
+    java_networks: tuple[str, ...] = ()
+    # API key whose rights and quotas Java clients have; empty: send and read everything
+    java_key: str = ""
+    # requests/s of Java clients of one address at this broker; 0: no limit
+    java_requests_per_s: int = 2_000
+    # broker processes
+    workers: int = 2
+    # threads of a worker, including max_waiters for waiting pulls
+    threads: int = 528
+    # maximum waiting pulls of a worker; others are answered at once
+    max_waiters: int = 400
+
+    # == Speaking to databases ==
+    # maximum connections of a worker to one node
+    pool_size: int = 8
+    # maximum wait of a heartbeat, registration or acquire for metadata, ms
+    metadata_timeout_ms: int = 2000
+    # interval at which a worker checks for changed metadata, ms
+    snapshot_interval_ms: int = 200
+    # minimum pause between two reads of log end offsets for waiting pulls, ms
+    head_interval_ms: int = 45
+    # maximum groups in /metrics, those with the largest lag; and as many topics
+    metrics_groups: int = 500
+
+    # == Room on nodes ==
+    # minimum free disk space of a node; below it, sends are refused, percent
+    min_free_percent: int = 10
+    # free disk space of a node below which an alarm is raised, percent
+    alarm_free_percent: int = 20
+
+    # == Alarms, and the mails that tell of them ==
+    # unread messages in a topic that raise an alarm; groups may override it
+    alarm_lag: int = 100_000
+    # age of the oldest unread message that raises an alarm, s; groups may override it
+    alarm_lag_s: int = 900
+    # unread messages in a topic below which age and no consumer are no alarm
+    alarm_min_unread: int = 10
+    # time of unread messages without a consumer that raises an alarm, s
+    alarm_idle_s: int = 300
+    # new dead letters of a group within an hour that raise an alarm
+    alarm_dead_per_hour: int = 10
+    # days until a node is full, at its present growth, that raise an alarm
+    alarm_full_days: int = 7
+    # recipients of all alarms
+    alarm_emails: tuple[str, ...] = ()
+    # language of mails, and of pages if the browser asks for none: en or zh-hans
+    language: str = "en"
+    # mail server, such as smtps://user:password@host:465; empty: no mail
+    smtp_url: str = _secret("")
+    # allowed domains of recipients, such as example.org; empty: any
+    mail_domains: tuple[str, ...] = ()
+    # sender address of mails; empty: catmq@<host name>
+    mail_from: str = ""
+
+    # == Spark jobs ==
+    # Spark master of jobs: local[N], spark://host:7077, yarn, k8s://…
+    spark_master: str = "local[*]"
+    # memory of the driver and of each executor, in Spark's notation
+    spark_memory: str = "1g"
+
+    # == Done once a day, as jobs of the schedule ==
+    # topics that Spark archives once a day
+    archive_topics: tuple[str, ...] = ()
+    # archive directory, with the same path on all machines; empty: below data_dir
+    archive_dir: str = ""
+    # purge archived messages from the nodes
+    archive_purges: bool = False
+    # reports to create once a day, such as volume, or volume:spark
+    daily_reports: tuple[str, ...] = ()
+
+    # == Limits of a request, shown by GET /api/v1 ==
+    # maximum size of a request as received, bytes
+    request_max_bytes: int = 8 << 20
+    # maximum size of a request after gunzip, bytes
+    request_max_unpacked_bytes: int = 16 << 20
+    # maximum messages in one send
+    max_messages: int = 1000
+    # maximum size of a message body, bytes
+    max_body_bytes: int = 1 << 20
+    # maximum length of a key, characters
+    max_key_chars: int = 200
+    # maximum length of a tag, characters
+    max_tag_chars: int = 100
+    # maximum length of a trace id, characters
+    max_trace_id_chars: int = 100
+    # maximum headers of one message
+    max_headers: int = 32
+    # maximum size of all headers of one message, bytes
+    max_headers_bytes: int = 8192
+    # maximum queues in one pull
+    max_pull_queues: int = 1000
+    # maximum messages in one answer
+    max_pull_messages: int = 1000
+    # maximum bodies in one answer, bytes; a larger message is sent alone
+    max_pull_bytes: int = 8 << 20
+    # maximum wait of a pull, ms
+    max_wait_ms: int = 30_000
+    # maximum messages that a pull with a filter passes over in one queue
+    scan_limit: int = 10_000
+    # maximum queues of one topic
+    max_topic_queues: int = 256
 
     @property
     def archive_home(self) -> Path:
@@ -157,7 +235,8 @@ class Database:
 
 
 def parse_database_url(url: str) -> Database:
-    """The parts of mysql://user:password@host:port/database?tls=…; %-escapes in it are undone.
+    """The parts of mysql://user:password@host:port/database?tls=…; %-escapes in it are
+    undone.
 
     Raises ConfigError, which goes on from the name of the variable.
     """
@@ -167,7 +246,12 @@ def parse_database_url(url: str) -> Database:
         port = parts.port or 3306
     except ValueError:
         port = 0
-    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not name or not port:
+    if (
+        parts.scheme not in ("mysql", "mariadb")
+        or not parts.hostname
+        or not name
+        or not port
+    ):
         raise ConfigError("must look like mysql://user:password@host:3306/database")
     try:
         encryption = tls.of_query(parts.query)
@@ -178,13 +262,16 @@ def parse_database_url(url: str) -> Database:
 
 
 def load(environ: Mapping[str, str]) -> Config:
-    """The settings that `environ` gives, checked; secrets that are missing are made and kept in data_dir.
+    """The settings that `environ` gives, checked; secrets that are missing are made and
+    kept in data_dir.
 
     Raises ConfigError, naming the variable.
     """
     kinds = {one.name: str(one.type) for one in fields(Config)}
     given = _given(environ, known={variable_of(name): name for name in kinds})
-    values = {name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()}
+    values = {
+        name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()
+    }
     config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
     _check(config)
     _check_daily(config)
@@ -196,8 +283,9 @@ def load(environ: Mapping[str, str]) -> Config:
 
 
 def meanings() -> dict[str, str]:
-    """Field → what its comment says of it."""
-    return dict(MEANING.findall(inspect.getsource(Config)))
+    """Return the comment above each field of Config, by field name."""
+    fields = MEANING.findall(inspect.getsource(Config))
+    return {name: " ".join(re.findall(r"# (.+)", comment)) for comment, name in fields}
 
 
 def variable_of(name: str) -> str:
@@ -205,14 +293,24 @@ def variable_of(name: str) -> str:
 
 
 def _given(environ: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:
-    """Field name → text of every setting in the environment; an empty variable counts as not set."""
+    """Field name → text of every setting in the environment; an empty variable counts as
+    not set.
+    """
     given: dict[str, str] = {}
     for variable, text in environ.items():
-        if not variable.startswith(PREFIX) or variable in FOREIGN or variable.startswith(FOREIGN_PREFIXES):
+        if (
+            not variable.startswith(PREFIX)
+            or variable in FOREIGN
+            or variable.startswith(FOREIGN_PREFIXES)
+        ):
             continue
         if variable not in known:
             near = difflib.get_close_matches(variable, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "docs/reference/settings.md lists all."
+            hint = (
+                f"Did you mean {near[0]}?"
+                if near
+                else "docs/reference/settings.md lists all."
+            )
             raise ConfigError(f"{variable} is not a setting. {hint}")
         if text:
             given[known[variable]] = text
@@ -220,7 +318,9 @@ def _given(environ: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str,
 
 
 def _truth(text: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
+        text.lower()
+    ]
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -251,15 +351,23 @@ def _check(config: Config) -> None:
         value = getattr(config, one.name)
         least = 0 if one.name in MAY_BE_ZERO else 1
         if type(value) is int and value < least:
-            raise ConfigError(f"{variable_of(one.name)} must be at least {least}, not {value}.")
+            raise ConfigError(
+                f"{variable_of(one.name)} must be at least {least}, not {value}."
+            )
     if config.max_waiters >= config.threads:
-        raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS: other requests need threads.")
+        raise ConfigError(
+            "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS: other requests need threads."
+        )
     if not config.min_free_percent < config.alarm_free_percent < 100:
-        raise ConfigError("CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100.")
+        raise ConfigError(
+            "CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100."
+        )
     if config.process not in PROCESSES:
         raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
     if config.language not in LANGUAGES:
-        raise ConfigError(f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}.")
+        raise ConfigError(
+            f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}."
+        )
     if problem := prefix_problem(config.path_prefix):
         raise ConfigError(f"CATMQ_PATH_PREFIX {problem}")
     _check_database(config)
@@ -287,7 +395,9 @@ def _check_daily(config: Config) -> None:
         raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, an absolute path.")
     for one in config.daily_reports:
         if not DAILY_REPORT.fullmatch(one):
-            raise ConfigError(f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark.")
+            raise ConfigError(
+                f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark."
+            )
 
 
 def _check_mail(config: Config) -> None:
@@ -297,7 +407,10 @@ def _check_mail(config: Config) -> None:
             mail.parse_server(config.smtp_url)
         except ValueError as error:
             raise ConfigError(f"CATMQ_SMTP_URL {error}.") from None
-    for name, given in (("ALARM_EMAILS", config.alarm_emails), ("MAIL_FROM", (config.mail_from,))):
+    for name, given in (
+        ("ALARM_EMAILS", config.alarm_emails),
+        ("MAIL_FROM", (config.mail_from,)),
+    ):
         wrong = [one for one in given if one and not mail.is_address(one)]
         if wrong:
             raise ConfigError(f"CATMQ_{name}: {wrong[0]!r} is not an e-mail address.")
@@ -305,13 +418,19 @@ def _check_mail(config: Config) -> None:
 
 
 def _check_mail_domains(config: Config) -> None:
-    """Raise ConfigError for a domain that is none, or an address of an alarm that no mail may go to."""
+    """Raise ConfigError for a domain that is none, or an address of an alarm that no mail
+    may go to.
+    """
     for one in config.mail_domains:
         if not mail.is_address(f"x@{one}"):
-            raise ConfigError(f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org.")
+            raise ConfigError(
+                f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org."
+            )
     for one in config.alarm_emails:
         if not mail.may_go_to(one, config.mail_domains):
-            raise ConfigError(f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS.")
+            raise ConfigError(
+                f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS."
+            )
 
 
 def _check_networks(config: Config) -> None:
@@ -320,7 +439,9 @@ def _check_networks(config: Config) -> None:
             addresses.networks(getattr(config, name))
         except ValueError as error:
             raise ConfigError(f"{variable_of(name)}: {error}.") from None
-    if config.java_networks and (problem := addresses.width_problem(config.trusted_proxies)):
+    if config.java_networks and (
+        problem := addresses.width_problem(config.trusted_proxies)
+    ):
         raise ConfigError(f"CATMQ_TRUSTED_PROXIES: {problem}")
 
 
@@ -332,14 +453,18 @@ def _check_keys(config: Config) -> None:
         )
     if any(map(_is_weak, config.secret_key_fallbacks)):
         raise ConfigError(
-            "CATMQ_SECRET_KEY_FALLBACKS: each key must be random, with at least 32 characters, because "
-            "sessions that are signed with it are accepted. Leave a weak one out; users log in again."
+            "CATMQ_SECRET_KEY_FALLBACKS: each key must be random, with at least 32 "
+            "characters, because "
+            "sessions that are signed with it are accepted. Leave a weak one out; users "
+            "log in again."
         )
     try:
         for encryption_key in config.encryption_keys:
             Fernet(encryption_key)
     except ValueError:
-        raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
+        raise ConfigError(
+            "CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64."
+        ) from None
 
 
 def _is_weak(key: str) -> bool:
@@ -347,21 +472,32 @@ def _is_weak(key: str) -> bool:
 
 
 def _check_broker(config: Config) -> None:
-    """Raise ConfigError if no client could use the URL, or no path of the API could hold the name."""
+    """Raise ConfigError if no client could use the URL, or no path of the API could hold
+    the name.
+    """
     if not is_broker_url(config.broker_url):
-        raise ConfigError(f"CATMQ_BROKER_URL must look like http://host:port, not {config.broker_url!r}.")
+        raise ConfigError(
+            f"CATMQ_BROKER_URL must look like http://host:port, not {config.broker_url!r}."
+        )
     if not BROKER_NAME.fullmatch(config.broker_name):
         raise ConfigError(
-            "CATMQ_BROKER_NAME must have 1 to 200 characters from A-Z a-z 0-9 . _ : - and begin with a "
+            "CATMQ_BROKER_NAME must have 1 to 200 characters from A-Z a-z 0-9 . _ : - and "
+            "begin with a "
             f"letter or digit, not {config.broker_name!r}."
         )
 
 
 def _with_address(config: Config) -> Config:
-    """`config` with what follows from the address: the broker's name and URL, the hosts it answers to."""
+    """`config` with what follows from the address: the broker's name and URL, the hosts it
+    answers to.
+    """
     host, port = _bound(config.bind)
-    machine = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "localhost"
-    url = (config.broker_url or f"http://{machine if host in EVERYWHERE else host}:{port}").rstrip("/")
+    machine = (
+        re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "localhost"
+    )
+    url = (
+        config.broker_url or f"http://{machine if host in EVERYWHERE else host}:{port}"
+    ).rstrip("/")
     hosts = (*LOOPBACK, urlsplit(url).hostname or "") if host in LOOPBACK else ("*",)
     return replace(
         config,
@@ -385,21 +521,29 @@ def _with_secrets(config: Config) -> Config:
     directory = config.data_dir
     return replace(
         config,
-        secret_key=config.secret_key or _kept(directory / "secret.key", make=secrets.token_urlsafe),
+        secret_key=config.secret_key
+        or _kept(directory / "secret.key", make=secrets.token_urlsafe),
         encryption_keys=config.encryption_keys
-        or _listed(_kept(directory / "encryption.key", make=lambda: Fernet.generate_key().decode())),
+        or _listed(
+            _kept(directory / "encryption.key", make=lambda: Fernet.generate_key().decode())
+        ),
     )
 
 
 def _kept(path: Path, *, make: Callable[[], str]) -> str:
-    """The text of `path`, made at first use; several processes that make it at once all get the same one."""
+    """The text of `path`, made at first use; several processes that make it at once all get
+    the same one.
+    """
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+        ) as file:
             file.write(make())
         try:
-            os.link(draft, path)  # fails if another process was first; a rename would overwrite its secret
+            # fails if another process was first; a rename would overwrite its secret
+            os.link(draft, path)
         except FileExistsError:
             pass
         finally:

@@ -4,9 +4,11 @@
     ├── Invalid                     what was asked is wrong: mend it, do not repeat it
     │   ├── Malformed  TooLarge  Conflict  NotFound  Unauthenticated  Forbidden  Gone  NotBuilt …
     └── Unavailable                 what was asked is right, but cannot be done now: repeat it
-        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  Draining  OutcomeUnknown
+        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  Draining
+        OutcomeUnknown
 
-`brokerapi.http.errors` is the only place that turns one into HTTP, by its class; commands print
+`brokerapi.http.errors` is the only place that turns one into HTTP, by its class; commands
+print
 `detail` and the field errors. A class stands for a way of reacting, a code for a cause.
 """
 
@@ -18,7 +20,9 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """The cause of a problem, part of the public API: a code is never renamed or given a second meaning."""
+    """The cause of a problem, part of the public API: a code is never renamed or given a
+    second meaning.
+    """
 
     # Requests that can never succeed as they are
     MALFORMED = "malformed"  # the bytes are not JSON / MessagePack, or gzip is broken
@@ -45,17 +49,22 @@ class Code(StrEnum):
     ALREADY_EXISTS = "already_exists"
     IN_USE = "in_use"
     NOT_CONFIRMED = "not_confirmed"
-    GROUP_RUNNING = "group_running"  # kept for older brokers: offsets move while it runs, too
-    GROUP_SETTINGS_DIFFER = "group_settings_differ"  # a consumer asks for other ones than the group has
-    NO_FAILURE_TOPIC = "no_failure_topic"  # failed messages have no place: try again in place
+    # kept for older brokers: offsets move while it runs, too
+    GROUP_RUNNING = "group_running"
+    # a consumer asks for other ones than the group has
+    GROUP_SETTINGS_DIFFER = "group_settings_differ"
+    # failed messages have no place: try again in place
+    NO_FAILURE_TOPIC = "no_failure_topic"
     LAST_BROKER = "last_broker"  # no other live broker would be left in
     LAST_QUEUE = "last_queue"  # no other queue of the topic would take messages
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
-    ALREADY_DELIVERED = "already_delivered"  # a delayed message that is in its queue cannot be recalled
+    # a delayed message that is in its queue cannot be recalled
+    ALREADY_DELIVERED = "already_delivered"
     TOPIC_READ_ONLY = "topic_read_only"  # sends to it are forbidden, by its setting
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
     FOREIGN_KEYS = "foreign_keys"  # metadata is used with other keys than this broker has
-    NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
+    # a database that cannot serve as a node; the detail says why
+    NODE_REFUSED = "node_refused"
     EXPIRED = "expired"
     REPLACED = "replaced"
     NOT_IMPLEMENTED = "not_implemented"
@@ -67,7 +76,8 @@ class Code(StrEnum):
     NODE_UNAVAILABLE = "node_unavailable"
     NODE_FULL = "node_full"
     METADATA_UNAVAILABLE = "metadata_unavailable"
-    OUTCOME_UNKNOWN = "outcome_unknown"  # the node may or may not have stored it: same batch_id, same queue
+    # the node may or may not have stored it: same batch_id, same queue
+    OUTCOME_UNKNOWN = "outcome_unknown"
     BUSY = "busy"
     REQUEST_TIMEOUT = "request_timeout"  # it came too slowly, or not to its end
     RATE_LIMITED = "rate_limited"  # more than the topic or the key may send in a second
@@ -83,7 +93,9 @@ class FieldError:
 
 
 class CatmqError(Exception):
-    """Base of all; never raised itself. A class names the code of those that are raised without one."""
+    """Base of all; never raised itself. A class names the code of those that are raised
+    without one.
+    """
 
     code: Code = Code.INTERNAL
     retriable: bool = False
@@ -141,7 +153,9 @@ class Conflict(Invalid, code=Code.IN_USE):
 
 
 class Gone(Invalid, code=Code.EXPIRED):
-    """The consumer id will never be valid again: register anew (`expired`) or stop (`replaced`)."""
+    """The consumer id will never be valid again: register anew (`expired`) or stop
+    (`replaced`).
+    """
 
 
 class NotBuilt(Invalid, code=Code.NOT_IMPLEMENTED):
@@ -149,7 +163,9 @@ class NotBuilt(Invalid, code=Code.NOT_IMPLEMENTED):
 
 
 class StoreCorrupt(CatmqError, code=Code.STORE_CORRUPT):
-    """The data of a node is corrupt (head too low, an undeclared hole): an operator must check it."""
+    """The data of a node is corrupt (head too low, an undeclared hole): an operator must
+    check it.
+    """
 
 
 class Unavailable(CatmqError, code=Code.BUSY):
@@ -159,15 +175,21 @@ class Unavailable(CatmqError, code=Code.BUSY):
 
 
 class NodeUnavailable(Unavailable, code=Code.NODE_UNAVAILABLE):
-    """A node did not answer, or refused before anything was stored: any queue may be tried next."""
+    """A node did not answer, or refused before anything was stored: any queue may be tried
+    next.
+    """
 
 
 class RateLimited(Unavailable, code=Code.RATE_LIMITED):
-    """More than the topic takes or the API key may send; `retry_after_ms` says when it fits."""
+    """More than the topic takes or the API key may send; `retry_after_ms` says when it
+    fits.
+    """
 
 
 class OutcomeUnknown(Unavailable, code=Code.OUTCOME_UNKNOWN):
-    """The connection broke before the commit was confirmed: repeat with the same batch_id and queue only."""
+    """The connection broke before the commit was confirmed: repeat with the same batch_id
+    and queue only.
+    """
 
 
 class NoWritableQueue(Unavailable, code=Code.NO_WRITABLE_QUEUE):
@@ -181,8 +203,8 @@ class MetadataUnavailable(Unavailable, code=Code.METADATA_UNAVAILABLE):
 class Unrecorded(MetadataUnavailable):
     """A heartbeat that was not recorded, and of which nothing else was done either.
 
-    The broker expires nobody for a session timeout from now on, and for `silent_ms` it has not heard from the
-    metadata database.
+    The broker expires nobody for a session timeout from now on, and for `silent_ms` it has
+    not heard from the metadata database.
     """
 
     silent_ms = 0

@@ -1,7 +1,9 @@
-"""Failures that are expected now and then, in the log: a line at its begin and one at its end.
+"""Failures that are expected now and then, in the log: a line at its begin and one at its
+end.
 
-A database that is away fails every call and every loop, several times a second. The log needs to say when
-that began, why, and how long it lasted; the same a thousand times hides everything else.
+A database that is away fails every call and every loop, several times a second. The log
+needs to say when that began, why, and how long it lasted; the same a thousand times hides
+everything else.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Outage:
         if first:
             self._log.warning("%s does not answer: %s", self._what, why)
         else:
-            self._log.warning("%s has not answered for %.0f s: %s", self._what, lasted_s, why)
+            self._log.warning(
+                "%s has not answered for %.0f s: %s", self._what, lasted_s, why
+            )
 
     def ended(self) -> None:
         if self._since is None:
@@ -49,4 +53,9 @@ class Outage:
             told, failures = self._told, self._failures
         if told and since is not None:
             lasted_s = time.monotonic() - since
-            self._log.warning("%s answers again after %.1f s and %d failures", self._what, lasted_s, failures)
+            self._log.warning(
+                "%s answers again after %.1f s and %d failures",
+                self._what,
+                lasted_s,
+                failures,
+            )

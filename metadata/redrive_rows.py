@@ -1,7 +1,9 @@
-"""Redrives: requests to bring dead messages back, the rows. `messagestore.retries.redrives` does the work.
+"""Redrives: requests to bring dead messages back, the rows. `messagestore.retries.redrives`
+does the work.
 
-request → advance … → finish; or stop in between. A group has one running redrive at most, so that no two
-bring back the same message. Every step is a guarded update: what was stopped goes no further.
+request → advance … → finish; or stop in between. A group has one running redrive at most,
+so that no two bring back the same message. Every step is a guarded update: what was stopped
+goes no further.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ TARGETS = tuple(Redrive.To.values)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Dead messages of a redrive: `rows` by node, or those of a topic and a kind of error where given."""
+    """Dead messages of a redrive: `rows` by node, or those of a topic and a kind of error
+    where given.
+    """
 
     rows: Mapping[int, Sequence[int]] | None
     topic_id: int | None
@@ -82,7 +86,8 @@ def request(
     other = group_row.redrives.filter(state=Redrive.State.RUNNING).first()
     if other is not None:
         raise Conflict(
-            f"Redrive {other.pk} of group {group} is running: wait for its end, or stop it.", code=Code.IN_USE
+            f"Redrive {other.pk} of group {group} is running: wait for its end, or stop it.",
+            code=Code.IN_USE,
         )
     rows = chosen.rows
     row = Redrive.objects.create(
@@ -90,7 +95,9 @@ def request(
         topic_id=chosen.topic_id,
         topic=chosen.topic,
         error_class=chosen.error_class,
-        chosen=None if rows is None else {str(node): sorted(mine) for node, mine in rows.items()},
+        chosen=None
+        if rows is None
+        else {str(node): sorted(mine) for node, mine in rows.items()},
         to=to,
         rate=rate or DEFAULT_RATE,
         bounds={str(node): bound for node, bound in bounds.items()},
@@ -98,8 +105,19 @@ def request(
         asked_by=actor.name,
         created_at=database_now(),
     )
-    after = {"id": row.pk, "to": to, "topic": chosen.topic or None, "error": chosen.error_class}
-    audit.record(actor=actor, verb="redrive", kind="dead", name=group, after={**after, "messages": total})
+    after = {
+        "id": row.pk,
+        "to": to,
+        "topic": chosen.topic or None,
+        "error": chosen.error_class,
+    }
+    audit.record(
+        actor=actor,
+        verb="redrive",
+        kind="dead",
+        name=group,
+        after={**after, "messages": total},
+    )
     return _view(row)
 
 
@@ -113,23 +131,38 @@ def check(*, to: str, rate: int | None) -> None:
 
 @transactional
 def stop(*, group: str, redrive: int, actor: Actor) -> RedriveView:
-    """The redrive, stopped; what it has brought back stays so. Needs `manage`. Raises NotFound."""
+    """The redrive, stopped; what it has brought back stays so. Needs `manage`. Raises
+    NotFound.
+    """
     access.require(actor, "manage", group, what="group")
     row = group_by_name(group).redrives.filter(pk=redrive).first()
     if row is None:
         raise _missing(group, redrive)
     running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
-        before_, after = {"state": "running"}, {"id": redrive, "state": "stopped", "redriven": row.redriven}
-        audit.record(actor=actor, verb="stop", kind="dead", name=group, before=before_, after=after)
+        before_, after = (
+            {"state": "running"},
+            {"id": redrive, "state": "stopped", "redriven": row.redriven},
+        )
+        audit.record(
+            actor=actor, verb="stop", kind="dead", name=group, before=before_, after=after
+        )
     row.refresh_from_db()
     return _view(row)
 
 
-def page(*, group: str, actor: Actor, limit: int = 50, after: int | None = None) -> list[RedriveView]:
-    """The redrives of a group, the newest first, older than the one called `after`. Needs `manage`."""
+def page(
+    *, group: str, actor: Actor, limit: int = 50, after: int | None = None
+) -> list[RedriveView]:
+    """The redrives of a group, the newest first, older than the one called `after`. Needs
+    `manage`.
+    """
     with reachable():
-        rows = Redrive.objects.filter(group=_seen(group, actor)).select_related("group").order_by("-pk")
+        rows = (
+            Redrive.objects.filter(group=_seen(group, actor))
+            .select_related("group")
+            .order_by("-pk")
+        )
         if after is not None:
             rows = rows.filter(pk__lt=after)
         return [_view(row) for row in rows[:limit]]
@@ -137,7 +170,11 @@ def page(*, group: str, actor: Actor, limit: int = 50, after: int | None = None)
 
 def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     with reachable():
-        row = Redrive.objects.filter(group=_seen(group, actor), pk=redrive).select_related("group").first()
+        row = (
+            Redrive.objects.filter(group=_seen(group, actor), pk=redrive)
+            .select_related("group")
+            .first()
+        )
         if row is None:
             raise _missing(group, redrive)
         return _view(row)
@@ -153,7 +190,11 @@ def running(limit: int = 100) -> list[RedriveView]:
     with reachable():
         if not select(_ANY, [Redrive.State.RUNNING]):
             return []  # nearly always, and a loop asks every second
-        rows = Redrive.objects.filter(state=Redrive.State.RUNNING).select_related("group").order_by("pk")
+        rows = (
+            Redrive.objects.filter(state=Redrive.State.RUNNING)
+            .select_related("group")
+            .order_by("pk")
+        )
         return [_view(row) for row in rows[:limit]]
 
 
@@ -176,7 +217,9 @@ def begin_deleting(redrive: int, *, node: int, rows: Sequence[int]) -> None:
 
 @transactional
 def count_deleted(redrive: int, *, node: int, rows: Sequence[int]) -> None:
-    """Count rows that another broker brought back and deleted, unless it has counted them meanwhile."""
+    """Count rows that another broker brought back and deleted, unless it has counted them
+    meanwhile.
+    """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
         row.redriven += _take_deleting(row, node, rows)
@@ -202,10 +245,11 @@ def advance(
     skipped: int,
     detail: str,
 ) -> None:
-    """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up.
+    """Note how far a redrive is on a node, and what the last step did; `detail` says what
+    holds it up.
 
-    Of `rows`, which it brought back, the step deleted `redriven`. A row that another broker has counted
-    meanwhile is not counted again.
+    Of `rows`, which it brought back, the step deleted `redriven`. A row that another broker
+    has counted meanwhile is not counted again.
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
@@ -221,9 +265,16 @@ def finish(redrive: int, *, state: str, detail: str = "") -> None:
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
         before = {"state": "running"}
-        after = {"id": redrive, "state": state, "redriven": row.redriven, "skipped": row.skipped}
+        after = {
+            "id": redrive,
+            "state": state,
+            "redriven": row.redriven,
+            "skipped": row.skipped,
+        }
         name, actor = row.group.name, job("redrives")
-        audit.record(actor=actor, verb="finish", kind="dead", name=name, before=before, after=after)
+        audit.record(
+            actor=actor, verb="finish", kind="dead", name=name, before=before, after=after
+        )
 
 
 prune = Rule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)
@@ -234,7 +285,11 @@ def _missing(group: str, redrive: int) -> NotFound:
 
 
 def _view(row: Redrive) -> RedriveView:
-    rows = None if row.chosen is None else {int(node): tuple(mine) for node, mine in row.chosen.items()}
+    rows = (
+        None
+        if row.chosen is None
+        else {int(node): tuple(mine) for node, mine in row.chosen.items()}
+    )
     return shown(
         RedriveView,
         row,

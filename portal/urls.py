@@ -1,4 +1,6 @@
-"""Every page. All but the login are only for those who logged in (access.login_required_page)."""
+"""Every page. All but the login are only for those who logged in
+(access.login_required_page).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from portal.actions.action import Action
 from portal.auth.access import View, login_required_page
 from portal.auth.logins import LoginForm
 from portal.views.failures import failures, redriving
-from portal.views.groups import consumers, group_actions, groups, leases, resetting, subscribing
+from portal.views.groups import (
+    consumers,
+    group_actions,
+    groups,
+    leases,
+    resetting,
+    subscribing,
+)
 from portal.views.jobs import operations, pipeline, reports
 from portal.views.messages import exporting, messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
@@ -64,7 +73,9 @@ urlpatterns = [
     page("topics/<str:name>/shrink", topic_actions.ShrinkTopic, "topic-shrink"),
     page("topics/<str:name>/clean", topic_actions.CleanTopic, "topic-clean"),
     page("topics/<str:name>/delete", topic_actions.DeleteTopic, "topic-delete"),
-    page("topics/<str:name>/queues/<int:queue>", topic_actions.SetQueueState, "queue-state"),
+    page(
+        "topics/<str:name>/queues/<int:queue>", topic_actions.SetQueueState, "queue-state"
+    ),
     page("topics/<str:name>/tokens", tokens.tokens, "topic-tokens"),
     page("topics/<str:name>/tokens/create", tokens.CreateToken, "token-create"),
     page("topics/<str:name>/tokens/<str:token>/delete", tokens.DeleteToken, "token-delete"),
@@ -83,10 +94,18 @@ urlpatterns = [
     page("groups/<str:name>/moves", resetting.moves_of, "moves"),
     page("groups/<str:name>/moves/<str:reset>/undo", resetting.UndoReset, "group-undo"),
     page("groups/<str:name>/rebalance", group_actions.RebalanceGroup, "group-rebalance"),
-    page("groups/<str:name>/runs/<int:queue>/<int:first>/release", leases.ReleaseRun, "run-release"),
+    page(
+        "groups/<str:name>/runs/<int:queue>/<int:first>/release",
+        leases.ReleaseRun,
+        "run-release",
+    ),
     page("groups/<str:name>/delete", group_actions.DeleteGroup, "group-delete"),
     page("groups/<str:name>/subscribe", subscribing.Subscribe, "subscribe"),
-    page("groups/<str:name>/of/<str:topic>", subscribing.ChangeSubscription, "subscription-settings"),
+    page(
+        "groups/<str:name>/of/<str:topic>",
+        subscribing.ChangeSubscription,
+        "subscription-settings",
+    ),
     page("groups/<str:name>/of/<str:topic>/end", subscribing.Unsubscribe, "unsubscribe"),
     page("groups/<str:name>/failures", failures.failures, "failures"),
     page("groups/<str:name>/dead/redrive", redriving.Redrive, "redrive"),
@@ -99,7 +118,9 @@ urlpatterns = [
     page("messages", messages.messages, "messages"),
     page("export/messages", exporting.download, "messages-download"),
     page("messages/<str:topic>/<str:message_id>", messages.message, "message"),
-    page("messages/<str:topic>/<str:message_id>/body", messages.message_body, "message-body"),
+    page(
+        "messages/<str:topic>/<str:message_id>/body", messages.message_body, "message-body"
+    ),
     page("messages/<str:topic>/<str:message_id>/resend", sending.Resend, "message-resend"),
     page("nodes", nodes.nodes_list, "nodes"),
     page("create/node", node_actions.RegisterNode, "node-register"),

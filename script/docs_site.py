@@ -1,7 +1,8 @@
-"""Hooks of mkdocs.yml: README.md files make the navigation; no page loads a file of another site.
+"""Hooks of mkdocs.yml: README.md files make the navigation; no page loads a file of another
+site.
 
-The project's own README and what stands beside it are pages, too. Their links are made to fit; one to a file
-that is no page of the site is only its text there.
+The project's own README and what stands beside it are pages, too. Their links are made to
+fit; one to a file that is no page of the site is only its text there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-LINK = re.compile(r"^(?:\* |\| )\[([^]]+)\]\(([\w/.-]+\.md)\)(?: \| ([^|]+) \|)?", re.MULTILINE)
+LINK = re.compile(
+    r"^(?:\* |\| )\[([^]]+)\]\(([\w/.-]+\.md)\)(?: \| ([^|]+) \|)?", re.MULTILINE
+)
 HEADING = re.compile(r"^## (.+)\n", re.MULTILINE)
-LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
+)
 TARGET = re.compile(r"\[([^]]*)\]\(([\w/.-]+)(#[\w-]+)?\)")
 # File beside docs/ → (its page, its title in the navigation).
 PROJECT = {
@@ -29,8 +34,8 @@ log = logging.getLogger("mkdocs.hooks.docs_site")
 
 
 def on_config(config: Any) -> None:
-    """Set the navigation: the folders that docs/README.md lists, each with the pages that its index lists,
-    and the project's pages."""
+    """Set the navigation: the folders that docs/README.md lists, each with the pages that
+    its index lists, and the project's pages."""
     docs = Path(config.docs_dir)
     rooms = LINK.findall((docs / "README.md").read_text())
     project = [{title: page} for page, title in PROJECT.values()]
@@ -53,17 +58,28 @@ def room(docs: Path, index: str) -> list[Any]:
 
 
 def pages(folder: str, text: str) -> list[dict[str, str]]:
-    """Return {title: path} of each page that a list or a table of decisions begins a line with."""
-    return [{f"{name} {title}".strip(): f"{folder}/{path}"} for name, path, title in LINK.findall(text)]
+    """Return {title: path} of each page that a list or a table of decisions begins a line
+    with.
+    """
+    return [
+        {f"{name} {title}".strip(): f"{folder}/{path}"}
+        for name, path, title in LINK.findall(text)
+    ]
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the portal's mark, the one picture that is not below docs/, and the project's pages."""
+    """Add the portal's mark, the one picture that is not below docs/, and the project's
+    pages.
+    """
     root = Path(config.config_file_path).parent
     mark = root / "portal/static/portal/mark.svg"
     files.append(File.generated(config, mark.name, abs_src_path=str(mark)))
     for name, (page, _) in PROJECT.items():
-        files.append(File.generated(config, page, content=TARGET.sub(_moved, (root / name).read_text())))
+        files.append(
+            File.generated(
+                config, page, content=TARGET.sub(_moved, (root / name).read_text())
+            )
+        )
     return files
 
 
@@ -78,7 +94,9 @@ def _moved(link: re.Match[str]) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Warn, and so fail a strict build, where a page loads a script, a style or a picture of another site."""
+    """Warn, and so fail a strict build, where a page loads a script, a style or a picture
+    of another site.
+    """
     for url in LOADED.findall(output):
         log.warning("%s loads %s, a file of another site", page.file.src_uri, url)
     return output

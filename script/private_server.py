@@ -1,8 +1,8 @@
 """A private database server in a directory, as script/mariadb and script/mysql start it.
 
-It listens on 127.0.0.1 only, runs as the user who starts it (root included), and has a user catmq with all
-rights, a database catmq and one for a node, catmq_node1. The directory has its data, port, password, process
-id and log.
+It listens on 127.0.0.1 only, runs as the user who starts it (root included), and has a user
+catmq with all rights, a database catmq and one for a node, catmq_node1. The directory has
+its data, port, password, process id and log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ COMMON = (
     "--innodb-flush-log-at-trx-commit=1",
 )
 # Its charset is latin1 by default.
-MARIADB_OPTIONS = (*COMMON, "--collation-server=utf8mb4_general_ci", "--innodb-log-file-size=512M")
+MARIADB_OPTIONS = (
+    *COMMON,
+    "--collation-server=utf8mb4_general_ci",
+    "--innodb-log-file-size=512M",
+)
 MARIADB_INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
 MARIADB_CLOSED = (
     "DELETE FROM mysql.global_priv WHERE User='' OR (User='root' AND Host<>'localhost');",
@@ -44,24 +48,33 @@ MARIADB_CLOSED = (
 
 
 class Refused(Exception):
-    """The reason why nothing was started or stopped, in words for the user, and the exit code."""
+    """The reason why nothing was started or stopped, in words for the user, and the exit
+    code.
+    """
 
     code = 1
 
 
 @dataclass(frozen=True)
 class Programs:
-    """A server program, the command that makes its own tables, and what both are started with."""
+    """A server program, the command that makes its own tables, and what both are started
+    with.
+    """
 
     server: str
     install: tuple[str, ...]
     options: tuple[str, ...] = MARIADB_OPTIONS
-    closed: tuple[str, ...] = MARIADB_CLOSED  # statements that close what an installation leaves open
+    # statements that close what an installation leaves open
+    closed: tuple[str, ...] = MARIADB_CLOSED
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-def start(directory: Path, port: int | None, extra: Sequence[str], find: Callable[[], Programs]) -> str:
-    """Start the server of `directory` unless it runs; return its URL. `find` is called if it does not run."""
+def start(
+    directory: Path, port: int | None, extra: Sequence[str], find: Callable[[], Programs]
+) -> str:
+    """Start the server of `directory` unless it runs; return its URL. `find` is called if
+    it does not run.
+    """
     running = pid_of(directory)
     if running is not None:
         current = int((directory / "port").read_text())
@@ -85,7 +98,9 @@ def stop(directory: Path) -> None:
         return
     os.kill(pid, signal.SIGTERM)
     if not wait_until(lambda: pid_of(directory) is None, STOP_S):
-        raise Refused(f"The server (pid {pid}) did not stop within {STOP_S} s; see {directory}/error.log.")
+        raise Refused(
+            f"The server (pid {pid}) did not stop within {STOP_S} s; see {directory}/error.log."
+        )
 
 
 def url(directory: Path) -> str:
@@ -115,24 +130,36 @@ def choose_port(directory: Path, wanted: int | None) -> None:
         try:
             probe.bind(("127.0.0.1", wanted or 0))
         except OSError:
-            raise Refused(f"Port {wanted} is in use; give another one with --port.") from None
+            raise Refused(
+                f"Port {wanted} is in use; give another one with --port."
+            ) from None
         file.write_text(str(probe.getsockname()[1]))
 
 
 def keep(path: Path, text: str) -> None:
     """Write a secret once, readable by its owner only."""
     if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+        ) as file:
             file.write(text)
 
 
 def install(directory: Path, programs: Programs) -> None:
     """Make the server's own tables."""
-    command = [programs.install[0], "--no-defaults", *places(directory), *programs.install[1:]]
+    command = [
+        programs.install[0],
+        "--no-defaults",
+        *places(directory),
+        *programs.install[1:],
+    ]
     environment = {**os.environ, **programs.environ}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode:
-        shutil.rmtree(directory / "data", ignore_errors=True)  # or the next start takes it for finished
+        # or the next start takes it for finished
+        shutil.rmtree(directory / "data", ignore_errors=True)
         name = Path(command[0]).name
         raise Refused(f"{name} failed: {done.stderr.strip() or done.stdout.strip()}")
 
@@ -158,7 +185,11 @@ def launch(directory: Path, programs: Programs, extra: Sequence[str]) -> None:
         *programs.options,
         *extra,
     ]
-    nowhere = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    nowhere = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     process = subprocess.Popen(command, start_new_session=True, cwd="/", **nowhere)
     wait_until(lambda: process.poll() is not None or answers(port), START_S)
     if process.poll() is not None or not answers(port):
@@ -170,17 +201,27 @@ def places(directory: Path) -> list[str]:
     """Options that say where the data is, and who owns it; root must say so."""
     # A server that starts deletes the temporary tables of others in a shared place.
     (directory / "tmp").mkdir(exist_ok=True)
-    return [f"--user={getpass.getuser()}", f"--datadir={directory}/data", f"--tmpdir={directory}/tmp"]
+    return [
+        f"--user={getpass.getuser()}",
+        f"--datadir={directory}/data",
+        f"--tmpdir={directory}/tmp",
+    ]
 
 
 def socket_path(directory: Path) -> str:
     """A path for the server's socket; the kernel allows 107 characters."""
     path = f"{directory}/server.sock"
-    return path if len(path) < 100 else f"/tmp/catmq-{os.getuid()}-{zlib.crc32(path.encode()):x}.sock"
+    return (
+        path
+        if len(path) < 100
+        else f"/tmp/catmq-{os.getuid()}-{zlib.crc32(path.encode()):x}.sock"
+    )
 
 
 def init_statements(programs: Programs, password: str) -> str:
-    """Statements run at each start, before the server listens: one user, one database, no open door."""
+    """Statements run at each start, before the server listens: one user, one database, no
+    open door.
+    """
     return "\n".join(
         (
             *programs.closed,
@@ -218,13 +259,19 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     starting = verbs.add_parser("start", help="start the server and print its URL")
-    starting.add_argument("--port", type=int, help="default: the one used before, else any free one")
+    starting.add_argument(
+        "--port", type=int, help="default: the one used before, else any free one"
+    )
     for verb in (starting, verbs.add_parser("stop", help="stop the server")):
-        verb.add_argument("directory", metavar="DIR", type=lambda text: Path(text).resolve())
+        verb.add_argument(
+            "directory", metavar="DIR", type=lambda text: Path(text).resolve()
+        )
     return parser
 
 
-def run(parser: argparse.ArgumentParser, act: Callable[[argparse.Namespace, list[str]], None]) -> int:
+def run(
+    parser: argparse.ArgumentParser, act: Callable[[argparse.Namespace, list[str]], None]
+) -> int:
     """Stop, or call `act` with what was given and the options behind `--`; the exit code."""
     given = sys.argv[1:]
     extra = given[given.index("--") + 1 :] if "--" in given else []

@@ -1,13 +1,15 @@
-"""Archives: a directory of Parquet files by topic and day, and the manifest that says what counts.
+"""Archives: a directory of Parquet files by topic and day, and the manifest that says what
+counts.
 
     ARCHIVE/<topic>/day=2026-11-22/manifest.json     what is published of a day
     ARCHIVE/<topic>/day=2026-11-22/part-<run>/…      the files of one run, one part
     ARCHIVE/<topic>/.lock                            held by the job that writes
 
-A part counts only once the manifest names it, and the manifest is replaced in one rename: a crash leaves the
-day as it was, and files that nobody reads. Each part says, per queue, which offsets it holds, whose data it
-is (the node's identity), how many rows, and two checksums that were computed twice: of the source and of the
-files. A file's SHA-256 tells damage later. All writers see the directory under the same path.
+A part counts only once the manifest names it, and the manifest is replaced in one rename: a
+crash leaves the day as it was, and files that nobody reads. Each part says, per queue,
+which offsets it holds, whose data it is (the node's identity), how many rows, and two
+checksums that were computed twice: of the source and of the files. A file's SHA-256 tells
+damage later. All writers see the directory under the same path.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class ArchivedFile:
 class ArchivedRange:
     """The offsets first … end - 1 of a queue. `rows` is less where a gap was declared.
 
-    `xor` and `sum` are over the rows' hashes: order does not matter, a changed, missing or doubled row does.
+    `xor` and `sum` are over the rows' hashes: order does not matter, a changed, missing or
+    doubled row does.
     """
 
     queue: int
@@ -82,7 +85,9 @@ def day_directory(archive: str | Path, topic: str, day: str) -> Path:
 
 
 def parts(archive: str | Path, topic: str, day: str) -> list[Part]:
-    """The published parts of a day, none if there are none. Raises ArchiveError for a damaged manifest."""
+    """The published parts of a day, none if there are none. Raises ArchiveError for a
+    damaged manifest.
+    """
     path = day_directory(archive, topic, day) / MANIFEST
     if not path.exists():
         return []
@@ -108,7 +113,9 @@ def _read(value: Any, topic: str, day: str) -> list[Part]:
 
 
 def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Path) -> None:
-    """Make the files in `draft` part of a day: from one rename to the next all of it, or nothing."""
+    """Make the files in `draft` part of a day: from one rename to the next all of it, or
+    nothing.
+    """
     directory = day_directory(archive, topic, day)
     directory.mkdir(parents=True, exist_ok=True)
     known = parts(archive, topic, day)
@@ -117,7 +124,8 @@ def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Pat
         shutil.rmtree(target)
     os.rename(draft, target)
     value = {
-        "format": FORMAT, "topic": topic, "day": day, "parts": [asdict(one) for one in (*known, part)],
+        "format": FORMAT, "topic": topic, "day": day, "parts": [asdict(one) for one in (*known,
+        part)],
     }  # fmt: skip
     write_atomically(directory / MANIFEST, json.dumps(value, indent=1) + "\n")
 
@@ -138,12 +146,18 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def described(directory: Path) -> tuple[ArchivedFile, ...]:
-    """The Parquet files in a directory, with what tells damage later; each is on disk when this returns."""
+    """The Parquet files in a directory, with what tells damage later; each is on disk when
+    this returns.
+    """
     found = []
     for path in sorted(directory.rglob("*.parquet")):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        found.append(ArchivedFile(str(path.relative_to(directory)), path.stat().st_size, sha256_of(path)))
+        found.append(
+            ArchivedFile(
+                str(path.relative_to(directory)), path.stat().st_size, sha256_of(path)
+            )
+        )
     return tuple(found)
 
 
@@ -156,7 +170,9 @@ def sha256_of(path: Path) -> str:
 
 
 def check_files(archive: str | Path, topic: str, day: str) -> list[Path]:
-    """The files of a day, each as it was published. Raises ArchiveError, naming one that is not."""
+    """The files of a day, each as it was published. Raises ArchiveError, naming one that is
+    not.
+    """
     found = []
     for part in parts(archive, topic, day):
         for file in part.files:
@@ -169,7 +185,9 @@ def check_files(archive: str | Path, topic: str, day: str) -> list[Path]:
     return found
 
 
-def coverage(archive: str | Path, topic: str, queue: int, span: Span) -> list[tuple[str, Span]]:
+def coverage(
+    archive: str | Path, topic: str, queue: int, span: Span
+) -> list[tuple[str, Span]]:
     """List the offsets that the archive holds: (day, offsets), rising."""
     found = []
     for day in days(archive, topic):
@@ -184,7 +202,8 @@ def coverage(archive: str | Path, topic: str, queue: int, span: Span) -> list[tu
 def locked(archive: str | Path, topic: str) -> Iterator[None]:
     """Keep other jobs from writing to a topic's archive. Raises ArchiveError if one does.
 
-    The lock goes with the process, so a job that was killed leaves none. On NFS it needs version 4.
+    The lock goes with the process, so a job that was killed leaves none. On NFS it needs
+    version 4.
     """
     directory = topic_directory(archive, topic)
     directory.mkdir(parents=True, exist_ok=True)
@@ -192,6 +211,9 @@ def locked(archive: str | Path, topic: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            what = f"another job is writing to the archive of topic {topic} in {archive}; start again later"
+            what = (
+                f"another job is writing to the archive of topic {topic} in {archive}; "
+                "start again later"
+            )
             raise ArchiveError(what) from None
         yield

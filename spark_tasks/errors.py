@@ -20,7 +20,9 @@ class RangeError(JobError):
 
 
 class HoleError(JobError):
-    """Offsets are missing that nobody declared missing. Nothing that was read may be trusted."""
+    """Offsets are missing that nobody declared missing. Nothing that was read may be
+    trusted.
+    """
 
 
 class ArchiveError(JobError):

@@ -1,4 +1,6 @@
-"""A Spark session with the format `catmq`; on a cluster, with the code that its executors need."""
+"""A Spark session with the format `catmq`; on a cluster, with the code that its executors
+need.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,19 @@ NO_JAVA = (
 
 
 def start(
-    name: str, *, master: str = "local[*]", memory: str = "1g", conf: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session on `master`, this machine or a cluster. Raises JobError without Java."""
     check_java()
     # Python of the workers: else they take whatever `python3` the PATH has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    roots = [str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)]
+    roots = [
+        str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)
+    ]
     given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *given]))
     builder = SparkSession.builder.master(master).appName(name)

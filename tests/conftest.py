@@ -1,4 +1,6 @@
-"""Fixtures of all tests: real databases, committed rows, and metadata that is empty when a test starts."""
+"""Fixtures of all tests: real databases, committed rows, and metadata that is empty when a
+test starts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tests.support.server import log_tails
 from tests.support.spare_nodes import SpareNodes
 
 django.setup()
-gc.set_threshold(20_000, 20, 20)  # or it looks through all that was imported again and again
+# or it looks through all that was imported again and again
+gc.set_threshold(20_000, 20, 20)
 settings.register_profile("catmq", deadline=None)  # the machine does other things, too
 settings.load_profile("catmq")
 
@@ -36,7 +39,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of the servers' logs to the report of a failed test: their directories are removed."""
+    """Add the ends of the servers' logs to the report of a failed test: their directories
+    are removed.
+    """
     report = yield
     if report.failed:
         report.sections += log_tails()
@@ -45,7 +50,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """The engine under test, sqlite or mysql: that of metadata and of the nodes that fixtures make."""
+    """The engine under test, sqlite or mysql: that of metadata and of the nodes that
+    fixtures make.
+    """
     return environment.ENGINE
 
 
@@ -57,10 +64,14 @@ def authority() -> Authority:
 
 @pytest.fixture(scope="session")
 def mariadb(authority: Authority) -> Iterator[servers.MariaDB]:
-    """The session's server, started when the first test asks for it, on either engine; it offers TLS."""
+    """The session's server, started when the first test asks for it, on either engine; it
+    offers TLS.
+    """
     port, password = environment.MARIADB_PORT, environment.MARIADB_PASSWORD
     options = (*servers.SMALL, *authority.options)
-    server = servers.start(environment.HOME / "mariadb", port=port, password=password, options=options)
+    server = servers.start(
+        environment.HOME / "mariadb", port=port, password=password, options=options
+    )
     yield server
     server.stop()
 
@@ -69,7 +80,9 @@ def mariadb(authority: Authority) -> Iterator[servers.MariaDB]:
 def django_db_setup(
     request: pytest.FixtureRequest, django_test_environment: None, django_db_blocker: Any
 ) -> Iterator[None]:
-    """The session's metadata database with all aliases; pytest-django's own makes only those marks name."""
+    """The session's metadata database with all aliases; pytest-django's own makes only
+    those marks name.
+    """
     from django.test.utils import setup_databases, teardown_databases
 
     if environment.ENGINE == "mysql":
@@ -78,7 +91,10 @@ def django_db_setup(
         migrated.copy_to(environment.HOME / "var", prefix="test-")
     with django_db_blocker.unblock():
         made = setup_databases(
-            verbosity=0, interactive=False, keepdb=environment.ENGINE == "sqlite", serialized_aliases=[]
+            verbosity=0,
+            interactive=False,
+            keepdb=environment.ENGINE == "sqlite",
+            serialized_aliases=[],
         )
     yield
     with django_db_blocker.unblock():
@@ -87,7 +103,9 @@ def django_db_setup(
 
 @pytest.fixture
 def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """An empty metadata database, to be used from any thread; what a test commits is there for all."""
+    """An empty metadata database, to be used from any thread; what a test commits is there
+    for all.
+    """
     with django_db_blocker.unblock():
         databases.empty_metadata()
         from metadata.cache import snapshot
@@ -107,17 +125,23 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
 
 
 @pytest.fixture
-def node_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """A function that makes an empty database for a node, on the engine under test or the one it is given.
+def node_database(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., dict[str, Any]]]:
+    """A function that makes an empty database for a node, on the engine under test or the
+    one it is given.
 
-    It returns the arguments of `messagestore.nodes.registry.register` that say where the database is.
+    It returns the arguments of `messagestore.nodes.registry.register` that say where the
+    database is.
     """
     with ExitStack() as stack:
 
         def make(engine: str = environment.ENGINE) -> dict[str, Any]:
             if engine == "sqlite":
                 return stack.enter_context(databases.sqlite_node(tmp_path))
-            return stack.enter_context(databases.mysql_node(request.getfixturevalue("mariadb")))
+            return stack.enter_context(
+                databases.mysql_node(request.getfixturevalue("mariadb"))
+            )
 
         yield make
 
@@ -138,14 +162,19 @@ def spare_nodes(
 def make_node(
     request: pytest.FixtureRequest, metadata_db: None, spare_nodes: SpareNodes
 ) -> Iterator[Callable[..., str]]:
-    """A function that makes a node on an empty database, `make_node("n1", kind=…, engine=…)` → name.
+    """A function that makes a node on an empty database, `make_node("n1", kind=…,
+    engine=…)` → name.
 
     The database is one that was registered before, or it is registered now.
     """
     with ExitStack() as stack:
 
         def make(
-            name: str = "main", *, kind: str = "normal", engine: str = environment.ENGINE, **more: Any
+            name: str = "main",
+            *,
+            kind: str = "normal",
+            engine: str = environment.ENGINE,
+            **more: Any,
         ) -> str:
             from messagestore.nodes import registry
             from metadata import actors
@@ -155,7 +184,13 @@ def make_node(
             server = request.getfixturevalue("mariadb") if engine == "mysql" else None
             database = spare_nodes.take(engine, server)
             stack.callback(spare_nodes.give_back, database)
-            given = {"name": name, "kind": kind, "actor": actors.command("test"), **database.given, **more}
+            given = {
+                "name": name,
+                "kind": kind,
+                "actor": actors.command("test"),
+                **database.given,
+                **more,
+            }
             if database.shape and not more.keys() - {"dedicated", "capacity_gb"}:
                 node_rows.create(identity=database.renew(), **given)
             else:

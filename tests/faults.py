@@ -5,9 +5,10 @@
     python -m tests.faults --search NAME…   run steps, the cheapest first, until a test fails
     python -m tests.faults --list           print the faults without running anything
 
-The faults are in tests/faults.toml. The text to replace must occur exactly once in its file, so a
-fault whose code was rewritten is reported by name and needs a new place. The copy lies in a
-temporary directory that is removed at the end; the checkout itself is never changed.
+The faults are in tests/faults.toml. The text to replace must occur exactly once in its
+file, so a fault whose code was rewritten is reported by name and needs a new place. The
+copy lies in a temporary directory that is removed at the end; the checkout itself is never
+changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tests import servers, steps
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".toml")
 LEFT_OUT = (".git", ".venv", ".test", "var", "__pycache__", ".*_cache")
-# Databases that tests/support/migrated.py made; it makes others if they do not fit the copy.
+# Databases that tests/support/migrated.py made; it makes others if they do not fit the
+# copy.
 MIGRATED = ".test/migrated"
 TEST_LIMIT_S = 300  # of tests that are named; a fault may make a test wait without an end
 STEP_LIMIT_S = 1_800  # of a whole step
@@ -43,7 +45,9 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (\w+/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """Tests that run together on one engine. `everyday`: script/test without arguments has them."""
+    """Tests that run together on one engine. `everyday`: script/test without arguments has
+    them.
+    """
 
     engine: str
     paths: tuple[str, ...]
@@ -57,7 +61,9 @@ STEPS = {  # the cheapest first; acceptance tests take minutes
     "integration": Step("sqlite", steps.BELOW_SITE),
     "core": Step("mysql", servers.CORE),
     "main-job": Step("sqlite", ("tests/acceptance/test_main_job.py", "-m", "everyday")),
-    "integration-mysql": Step("mysql", ("tests/integration", "-m", "not one_engine"), everyday=False),
+    "integration-mysql": Step(
+        "mysql", ("tests/integration", "-m", "not one_engine"), everyday=False
+    ),
     "contract-others": Step("sqlite", steps.OF_OTHER_CLIENTS, everyday=False),
     "acceptance": Step("sqlite", ("tests/acceptance",), everyday=False),
 }
@@ -72,7 +78,8 @@ class FaultError(Exception):
 class Fault:
     """A mistake in one file.
 
-    `caught_by` is a step and a test of it, "" if no test fails; `note` says where the fault shows.
+    `caught_by` is a step and a test of it, "" if no test fails; `note` says where the fault
+    shows.
     """
 
     name: str
@@ -94,7 +101,9 @@ class Fault:
 
 
 def read_faults(names: Sequence[str]) -> list[Fault]:
-    """Return the faults with these names, or all. Raises FaultError if one cannot be planted."""
+    """Return the faults with these names, or all. Raises FaultError if one cannot be
+    planted.
+    """
     faults = [Fault(**entry) for entry in tomllib.loads(TABLE.read_text())["fault"]]
     if unknown := sorted(set(names) - {fault.name for fault in faults}):
         raise FaultError(f"There is no fault {unknown[0]}: --list prints the names.")
@@ -105,7 +114,9 @@ def read_faults(names: Sequence[str]) -> list[Fault]:
 
 @contextmanager
 def copied_checkout() -> Iterator[Path]:
-    """Copy the checkout, with uncommitted changes, to a directory that is removed at the end."""
+    """Copy the checkout, with uncommitted changes, to a directory that is removed at the
+    end.
+    """
     with tempfile.TemporaryDirectory(prefix="catmq-faults-") as directory:
         copy = Path(directory) / "checkout"
         shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -120,7 +131,8 @@ def planted(fault: Fault, copy: Path) -> Iterator[None]:
     """Change the copy's file for the length of a block."""
     path = copy / fault.file
     before = path.read_text()
-    # Python compares times of files in whole seconds: bytecode of the text before could be taken.
+    # Python compares times of files in whole seconds: bytecode of the text before could be
+    # taken.
     bytecode = Path(cache_from_source(str(path)))
     try:
         path.write_text(fault.plant(before))
@@ -132,13 +144,18 @@ def planted(fault: Fault, copy: Path) -> Iterator[None]:
 
 
 def first_failure(copy: Path, step: Step, tests: Sequence[str], limit_s: float) -> str:
-    """Run tests in the copy until one fails; return its id, "" if all pass. Raises FaultError."""
-    # The packages are installed with the path of the checkout: the copy must come before it.
+    """Run tests in the copy until one fails; return its id, "" if all pass. Raises
+    FaultError.
+    """
+    # The packages are installed with the path of the checkout: the copy must come before
+    # it.
     imports = f"{copy}:{copy / 'client/src'}"
     environ = os.environ | {"CATMQ_TEST_ENGINE": step.engine, "PYTHONPATH": imports}
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, cwd=copy, env=environ, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        command, cwd=copy, env=environ, start_new_session=True, **streams
+    )
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -172,7 +189,9 @@ def require_passing(faults: Sequence[Fault], copy: Path) -> None:
 
 
 def run_known(fault: Fault, copy: Path) -> str:
-    """Return the step and test that caught a fault last time, "" if there is none or it passes."""
+    """Return the step and test that caught a fault last time, "" if there is none or it
+    passes.
+    """
     step, _, test = fault.caught_by.partition(" ")
     if not test:
         return ""
@@ -206,8 +225,18 @@ def progress(text: str) -> None:
 def as_row(fault: Fault, caught_by: str) -> str:
     """Return the line of a fault in the table of results."""
     step, _, test = caught_by.partition(" ")
-    command = "" if not step else "script/test" if STEPS[step].everyday else "script/test all"
-    cells = (fault.name, fault.room, fault.file, command or "**none**", step, test, fault.note)
+    command = (
+        "" if not step else "script/test" if STEPS[step].everyday else "script/test all"
+    )
+    cells = (
+        fault.name,
+        fault.room,
+        fault.file,
+        command or "**none**",
+        step,
+        test,
+        fault.note,
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -217,19 +246,31 @@ def arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="faults; without a name all")
-    parser.add_argument("--list", action="store_true", help="print the faults, and run nothing")
-    parser.add_argument("--search", action="store_true", help="run steps, not only known tests")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="faults; without a name all"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the faults, and run nothing"
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="run steps, not only known tests"
+    )
     steps_help = f"steps of --search, in this order; without it {', '.join(EVERYDAY)}"
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=EVERYDAY, help=steps_help)
+    parser.add_argument(
+        "--steps", nargs="+", choices=STEPS, default=EVERYDAY, help=steps_help
+    )
     parser.add_argument("--tests", nargs="+", default=(), help="run these tests only")
     return parser.parse_args()
 
 
 def run(faults: Sequence[Fault], asked: argparse.Namespace) -> int:
-    """Run faults and print what caught each; return 1 if one that was caught last time is not."""
+    """Run faults and print what caught each; return 1 if one that was caught last time is
+    not.
+    """
     rows, lost = [], False
-    catch = partial(search, names=asked.steps, tests=asked.tests) if asked.search else run_known
+    catch = (
+        partial(search, names=asked.steps, tests=asked.tests) if asked.search else run_known
+    )
     with copied_checkout() as copy:
         if not asked.search:
             require_passing(faults, copy)
@@ -248,7 +289,8 @@ def run(faults: Sequence[Fault], asked: argparse.Namespace) -> int:
 
 def main() -> int:
     asked = arguments()
-    # Both end a run in order. In the background a shell ignores SIGINT, which pytest would inherit.
+    # Both end a run in order. In the background a shell ignores SIGINT, which pytest would
+    # inherit.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:

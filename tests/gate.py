@@ -1,8 +1,9 @@
 """Run the steps of script/test and print what they came to.
 
-Steps wait half of their time for what they started, so four run at a time on two processors. All run, even
-after a failure; the output of each is shown when it ends, and is in .test/NAME.log until then. What a step
-leaves running is adopted by this process (a "subreaper"), which kills it at the end. The last line is
+Steps wait half of their time for what they started, so four run at a time on two
+processors. All run, even after a failure; the output of each is shown when it ends, and is
+in .test/NAME.log until then. What a step leaves running is adopted by this process (a
+"subreaper"), which kills it at the end. The last line is
 `N passed, N failed`: tests, and one for each check that is not a test.
 """
 
@@ -30,10 +31,12 @@ from typing import NamedTuple
 from tests import servers
 from tests.steps import BRANCHES, GROUPS, PYTHON, ROOT, STEPS, WORK, Step
 
-# Tests kill processes, never the machine: their files may lie in memory where there is room. In MB:
+# Tests kill processes, never the machine: their files may lie in memory where there is
+# room. In MB:
 ROOM = {"/dev/shm": 4096, tempfile.gettempdir(): 2048}
 LANES = min(4, 2 * (os.cpu_count() or 1))
-# A step that hangs is aborted after an hour, so that pytest prints where its threads are, then killed.
+# A step that hangs is aborted after an hour, so that pytest prints where its threads are,
+# then killed.
 LIMIT = ("timeout", "--signal=ABRT", "--kill-after=10", "3600")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
@@ -46,7 +49,9 @@ class Outcome(NamedTuple):
     line: str
 
 
-def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: bool) -> list[Outcome]:
+def run_steps(
+    steps: Sequence[Step], scratch: Path, *, lanes: int, measured: bool
+) -> list[Outcome]:
     """Return the outcomes of all steps as they end. Temporary files go below `scratch`."""
     waiting, outcomes = deque(steps), []
     running: dict[int, tuple[Step, float]] = {}  # by process id, with the time of the start
@@ -54,7 +59,10 @@ def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: boo
         while waiting and len(running) < lanes:
             step = waiting.popleft()
             print(f"── {step.name} begins", flush=True)
-            running[start(step, scratch / step.name, measured=measured)] = step, time.monotonic()
+            running[start(step, scratch / step.name, measured=measured)] = (
+                step,
+                time.monotonic(),
+            )
         pid, status, usage = os.wait4(-1, 0)
         if pid not in running:  # an orphan of a step, which only had to be reaped
             continue
@@ -65,8 +73,16 @@ def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: boo
         times = f"{time.monotonic() - started:4.0f} s, CPU {usage.ru_utime + usage.ru_stime:4.0f} s"
         line = f"{step.name:22} {times} {passed:6} passed, {failed} failed"
         verdicts = re.findall(r"^(RERUN|FAILED|ERROR) (\S+)", output, re.MULTILINE)
-        unsteady = {test for _, test in verdicts} - {test for word, test in verdicts if word != "RERUN"}
-        lines = [line, *(f"    UNSTEADY, passed at the second try: {test}" for test in sorted(unsteady))]
+        unsteady = {test for _, test in verdicts} - {
+            test for word, test in verdicts if word != "RERUN"
+        }
+        lines = [
+            line,
+            *(
+                f"    UNSTEADY, passed at the second try: {test}"
+                for test in sorted(unsteady)
+            ),
+        ]
         outcomes.append(Outcome(passed, failed, "\n".join(lines)))
         print(f"{output}── {outcomes[-1].line}", flush=True)
     return outcomes
@@ -78,8 +94,11 @@ def start(step: Step, scratch: Path, *, measured: bool) -> int:
     command = step.command
     if measured and step.measured:
         command = (PYTHON, "-m", "coverage", "run", "--parallel-mode", *command[1:])
-    # With PYTHONDONTWRITEBYTECODE a few thousand processes would each compile what they import.
-    unwanted = {name for name in os.environ if name.startswith("CATMQ_")} | {"PYTHONDONTWRITEBYTECODE"}
+    # With PYTHONDONTWRITEBYTECODE a few thousand processes would each compile what they
+    # import.
+    unwanted = {name for name in os.environ if name.startswith("CATMQ_")} | {
+        "PYTHONDONTWRITEBYTECODE"
+    }
     own = {
         "CATMQ_DATA_DIR": str(WORK / "var" / step.name),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
@@ -90,7 +109,9 @@ def start(step: Step, scratch: Path, *, measured: bool) -> int:
         process = subprocess.Popen(
             (*lower_priority, *LIMIT, *command),
             cwd=ROOT,
-            env={name: os.environ[name] for name in os.environ.keys() - unwanted} | own | step.environ,
+            env={name: os.environ[name] for name in os.environ.keys() - unwanted}
+            | own
+            | step.environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -101,16 +122,22 @@ def start(step: Step, scratch: Path, *, measured: bool) -> int:
 
 
 def count_tests(output: str, code: int) -> tuple[int, int]:
-    """Return how many tests passed and failed, from pytest's last line; other commands are one check.
+    """Return how many tests passed and failed, from pytest's last line; other commands are
+    one check.
 
-    >>> count_tests("1 failed, 2 passed, 1 error in 0.12s", 1), count_tests("no tests ran in 0.1s", 5)
-    ((2, 2), (0, 1))
+    >>> (count_tests("1 failed, 2 passed, 1 error in 0.12s", 1),
+    ...  count_tests("no tests ran in 0.1s", 5)) ((2, 2), (0, 1))
     """
     summaries = re.findall(r"^=* ?((?:\d+ \w+,? )+)in [\d.]+s", output, re.MULTILINE)
     if not summaries:
         return (0, 1) if code else (1, 0)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", summaries[-1])}
-    return counts.get("passed", 0), max(counts.get("failed", 0) + counts.get("error", 0), int(code != 0))
+    counts = {
+        word: int(number)
+        for number, word in re.findall(r"(\d+) (passed|failed|error)", summaries[-1])
+    }
+    return counts.get("passed", 0), max(
+        counts.get("failed", 0) + counts.get("error", 0), int(code != 0)
+    )
 
 
 def kill_descendants() -> None:
@@ -126,12 +153,16 @@ def kill_descendants() -> None:
 
 
 def lock_checkout() -> None:
-    """Lock .test until this process ends, and empty it but for the databases that migrated.py keeps."""
+    """Lock .test until this process ends, and empty it but for the databases that
+    migrated.py keeps.
+    """
     WORK.mkdir(exist_ok=True)
     try:
         fcntl.flock(os.open(WORK, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit(f"script/test: another run uses {WORK}. Wait until it ends, or take another clone.")
+        sys.exit(
+            f"script/test: another run uses {WORK}. Wait until it ends, or take another clone."
+        )
     for entry in {*WORK.iterdir()} - {WORK / "migrated"}:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
@@ -143,7 +174,8 @@ def place_for_scratch() -> str:
         if free_mb >= needed_mb:
             return place
     sys.exit(
-        f"script/test: {place} has {free_mb} MB free, tests need {needed_mb} MB for temporary files. "
+        f"script/test: {place} has {free_mb} MB free, tests need {needed_mb} MB for "
+        "temporary files. "
         "Make room there, or set TMPDIR to a directory that has it."
     )
 
@@ -163,44 +195,76 @@ def gate(steps: Sequence[Step], *, lanes: int, measured: bool) -> int:
                 outcomes += run_steps([BRANCHES], Path(scratch), lanes=1, measured=False)
         finally:
             kill_descendants()
-    mariadbd = subprocess.run(["mariadbd", "--version"], capture_output=True, text=True, check=True)
-    packages[servers.INSTALLED] = f"MariaDB {mariadbd.stdout.partition('Ver ')[2].partition('-')[0]}"
+    mariadbd = subprocess.run(
+        ["mariadbd", "--version"], capture_output=True, text=True, check=True
+    )
+    packages[servers.INSTALLED] = (
+        f"MariaDB {mariadbd.stdout.partition('Ver ')[2].partition('-')[0]}"
+    )
     print("", *(outcome.line for outcome in outcomes), "", *missing.values(), sep="\n")
     system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    versions = (f"Python {platform.python_version()}", system, f"SQLite {sqlite3.sqlite_version}")
+    versions = (
+        f"Python {platform.python_version()}",
+        system,
+        f"SQLite {sqlite3.sqlite_version}",
+    )
     print("on", ", ".join((*versions, *packages.values())))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{time.monotonic() - started:.0f} s, CPU {used.ru_utime + used.ru_stime:.0f} s")
     failed = sum(outcome.failed for outcome in outcomes)
-    print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
+    print(
+        f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True
+    )
     return failed
 
 
 def main() -> int:
     """Run the chosen steps. Return 0 if nothing failed."""
-    parser = argparse.ArgumentParser(prog="script/test", description="Run checks and tests.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="steps and groups (default: everyday)")
-    parser.add_argument("--list", action="store_true", help="print the groups with their steps")
-    parser.add_argument("--lanes", type=int, default=LANES, help="steps at a time (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="script/test", description="Run checks and tests."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="steps and groups (default: everyday)"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the groups with their steps"
+    )
+    parser.add_argument(
+        "--lanes", type=int, default=LANES, help="steps at a time (default: %(default)s)"
+    )
     options = parser.parse_args()
     if options.list:
-        print(*(f"{name}: {' '.join(step.name for step in GROUPS[name])}" for name in GROUPS), sep="\n")
+        print(
+            *(f"{name}: {' '.join(step.name for step in GROUPS[name])}" for name in GROUPS),
+            sep="\n",
+        )
         return 0
     names = options.names or ["everyday"]
     if unknown := sorted(set(names) - GROUPS.keys() - STEPS.keys()):
-        parser.error(f"no step or group {', '.join(unknown)}; script/test --list prints them")
+        parser.error(
+            f"no step or group {', '.join(unknown)}; script/test --list prints them"
+        )
     # A dict, since a step that is in two groups runs once.
-    steps = {step.name: step for name in names for step in GROUPS.get(name) or (STEPS[name],)}
+    steps = {
+        step.name: step for name in names for step in GROUPS.get(name) or (STEPS[name],)
+    }
     try:
         lock_checkout()
-        return min(1, gate([*steps.values()], lanes=max(1, options.lanes), measured="all" in names))
+        return min(
+            1, gate([*steps.values()], lanes=max(1, options.lanes), measured="all" in names)
+        )
     except KeyboardInterrupt:
-        print("script/test: interrupted; the rest was not tested, and everything it started is stopped.")
+        print(
+            "script/test: interrupted; the rest was not tested, and everything it started "
+            "is stopped."
+        )
         return 130
 
 
 def run() -> int:
-    """Return the exit code of main(), with this process as the one that adopts orphans and hears signals."""
+    """Return the exit code of main(), with this process as the one that adopts orphans and
+    hears signals.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

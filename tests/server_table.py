@@ -1,4 +1,5 @@
-"""Write the results of a run on other database servers into the table of the README and its page.
+"""Write the results of a run on other database servers into the table of the README and its
+page.
 
     script/test servers | tee run.txt; .venv/bin/python -m tests.server_table run.txt
 
@@ -15,7 +16,11 @@ from pathlib import Path
 from tests.servers import INSTALLED, ROOT, SUITES, VERSIONS
 
 RESULTS = ROOT / "tests" / "servers.json"
-PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "reference" / "servers.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "README.zh-CN.md",
+    ROOT / "docs" / "reference" / "servers.md",
+)
 BEGIN, END = "<!-- made by tests/server_table.py -->\n", "<!-- end -->"
 COLUMNS = {name: suite.title for name, suite in SUITES.items() if name != "core"}
 
@@ -23,15 +28,19 @@ COLUMNS = {name: suite.title for name, suite in SUITES.items() if name != "core"
 def results_of(output: str) -> dict[str, dict[str, str]]:
     """Return what suites came to by server and suite, from the summary of a run.
 
-    >>> results_of("spark-9.7  1 s  1 passed, 0 failed\\non SQLite 3.40.1, MariaDB 10.11.19, MySQL 9.7.4-2")
+    >>> results_of("spark-9.7  1 s  1 passed, 0 failed\\non SQLite 3.40.1, MySQL 9.7.4-2")
     {'MySQL 9.7.4': {'spark': 'passed'}}
     """
-    packages = re.findall(r"(MariaDB|MySQL) (?:\d+:)?(\d+\.\d+\.\d+)", output.rpartition("\non ")[2])
+    packages = re.findall(
+        r"(MariaDB|MySQL) (?:\d+:)?(\d+\.\d+\.\d+)", output.rpartition("\non ")[2]
+    )
     results: dict[str, dict[str, str]] = {}
     for version in VERSIONS:
         # The installed MariaDB is the first of the list.
         fitting = [
-            (name, whole) for name, whole in packages if version in (INSTALLED, whole.rpartition(".")[0])
+            (name, whole)
+            for name, whole in packages
+            if version in (INSTALLED, whole.rpartition(".")[0])
         ]
         for suite in COLUMNS:
             line = rf"^{suite}-{re.escape(version) or 'installed'} .* (\d+) passed, (\d+) failed$"
@@ -46,7 +55,11 @@ def record(results: dict[str, dict[str, str]]) -> None:
     kept = json.loads(RESULTS.read_text())
     for server, verdicts in results.items():
         series = server.rpartition(".")[0] + "."
-        kept = {name: row for name, row in kept.items() if name == server or not name.startswith(series)}
+        kept = {
+            name: row
+            for name, row in kept.items()
+            if name == server or not name.startswith(series)
+        }
         kept.setdefault(server, {}).update(verdicts)
     RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     for page in PAGES:

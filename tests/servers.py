@@ -1,7 +1,7 @@
 """Database servers of several versions, and the suites of tests that run on each.
 
-`script/test servers` runs all of `SUITES` but the core on all of `VERSIONS`, `servers-ci` those of `IN_CI`
-on `IN_CI_ON`, and `core` the core there.
+`script/test servers` runs all of `SUITES` but the core on all of `VERSIONS`, `servers-ci`
+those of `IN_CI` on `IN_CI_ON`, and `core` the core there.
 """
 
 from __future__ import annotations
@@ -33,19 +33,42 @@ def files(folder: str, *names: str) -> tuple[str, ...]:
 
 FORCED = "integration/mariadb"  # errors that only a server has
 PROMOTION = (*files(FORCED, "store_promotion"), *files("integration", "lost_nodes"))
-DURABILITY = files(FORCED, "store_durability", "store_crash", "delays_crash", "failures_killed")
-STORE_OPTIONS = ("-m", "not one_engine", *(f"--ignore={path}" for path in (*PROMOTION, *DURABILITY)))
+DURABILITY = files(
+    FORCED, "store_durability", "store_crash", "delays_crash", "failures_killed"
+)
+STORE_OPTIONS = (
+    "-m",
+    "not one_engine",
+    *(f"--ignore={path}" for path in (*PROMOTION, *DURABILITY)),
+)
 SPARK = files("spark", "reading", "packets", "lost_nodes", "whole_way")
-# Where servers differ: statements, tables, errors, locks, isolation, durability. `IN_CI` includes them.
+# Where servers differ: statements, tables, errors, locks, isolation, durability. `IN_CI`
+# includes them.
 CORE = (
     *files(FORCED, "store_durability", "store_faults", "store_group_commit"),
-    *files(FORCED, "site_connections", "lost_sessions", "isolation", "commits_waiting", "store_cut"),
-    *files("integration", "store_tables", "store_publish", "store_nodes", "partitions", "joining"),
+    *files(
+        FORCED,
+        "site_connections",
+        "lost_sessions",
+        "isolation",
+        "commits_waiting",
+        "store_cut",
+    ),
+    *files(
+        "integration",
+        "store_tables",
+        "store_publish",
+        "store_nodes",
+        "partitions",
+        "joining",
+    ),
     *files("integration", "share_tables", "metadata_snapshot", "outbox", "inbox"),
 )
 SUITES = {  # in the order in which they begin
     "acceptance": Suite("Acceptance", ("tests/acceptance",), engine="sqlite"),
-    "store": Suite("Store, delivery, groups, portal", ("tests/integration",), STORE_OPTIONS),
+    "store": Suite(
+        "Store, delivery, groups, portal", ("tests/integration",), STORE_OPTIONS
+    ),
     "promotion": Suite("Promotion with GTID", PROMOTION),
     "durability": Suite("Durability, kill -9", DURABILITY),
     "spark": Suite("Spark reads", SPARK, engine="sqlite"),
@@ -56,10 +79,19 @@ IN_CI = ("store", "promotion", "durability", "spark")
 
 
 def download(versions: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Download servers that are not in the cache. Return packages, and reasons of failures, by version."""
+    """Download servers that are not in the cache. Return packages, and reasons of failures,
+    by version.
+    """
     packages, reasons = {}, {}
     for version in sorted(set(versions)):
-        command = ["timeout", "900", ROOT / "script" / "mysql", "fetch", "--version", version]
+        command = [
+            "timeout",
+            "900",
+            ROOT / "script" / "mysql",
+            "fetch",
+            "--version",
+            version,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             last_line = (done.stderr.strip() or "no download in 900 s").splitlines()[-1]

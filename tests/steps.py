@@ -1,8 +1,8 @@
 """The steps of script/test: what each one runs, and the groups that they form.
 
-`script/test` without a name runs `everyday`. `all` adds what takes long, and repeats nothing: `everyday`
-marks single tests of slow folders, `servers.CORE` names files. Tests that are neutral to the database
-engine are marked `one_engine` and run on SQLite only.
+`script/test` without a name runs `everyday`. `all` adds what takes long, and repeats
+nothing: `everyday` marks single tests of slow folders, `servers.CORE` names files. Tests
+that are neutral to the database engine are marked `one_engine` and run on SQLite only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PYTHON = str(BIN / "python")
 
 @dataclass(frozen=True)
 class Step:
-    """One command. `measured`: in `all`, the branches of the product that its own process takes count.
+    """One command. `measured`: in `all`, the branches of the product that its own process
+    takes count.
 
     `server` is the version of a database server to download for it.
     """
@@ -36,8 +37,18 @@ class Step:
 
 
 def tests(name: str, *arguments: str, measured: bool = False, **environ: str) -> Step:
-    """Return a pytest run. A test that fails is tried once more, and 20 failures are enough to see."""
-    options = ("-o", f"cache_dir={WORK / name}.cache", "--reruns", "1", "-rfER", "--maxfail", "20")
+    """Return a pytest run. A test that fails is tried once more, and 20 failures are enough
+    to see.
+    """
+    options = (
+        "-o",
+        f"cache_dir={WORK / name}.cache",
+        "--reruns",
+        "1",
+        "-rfER",
+        "--maxfail",
+        "20",
+    )
     return Step(name, (PYTHON, "-m", "pytest", *options, *arguments), environ, measured)
 
 
@@ -55,21 +66,43 @@ def ignoring(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def ruff(name: str, *arguments: str) -> Step:
-    """Return a run of ruff on the files that git tracks: what else lies in a checkout is not ours."""
+    """Return a run of ruff on the files that git tracks: what else lies in a checkout is
+    not ours.
+    """
     patterns = ("*.py", "*.pyi", "script/bare", "script/mariadb", "script/mysql")
-    git = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    git = subprocess.run(
+        ["git", "ls-files", "-z", *patterns], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     tracked = [file for file in git.stdout.split("\0") if file and (ROOT / file).exists()]
-    return Step(name, (str(BIN / "ruff"), *arguments, "--force-exclude", *(tracked or ["."])))
+    return Step(
+        name, (str(BIN / "ruff"), *arguments, "--force-exclude", *(tracked or ["."]))
+    )
 
 
 java_tests = sorted((ROOT / "tests/contract").glob("test_java_*.py"))
 OF_OTHER_CLIENTS = (*map(str, java_tests), "tests/contract/test_kombu.py")
-# In the order of the folder: mixed_releases upgrades all nodes, and later tests leave dead ones.
+# In the order of the folder: mixed_releases upgrades all nodes, and later tests leave dead
+# ones.
 ON_TWO_BROKERS = servers.files(
-    "acceptance", "brokers", "mixed_releases", "outages", "portal_outages", "trials", "two_brokers"
+    "acceptance",
+    "brokers",
+    "mixed_releases",
+    "outages",
+    "portal_outages",
+    "trials",
+    "two_brokers",
 )
-BELOW_SITE = ("tests/integration", "--ignore=tests/integration/site")  # which has pages and commands
-WITH_EXAMPLES = ("metadata", "messagestore", "brokerapi", "portal", "catmq_site", "client/src")  # doctests
+# which has pages and commands
+BELOW_SITE = ("tests/integration", "--ignore=tests/integration/site")
+# doctests
+WITH_EXAMPLES = (
+    "metadata",
+    "messagestore",
+    "brokerapi",
+    "portal",
+    "catmq_site",
+    "client/src",
+)
 EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("integration-sqlite", *BELOW_SITE, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
@@ -81,34 +114,62 @@ EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("browser-pages", "tests/browser", "-m", "everyday"),
     tests("architecture", "tests/architecture"),
     Step("imports", (str(BIN / "lint-imports"),)),
-    Step("schema", (PYTHON, "manage.py", "spectacular", "--validate", "--fail-on-warn", "--file=/dev/null")),
+    Step(
+        "schema",
+        (
+            PYTHON,
+            "manage.py",
+            "spectacular",
+            "--validate",
+            "--fail-on-warn",
+            "--file=/dev/null",
+        ),
+    ),
     Step("migrations", (PYTHON, "manage.py", "makemigrations", "--check", "--dry-run")),
     ruff("ruff", "check"),
     ruff("format", "format", "--check"),
 )
 ACCEPTANCE = (
     tests("acceptance-two-brokers", *ON_TWO_BROKERS),
-    tests("acceptance-one-broker", "tests/acceptance", *ignoring(ON_TWO_BROKERS), "-m", "not everyday"),
+    tests(
+        "acceptance-one-broker",
+        "tests/acceptance",
+        *ignoring(ON_TWO_BROKERS),
+        "-m",
+        "not everyday",
+    ),
 )
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
 REST = (
     *ACCEPTANCE,
     tests("integration-mysql", *ON_MARIADB, CATMQ_TEST_ENGINE="mysql"),
-    tests("site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"),
+    tests(
+        "site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"
+    ),
     tests("contract-others", *OF_OTHER_CLIENTS),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
-    Step("docs", (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")), {"NO_MKDOCS_2_WARNING": "1"}),
+    Step(
+        "docs",
+        (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")),
+        {"NO_MKDOCS_2_WARNING": "1"},
+    ),
 )
-IN_CI = tuple(on_server(suite, version) for version in servers.IN_CI_ON for suite in servers.IN_CI)
-WHOLE_SUITES = tuple(name for name in servers.SUITES if name != "core")  # which have the core in them
+IN_CI = tuple(
+    on_server(suite, version) for version in servers.IN_CI_ON for suite in servers.IN_CI
+)
+# which have the core in them
+WHOLE_SUITES = tuple(name for name in servers.SUITES if name != "core")
 GROUPS = {
     "everyday": EVERYDAY,
     "all": (*EVERYDAY, *REST),
     "acceptance": ACCEPTANCE,
     "core": tuple(on_server("core", version) for version in servers.IN_CI_ON),
-    "servers": tuple(on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES),
-    "servers-ci": (*IN_CI, tests("clients", "tests/clients")),  # clients of generators: 50 MB to download
+    "servers": tuple(
+        on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES
+    ),
+    # clients of generators: 50 MB to download
+    "servers-ci": (*IN_CI, tests("clients", "tests/clients")),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
         for name in ("tasks", "native", "oldest", "celery")
@@ -116,4 +177,7 @@ GROUPS = {
 }
 STEPS = {step.name: step for group in GROUPS.values() for step in group}
 # After all measured steps: the lowest share of branches is in pyproject.toml.
-BRANCHES = Step("branches", ("sh", "-c", f"{PYTHON} -m coverage combine -q; {PYTHON} -m coverage report"))
+BRANCHES = Step(
+    "branches",
+    ("sh", "-c", f"{PYTHON} -m coverage combine -q; {PYTHON} -m coverage report"),
+)

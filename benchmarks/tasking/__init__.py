@@ -1,1 +1,3 @@
-"""A Django project whose tasks run on CatMQ, or on one of three others; see benchmarks/tasks.py."""
+"""A Django project whose tasks run on CatMQ, or on one of three others; see
+benchmarks/tasks.py.
+"""

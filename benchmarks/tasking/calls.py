@@ -1,4 +1,6 @@
-"""The two tasks, by whichever system runs them: one does nothing, one writes down when it began."""
+"""The two tasks, by whichever system runs them: one does nothing, one writes down when it
+began.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ if SYSTEM in ("catmq", "django-tasks-db"):
 elif SYSTEM == "celery":
     from celery import Celery
 
-    app = Celery("bench", broker=f"{os.environ['BENCH_REDIS']}/0", backend=f"{os.environ['BENCH_REDIS']}/1")
+    app = Celery(
+        "bench",
+        broker=f"{os.environ['BENCH_REDIS']}/0",
+        backend=f"{os.environ['BENCH_REDIS']}/1",
+    )
     app.conf.update(worker_prefetch_multiplier=4, broker_connection_retry_on_startup=True)
     _wrap = app.task
 else:  # django-q2 calls plain functions

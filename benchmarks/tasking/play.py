@@ -3,7 +3,8 @@
 play.py one COUNT               enqueues tasks one by one: tasks a second
 play.py many COUNT              enqueues tasks at once: tasks a second
 play.py await COUNT             times at which tasks had ended, until so many have
-play.py paced COUNT EVERY FILE  enqueues tasks that write their delay into a file, and waits for them
+play.py paced COUNT EVERY FILE  enqueues tasks that write their delay into a file, and waits
+for them
 """
 
 from __future__ import annotations

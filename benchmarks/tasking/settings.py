@@ -1,4 +1,6 @@
-"""Its settings: BENCH_SYSTEM names the queue of tasks, BENCH_DATABASE the application's database."""
+"""Its settings: BENCH_SYSTEM names the queue of tasks, BENCH_DATABASE the application's
+database.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from urllib.parse import urlsplit
 
 SYSTEM = os.environ["BENCH_SYSTEM"]
 APPS: dict[str, list[str]] = {
-    "catmq": ["django_tasks", "catmq_client.contrib.django_outbox", "catmq_client.contrib.django_tasks"],
+    "catmq": [
+        "django_tasks",
+        "catmq_client.contrib.django_outbox",
+        "catmq_client.contrib.django_tasks",
+    ],
     "django-tasks-db": ["django_tasks", "django_tasks_db"],
     "django-q2": ["django_q"],
     "celery": [],
@@ -34,9 +40,18 @@ DATABASES: dict[str, dict[str, Any]] = {
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-TASKS = {"default": {"BACKEND": BACKENDS.get(SYSTEM, "django_tasks.backends.dummy.DummyBackend")}}
+TASKS = {
+    "default": {"BACKEND": BACKENDS.get(SYSTEM, "django_tasks.backends.dummy.DummyBackend")}
+}
 # One worker process; poll is how long it sleeps when there is nothing, its least.
-Q_CLUSTER = {"orm": "default", "workers": 1, "save_limit": 0, "timeout": 600, "retry": 700, "poll": 0.2}
+Q_CLUSTER = {
+    "orm": "default",
+    "workers": 1,
+    "save_limit": 0,
+    "timeout": 600,
+    "retry": 700,
+    "poll": 0.2,
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -17,7 +17,9 @@ MOST_PARTS = 500_000  # values in it
 
 
 class ExportQuery(base.Request, kw_only=True):
-    """Topics to export, by a pattern such as `orders*`; with them go their subscriptions and groups."""
+    """Topics to export, by a pattern such as `orders*`; with them go their subscriptions
+    and groups.
+    """
 
     topic: base.ShortText = "*"
 
@@ -35,7 +37,9 @@ class GroupDefinition(Answer):
 
     settings = PARTS["groups"].settings
     name = Text()
-    mode = serializers.ChoiceField(choices=["clustering", "broadcasting", "share"], required=False)
+    mode = serializers.ChoiceField(
+        choices=["clustering", "broadcasting", "share"], required=False
+    )
 
 
 class SubscriptionDefinition(Answer):
@@ -58,7 +62,9 @@ class Definitions(Answer):
 
 @extend_schema_field(Definitions)
 class Document(serializers.JSONField):
-    """A document; `metadata.rules.definitions` reads it, and names the place of what is wrong."""
+    """A document; `metadata.rules.definitions` reads it, and names the place of what is
+    wrong.
+    """
 
 
 class ImportRequest(Request):
@@ -89,11 +95,18 @@ class StepAnswer(Answer):
     name = Text(source="entry.name", help_text="name; of a subscription group/topic")
     outcome = Text(help_text="create, change, same, keep, conflict or unfinished")
     problem = Text(help_text="why it is a conflict or unfinished")
-    differences = DifferenceAnswer(many=True, help_text="settings that differ from those there are")
+    differences = DifferenceAnswer(
+        many=True, help_text="settings that differ from those there are"
+    )
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name; `place` is a method of the base and cannot stand among the others."""
-        place = Text(source="entry.place", help_text="where it stands in the document, such as topics[3]")
+        """Return the fields by name; `place` is a method of the base and cannot stand among
+        the others.
+        """
+        place = Text(
+            source="entry.place",
+            help_text="where it stands in the document, such as topics[3]",
+        )
         return {"place": place, **super().get_fields()}
 
 
@@ -101,7 +114,9 @@ class ImportAnswer(Answer):
     """Steps of an import, done or with `dry_run` planned."""
 
     dry_run = Flag()
-    steps = StepAnswer(many=True, help_text="entries of the document, in the order in which they are made")
+    steps = StepAnswer(
+        many=True, help_text="entries of the document, in the order in which they are made"
+    )
 
 
 def imported(plan: Plan, *, dry_run: bool) -> dict[str, Any]:

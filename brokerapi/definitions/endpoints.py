@@ -19,16 +19,24 @@ from metadata.definitions.exports import export
 
 
 class Export(Endpoint):
-    @operation("exportDefinitions", tag="definitions", query=ExportQuery, answer=Definitions)
+    @operation(
+        "exportDefinitions", tag="definitions", query=ExportQuery, answer=Definitions
+    )
     def get(self, call: Call) -> HttpResponse:
-        """Topics, groups and subscriptions on which the key has any right, as a document for an import."""
+        """Topics, groups and subscriptions on which the key has any right, as a document
+        for an import.
+        """
         return call.answer(export(topic=call.query(ExportQuery).topic, actor=call.actor))
 
 
 class Import(Endpoint):
-    @operation("importDefinitions", tag="definitions", request=ImportRequest, answer=ImportAnswer)
+    @operation(
+        "importDefinitions", tag="definitions", request=ImportRequest, answer=ImportAnswer
+    )
     def post(self, call: Call) -> HttpResponse:
-        """Makes what a document defines and this installation lacks. `dry_run` makes nothing."""
+        """Makes what a document defines and this installation lacks. `dry_run` makes
+        nothing.
+        """
         asked = call.fields(ImportRequest, most_bytes=MOST_BYTES)
         plan = imports.take_in(**asked, actor=call.actor)
         return call.answer(definition_shapes.imported(plan, dry_run=asked["dry_run"]))

@@ -1,4 +1,6 @@
-"""Authentication: an API key becomes an Actor, a consumer id is checked and must belong to that key."""
+"""Authentication: an API key becomes an Actor, a consumer id is checked and must belong to
+that key.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,20 @@ def actor_of(request: HttpRequest) -> Actor:
     if key is None:
         raise Unauthenticated(UNKNOWN)
     address = request.META.get("REMOTE_ADDR", "")
-    return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
+    return Actor(
+        kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
+    )
 
 
 def consumer_of(text: str, actor: Actor) -> ConsumerId:
-    """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if another key got it."""
+    """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if
+    another key got it.
+    """
     consumer = consumer_ids.check(text)
     if consumer.key_id != actor.key_id:
-        raise Forbidden("This consumer registered with another API key: use that one, or register anew.")
+        raise Forbidden(
+            "This consumer registered with another API key: use that one, or register anew."
+        )
     return consumer
 
 

@@ -1,11 +1,12 @@
 """State of this broker: it serves, was drained by an operator, or stops.
 
-Out or stopping, it refuses what begins something (register, pull, publish) with `draining`, so clients go
-to another broker; waiting pulls are woken and answered, requests under way finish, and heartbeats,
-acquires, commits and the rest go on. Out can be undone, stopping cannot.
+Out or stopping, it refuses what begins something (register, pull, publish) with `draining`,
+so clients go to another broker; waiting pulls are woken and answered, requests under way
+finish, and heartbeats, acquires, commits and the rest go on. Out can be undone, stopping
+cannot.
 
-A worker that leaves while its broker goes on (gunicorn replaces it) refuses nothing; it only lets nobody
-wait any longer, and closes its connections.
+A worker that leaves while its broker goes on (gunicorn replaces it) refuses nothing; it
+only lets nobody wait any longer, and closes its connections.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _because = ""  # all that a send looks at
 def check() -> None:
     """Raises Draining if nothing new may begin here."""
     if _because:
-        raise Draining(f"Nothing was done: {_because}. Use another broker.", retry_after_ms=RETRY_AFTER_MS)
+        raise Draining(
+            f"Nothing was done: {_because}. Use another broker.",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
 
 
 def because() -> str:
@@ -69,7 +73,9 @@ def resume() -> None:
     _set(stopping=False, out=False, leaving=False)
 
 
-def _set(*, stopping: bool | None = None, out: bool | None = None, leaving: bool | None = None) -> None:
+def _set(
+    *, stopping: bool | None = None, out: bool | None = None, leaving: bool | None = None
+) -> None:
     global _stopping, _out, _leaving, _because
     _stopping = _stopping if stopping is None else stopping
     _out = _out if out is None else out

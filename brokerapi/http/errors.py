@@ -1,4 +1,5 @@
-"""The one place where an error becomes HTTP: `application/problem+json` (RFC 9457), whatever was raised.
+"""The one place where an error becomes HTTP: `application/problem+json` (RFC 9457),
+whatever was raised.
 
 type            /api/v1/docs#<code>, behind the path prefix: the docs page explains every code
 title, status   words and number of the HTTP answer
@@ -60,7 +61,8 @@ STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
     (Code.RATE_LIMITED, HTTPStatus.TOO_MANY_REQUESTS),
     (Code.REQUEST_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT),
-    (Code.OUTCOME_UNKNOWN, HTTPStatus.GATEWAY_TIMEOUT),  # 503 means "nothing was done"; here it is not known
+    # 503 means "nothing was done"; here it is not known
+    (Code.OUTCOME_UNKNOWN, HTTPStatus.GATEWAY_TIMEOUT),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
     (Forbidden, HTTPStatus.FORBIDDEN),
@@ -92,7 +94,9 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def respond(error: BaseException, **more: Any) -> HttpResponse:
-    """The HTTP answer for whatever a request raised, with `more` fields; bugs are logged with their id."""
+    """The HTTP answer for whatever a request raised, with `more` fields; bugs are logged
+    with their id.
+    """
     known = as_catmq(error)
     status = status_of(known)
     incident = _logged(error) if status == HTTPStatus.INTERNAL_SERVER_ERROR else None
@@ -100,7 +104,9 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
         type=f"{DOCS}#{known.code}",
         title=title(known.code),
         status=status,
-        detail=f"{known.detail} See id {incident} in the broker's log." if incident else known.detail,
+        detail=f"{known.detail} See id {incident} in the broker's log."
+        if incident
+        else known.detail,
         code=known.code,
         retriable=known.retriable,
         retry_after_ms=known.retry_after_ms,
@@ -109,7 +115,9 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
         metadata_silent_ms=known.silent_ms if isinstance(known, Unrecorded) else None,
         **more,
     )
-    response = HttpResponse(msgspec.json.encode(problem), "application/problem+json", status)
+    response = HttpResponse(
+        msgspec.json.encode(problem), "application/problem+json", status
+    )
     if status == HTTPStatus.UNAUTHORIZED:
         response["WWW-Authenticate"] = 'Bearer realm="catmq"'
     if known.retry_after_ms is not None:
@@ -121,7 +129,12 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
 def problem(*, status: HTTPStatus, code: Code, detail: str, retriable: bool) -> bytes:
     """Return the JSON of a problem that comes from outside the views."""
     made = Problem(
-        type=f"{DOCS}#{code}", title=title(code), status=status, detail=detail, code=code, retriable=retriable
+        type=f"{DOCS}#{code}",
+        title=title(code),
+        status=status,
+        detail=detail,
+        code=code,
+        retriable=retriable,
     )
     return msgspec.json.encode(made)
 
@@ -143,22 +156,34 @@ def status_of(error: CatmqError) -> HTTPStatus:
 
 def _code_of(status: int) -> Code:
     """Return the code of a status that the framework chose."""
-    known = (what if isinstance(what, Code) else what.code for what, one in STATUS if one == status)
+    known = (
+        what if isinstance(what, Code) else what.code
+        for what, one in STATUS
+        if one == status
+    )
     return next(known, Code.INVALID)
 
 
 def as_catmq(error: BaseException) -> CatmqError:
-    """Any exception as one of our tree; what nobody expected is `internal`, without its words."""
+    """Any exception as one of our tree; what nobody expected is `internal`, without its
+    words.
+    """
     if isinstance(error, CatmqError):
         return error
     if isinstance(error, ValidationError):
         return _invalid(error)
     if isinstance(error, APIException):
         code = _code_of(error.status_code)
-        return Invalid(str(error.detail), code=code) if error.status_code < 500 else _internal()
+        return (
+            Invalid(str(error.detail), code=code)
+            if error.status_code < 500
+            else _internal()
+        )
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("The metadata database did not answer: %s", error)
-        return MetadataUnavailable("The metadata database did not answer. Sends, pulls and commits work.")
+        return MetadataUnavailable(
+            "The metadata database did not answer. Sends, pulls and commits work."
+        )
     return _of_django(error)
 
 
@@ -186,7 +211,9 @@ def _logged(error: BaseException) -> str:
 
 def _invalid(error: ValidationError) -> Invalid:
     errors = list(islice(_flat(error.detail, ""), MOST_NAMED))
-    return Invalid("; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors)
+    return Invalid(
+        "; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors
+    )
 
 
 def _flat(detail: Any, path: str) -> Iterator[FieldError]:
@@ -232,5 +259,7 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """Django's answer to an error outside our endpoints; Django has logged it, and we log it with an id."""
+    """Django's answer to an error outside our endpoints; Django has logged it, and we log
+    it with an id.
+    """
     return respond(_internal())

@@ -17,8 +17,8 @@ from metadata.errors import Code, Invalid
 class Format:
     """A media type and how values are written in it.
 
-    `rows`: the messages of a pull come as the rows of their table, without a name for each value: that is
-    what `Accept: application/msgpack;messages=rows` asks for.
+    `rows`: the messages of a pull come as the rows of their table, without a name for each
+    value: that is what `Accept: application/msgpack;messages=rows` asks for.
     """
 
     name: str
@@ -32,19 +32,27 @@ MSGPACK = Format("msgpack", "application/msgpack", msgspec.msgpack.Encoder().enc
 ROWS = replace(MSGPACK, rows=True)
 
 _REMEDY = "use application/json or application/msgpack"
-_BY_MEDIA_TYPE = {"application/json": JSON, "application/msgpack": MSGPACK, "application/x-msgpack": MSGPACK}
+_BY_MEDIA_TYPE = {
+    "application/json": JSON,
+    "application/msgpack": MSGPACK,
+    "application/x-msgpack": MSGPACK,
+}
 _AS_ROWS = "messages=rows"
 # `Accept` entries that leave the choice to us.
 _ANY = ("", "*/*", "application/*", "application/problem+json")
 
 
 def of_request(request: HttpRequest) -> Format:
-    """The format of the request's body; no Content-Type counts as JSON. Raises Invalid (415)."""
+    """The format of the request's body; no Content-Type counts as JSON. Raises Invalid
+    (415).
+    """
     return _of_content_type(request.META.get("CONTENT_TYPE", ""))
 
 
 def of_answer(request: HttpRequest) -> Format:
-    """The format to answer in: what `Accept` names first, else the request's own. Raises Invalid (406)."""
+    """The format to answer in: what `Accept` names first, else the request's own. Raises
+    Invalid (406).
+    """
     wanted = _of_accept(request.META.get("HTTP_ACCEPT", ""))
     if wanted is not None:
         return wanted
@@ -60,7 +68,9 @@ def _of_content_type(content_type: str) -> Format:
     known = _BY_MEDIA_TYPE.get(media_type.strip())
     charset = parameters.partition("charset=")[2].partition(";")[0].strip(' "')
     if known is None:
-        raise _unsupported(f"Content-Type {content_type[:100]!r} is not understood: {_REMEDY}.")
+        raise _unsupported(
+            f"Content-Type {content_type[:100]!r} is not understood: {_REMEDY}."
+        )
     if charset not in ("", "utf-8", "utf8"):
         raise _unsupported(f"charset {charset!r} is not understood: JSON is sent as UTF-8.")
     return known
@@ -79,12 +89,14 @@ def _of_accept(accept: str) -> Format | None:
             return None
     if any(media_type in _ANY for _, media_type, _ in entries):
         return None
-    raise Invalid(f"Accept {accept[:100]!r} cannot be met: {_REMEDY}.", code=Code.NOT_ACCEPTABLE)
+    raise Invalid(
+        f"Accept {accept[:100]!r} cannot be met: {_REMEDY}.", code=Code.NOT_ACCEPTABLE
+    )
 
 
 def _weighed(entry: str) -> tuple[float, str, bool]:
-    """(weight, media type, whether rows are wanted) of one entry of an Accept header; a weight that is no
-    number counts as 1."""
+    """(weight, media type, whether rows are wanted) of one entry of an Accept header; a
+    weight that is no number counts as 1."""
     media_type, _, parameters = entry.partition(";")
     text = parameters.partition("q=")[2].partition(";")[0].strip()
     try:

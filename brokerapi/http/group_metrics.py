@@ -1,10 +1,12 @@
-"""The figures of `/metrics` on groups and topics, the same whichever worker of the broker answers.
+"""The figures of `/metrics` on groups and topics, the same whichever worker of the broker
+answers.
 
-One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and writes them to a file
-beside the counters of prometheus_client; a scrape reads that file and asks no database. What groups pulled
-and handled each worker counts for itself, and writes to a file of its own. Without gunicorn the process keeps
-both in memory. Series of groups that are left out, or gone, end: so these are no gauges of
-prometheus_client, whose files keep each label for ever.
+One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and
+writes them to a file beside the counters of prometheus_client; a scrape reads that file and
+asks no database. What groups pulled and handled each worker counts for itself, and writes
+to a file of its own. Without gunicorn the process keeps both in memory. Series of groups
+that are left out, or gone, end: so these are no gauges of prometheus_client, whose files
+keep each label for ever.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Totals = dict[int, tuple[int, int]]  # group → messages it pulled, and message
 
 
 class Told(msgspec.Struct):
-    """Figures of the nodes and of metadata, and when each was read, by a clock that all workers share.
+    """Figures of the nodes and of metadata, and when each was read, by a clock that all
+    workers share.
 
     `members`, `dead`: None while metadata never answered.
     """
@@ -56,7 +59,9 @@ _TOTALS = msgspec.json.Decoder(Totals)
 
 
 class Board:
-    """The figures of a broker as one of its processes writes and reads them; `directory` is theirs alone."""
+    """The figures of a broker as one of its processes writes and reads them; `directory` is
+    theirs alone.
+    """
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -73,9 +78,11 @@ class Board:
         return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
-        """Reads the figures anew, if this process is the one of its broker that does; whether it is.
+        """Reads the figures anew, if this process is the one of its broker that does;
+        whether it is.
 
-        Raises MetadataUnavailable before there is a snapshot; later those of the nodes go on without it.
+        Raises MetadataUnavailable before there is a snapshot; later those of the nodes go
+        on without it.
         """
         if not self._leads():
             return False
@@ -100,10 +107,11 @@ class Board:
             self._lock = None
 
     def publish(self, count: Callable[[], Totals]) -> None:
-        """Write what groups pulled and handled through this worker to its file, if `count` returns news.
+        """Write what groups pulled and handled through this worker to its file, if `count`
+        returns news.
 
-        The worker's loop and each scrape call this, in threads of their own. Under the lock, they share the
-        draft, and older totals never replace newer ones.
+        The worker's loop and each scrape call this, in threads of their own. Under the
+        lock, they share the draft, and older totals never replace newer ones.
         """
         with self._publishing:
             totals = dict(count())
@@ -126,7 +134,9 @@ class Board:
         return self._told
 
     def totals(self) -> Totals:
-        """Return what groups pulled and handled through all workers of the broker, ended ones included."""
+        """Return what groups pulled and handled through all workers of the broker, ended
+        ones included.
+        """
         if self._directory is None:
             return self._totals
         sums: Totals = {}
@@ -158,7 +168,9 @@ class Board:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
-    """Return what a worker wrote to its file. None if the file is damaged or gone: the others still count."""
+    """Return what a worker wrote to its file. None if the file is damaged or gone: the
+    others still count.
+    """
     try:
         return decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
@@ -221,21 +233,30 @@ def _of_groups(told: Told) -> Iterator[Metric]:
         (((group.name, lag.topic), lag.messages) for group in groups for lag in group.lags),
     )  # fmt: skip
     yield _gauge(
-        "catmq_group_lag_seconds", "Age of the oldest unread message; 0 if none is.", ("group", "topic"),
+        "catmq_group_lag_seconds", "Age of the oldest unread message; 0 if none "
+                                   "is.", ("group", "topic"),
         (((group.name, lag.topic), lag.seconds) for group in groups for lag in group.lags),
     )  # fmt: skip
-    yield _by_group("catmq_group_retries_pending", "Failed messages that are still to be tried again.",
+    yield _by_group("catmq_group_retries_pending", "Failed messages that are still to be "
+                                                   "tried again.",
                     groups, lambda one: one.retries)  # fmt: skip
     yield _by_group("catmq_group_members", "Members of a group.",
-                    groups, lambda one: None if members is None else members.get(one.id, 0))  # fmt: skip
-    yield _by_group("catmq_group_dead_letters", "Dead messages of a group, as a job counted them last.",
+                    groups, lambda one: None if members is None else members.get(one.id,
+                    0))  # fmt: skip
+    yield _by_group("catmq_group_dead_letters", "Dead messages of a group, as a job "
+                                                "counted them last.",
                     groups, lambda one: None if dead is None else dead.get(one.id, 0))  # fmt: skip
 
 
 def _by_group(
-    name: str, text: str, groups: Iterable[GroupFigures], value: Callable[[GroupFigures], float | None]
+    name: str,
+    text: str,
+    groups: Iterable[GroupFigures],
+    value: Callable[[GroupFigures], float | None],
 ) -> Metric:
-    return _gauge(name, text, ("group",), (((group.name,), value(group)) for group in groups))
+    return _gauge(
+        name, text, ("group",), (((group.name,), value(group)) for group in groups)
+    )
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
@@ -250,10 +271,14 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
 def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
     """Return what went through this broker since it began; each tells its own part."""
     pulled = CounterMetricFamily(
-        "catmq_group_messages_pulled", "Messages of a topic answered to pulls of a group.", labels=("group",)
+        "catmq_group_messages_pulled",
+        "Messages of a topic answered to pulls of a group.",
+        labels=("group",),
     )
     handled = CounterMetricFamily(
-        "catmq_group_messages_handled", "Messages that commits of a group moved past.", labels=("group",)
+        "catmq_group_messages_handled",
+        "Messages that commits of a group moved past.",
+        labels=("group",),
     )
     for group in told.figures.groups:
         counts = totals.get(group.id, (0, 0))
@@ -263,7 +288,11 @@ def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
 
 
 def _log_ends(figures: Figures) -> Metric:
-    rows = (((topic, str(queue)), head) for topic, ends in figures.topics for queue, head in ends)
+    rows = (
+        ((topic, str(queue)), head)
+        for topic, ends in figures.topics
+        for queue, head in ends
+    )
     text = "The offset that the next message of a queue gets."
     return _gauge("catmq_topic_log_end_offset", text, ("topic", "queue"), rows)
 

@@ -14,7 +14,8 @@ from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
 MOST_NAMED = 10  # named one by one; the metrics count all
-STALE_S = 5.0  # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
+# a snapshot is renewed every 0.2 s; older than this, metadata does not answer
+STALE_S = 5.0
 
 
 class Health(msgspec.Struct, kw_only=True):
@@ -25,16 +26,22 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 def readiness() -> Health:
-    """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none do)."""
+    """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none
+    do).
+    """
     if draining.because():
         complaint = [registration.complaint()] if registration.complaint() else []
         return Health(status="unready", because=[draining.because(), *complaint])
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:
-        return Health(status="unready", because=[f"there is no snapshot of the metadata: {error.detail}"])
+        return Health(
+            status="unready",
+            because=[f"there is no snapshot of the metadata: {error.detail}"],
+        )
     if not known.nodes:
-        # Not unready: whoever waits for readiness before the first node is registered must not wait for ever.
+        # Not unready: whoever waits for readiness before the first node is registered must
+        # not wait for ever.
         return Health(status="degraded", because=["no node is registered"])
     if all(node.state == "offline" for node in known.nodes.values()):
         return Health(status="unready", because=["all nodes are offline"])
@@ -42,11 +49,15 @@ def readiness() -> Health:
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
     quarantined = registry.quarantined()
     because = [f"node {name} does not answer" for name in silent if name not in quarantined]
-    because += [f"node {name} is not served: {why}" for name, why in sorted(quarantined.items())]
+    because += [
+        f"node {name} is not served: {why}" for name, why in sorted(quarantined.items())
+    ]
     because += registry.wrong_epochs()
     because += [f"queue {queue} is corrupt" for queue in corruption.current()[:MOST_NAMED]]
     if snapshot.age_s() > STALE_S:
-        because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
+        because.append(
+            f"the metadata database has not answered for {snapshot.age_s():.0f} s"
+        )
     if registration.complaint():
         because.append(f"this broker is not registered: {registration.complaint()}")
     if silent and len(silent) == len(latencies):

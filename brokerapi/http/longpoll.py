@@ -1,16 +1,16 @@
 """A pull that may wait.
 
-It reads once. If there is nothing, and nothing to tell, the thread waits behind the positions it
-read from, without a database connection, until a head passes one of them, the group's generation
-moves, the broker is drained or stops, or the time is over; then it reads once more, but only the
-queues with news and those that could not be read before, and answers. It reads again only where it got
-further, behind messages that a filter leaves out: whatever else wakes it for nothing cannot make it
-spin here.
+It reads once. If there is nothing, and nothing to tell, the thread waits behind the
+positions it read from, without a database connection, until a head passes one of them, the
+group's generation moves, the broker is drained or stops, or the time is over; then it reads
+once more, but only the queues with news and those that could not be read before, and
+answers. It reads again only where it got further, behind messages that a filter leaves out:
+whatever else wakes it for nothing cannot make it spin here.
 
-Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
-a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
-to ask again. So it is if one consumer waits in too many pulls at once, or if the pulls of one API key or one
-address have three quarters of the places.
+Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above
+the cap a pull is answered at once, empty, so that sends and commits always find a thread;
+the answer says when to ask again. So it is if one consumer waits in too many pulls at once,
+or if the pulls of one API key or one address have three quarters of the places.
 """
 
 from __future__ import annotations
@@ -37,33 +37,45 @@ from metadata.limits.places import Places
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
-# Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
+# Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried
+# again then.
 UNAVAILABLE_WAIT_S = 1.0
 SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
-# A pull that got behind messages which a filter leaves out says so within it: till then they count as unread.
+# A pull that got behind messages which a filter leaves out says so within it: till then
+# they count as unread.
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
 NO_GROUP = 0  # whoever reads a queue without a group hears of no change in one
-PLACES_OF_ONE = 8  # for the pulls of one consumer: it needs one, and a second while it changes brokers
+# for the pulls of one consumer: it needs one, and a second while it changes brokers
+PLACES_OF_ONE = 8
 
 # A quarter is left for others, however much a key or an address asks for.
 _places = Places(
-    most=config.max_waiters, most_of_one=PLACES_OF_ONE, most_shared=max(1, config.max_waiters * 3 // 4)
+    most=config.max_waiters,
+    most_of_one=PLACES_OF_ONE,
+    most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Nobody needs many readers without a group: they have a quarter, and those of one key half of that.
-_browsers = Places(most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8))
+# Nobody needs many readers without a group: they have a quarter, and those of one key half
+# of that.
+_browsers = Places(
+    most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
+)
 
 
 class Asker(NamedTuple):
-    """Whoever waits, and the wider askers whose places it takes: its API key and its address."""
+    """Whoever waits, and the wider askers whose places it takes: its API key and its
+    address.
+    """
 
     who: Hashable
     shared: tuple[Hashable, ...]
 
 
 def asker(who: Hashable, *, key_id: int | None, address: str) -> Asker:
-    """Return the asker for a wait. A request without a key shares the places of all that have none."""
+    """Return the asker for a wait. A request without a key shares the places of all that
+    have none.
+    """
     return Asker(who, (("key", key_id or 0), ("address", address)))
 
 
@@ -78,7 +90,9 @@ class Asked(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Answer to a pull; `generation` is the group's now. `retry_after_ms`: no place to wait was free."""
+    """Answer to a pull; `generation` is the group's now. `retry_after_ms`: no place to wait
+    was free.
+    """
 
     generation: int
     queues: list[PulledQueue]
@@ -87,7 +101,8 @@ class Pulled(NamedTuple):
 
 
 def pull_or_wait(*, consumer: ConsumerId, asked: Asked, address: str) -> Pulled:
-    """Messages of the asked queues, waiting up to `wait_ms` for the first. `address` is the client's.
+    """Messages of the asked queues, waiting up to `wait_ms` for the first. `address` is the
+    client's.
 
     Raises Draining, NodeUnavailable.
     """
@@ -127,7 +142,8 @@ def give_back_place(waiter: Asker) -> None:
 def browse_or_wait(
     *, topic: str, place: tuple[int, int], limit: int, wait_ms: int, actor: Actor
 ) -> browse.Browsed:
-    """Messages of a queue from an offset on (`place`), waiting up to `wait_ms` for the first behind its head.
+    """Messages of a queue from an offset on (`place`), waiting up to `wait_ms` for the
+    first behind its head.
 
     Answers at once where no place to wait is free. Raises as `browse.by_offset`.
     """
@@ -135,7 +151,9 @@ def browse_or_wait(
     until = time.monotonic() + wait_ms / 1000
     with _BrowserPlace(actor) as place_to_wait:
         while True:
-            found = browse.by_offset(topic=topic, queue=queue, offset=offset, limit=limit, actor=actor)
+            found = browse.by_offset(
+                topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
+            )
             at_end = not found.messages and found.next is None
             if not at_end or draining.hurries() or time.monotonic() >= until:
                 return found
@@ -149,7 +167,9 @@ def browse_or_wait(
 
 
 class _BrowserPlace:
-    """The place of a reader without a group, taken when it has to wait and given back at the end."""
+    """The place of a reader without a group, taken when it has to wait and given back at
+    the end.
+    """
 
     def __init__(self, actor: Actor) -> None:
         self._key = actor.key_id or actor.name
@@ -174,17 +194,20 @@ class _BrowserPlace:
 
 
 def _generation(group_id: int, otherwise: int) -> int:
-    """The group's generation as this broker knows it; a group it does not know (yet) has not changed."""
+    """The group's generation as this broker knows it; a group it does not know (yet) has
+    not changed.
+    """
     group = snapshot.current().groups.get(group_id)
     # A snapshot may be older than the heartbeat that told the member its generation.
     return otherwise if group is None else max(group.generation, otherwise)
 
 
 class _LongPoll:
-    """A pull between its reads: what is known of its queues, where it goes on, until when it waits.
+    """A pull between its reads: what is known of its queues, where it goes on, until when
+    it waits.
 
-    It ends at the first news, or when the time is over; soon after messages that were left out, too, and at
-    once after `scan_limit` of them, so that a group commits how far it is.
+    It ends at the first news, or when the time is over; soon after messages that were left
+    out, too, and at once after `scan_limit` of them, so that a group commits how far it is.
     """
 
     def __init__(self, consumer: ConsumerId, asked: Asked, address: str) -> None:
@@ -195,7 +218,8 @@ class _LongPoll:
         self._until = float("-inf")  # monotonic
         self._offsets: dict[int, int] = {}  # behind which it waits
         self._has_place = False
-        self._moved = self._passed = 0  # messages that were left out: by the last read, and by all
+        # messages that were left out: by the last read, and by all
+        self._moved = self._passed = 0
 
     def __enter__(self) -> _LongPoll:
         return self
@@ -205,10 +229,14 @@ class _LongPoll:
             give_back_place(self._asker)
 
     def to_read(self) -> list[PullQueue]:
-        """All queues; later those with news, and those that could not be read from their nodes."""
+        """All queues; later those with news, and those that could not be read from their
+        nodes.
+        """
         unread = self._found.keys() - self._offsets.keys()
         unread |= {queue for queue, one in self._found.items() if one.stale}
-        wanted = unread | {queue for queue, at in self._offsets.items() if board.known(queue) > at}
+        wanted = unread | {
+            queue for queue, at in self._offsets.items() if board.known(queue) > at
+        }
         return [ask for ask in self._queues if not self._found or ask.queue in wanted]
 
     def take(self, fresh: Sequence[PulledQueue]) -> Pulled:
@@ -220,7 +248,8 @@ class _LongPoll:
         self._moved = 0 if any(one.rows for one in found) else moved
         self._passed += self._moved
         self._queues = [
-            ask._replace(offset=got.next_offset) if got.state == "ok" else ask for ask, got in pairs
+            ask._replace(offset=got.next_offset) if got.state == "ok" else ask
+            for ask, got in pairs
         ]
         generation = _generation(self._consumer.group_id, self._asked.generation)
         return Pulled(generation, found, generation != self._asked.generation)
@@ -244,7 +273,9 @@ class _LongPoll:
         return self._has_place
 
     def wait(self) -> None:
-        """Returns when there is news or the time is over; a wake-up without news is slept over."""
+        """Returns when there is news or the time is over; a wake-up without news is slept
+        over.
+        """
         group_id, until = self._consumer.group_id, self._waits_until()
         close_old_connections()
         while (left_s := until - time.monotonic()) > 0:
@@ -258,11 +289,16 @@ class _LongPoll:
     def _waits_until(self) -> float:
         """Note behind which offsets it waits, and return until when."""
         queues = self._found.values()
-        # A stopped queue may hold messages already: what ends its wait is the group's next generation.
+        # A stopped queue may hold messages already: what ends its wait is the group's next
+        # generation.
         # In one whose next message is too young others make no difference.
         young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
-        served = [queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None]
-        self._offsets = {queue.queue: queue.next_offset for queue in served if not _is_slow(queue)}
+        served = [
+            queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None
+        ]
+        self._offsets = {
+            queue.queue: queue.next_offset for queue in served if not _is_slow(queue)
+        }
         if self._passed:
             self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
         pauses = [min(young) / 1000] if young else []
@@ -274,7 +310,10 @@ class _LongPoll:
 
     def _has_news(self) -> bool:
         generation = self._asked.generation
-        if draining.hurries() or _generation(self._consumer.group_id, generation) != generation:
+        if (
+            draining.hurries()
+            or _generation(self._consumer.group_id, generation) != generation
+        ):
             return True
         return any(board.known(queue) > offset for queue, offset in self._offsets.items())
 

@@ -1,9 +1,10 @@
 """Metrics that `/metrics` shows, right across worker processes.
 
-With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
-to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
-No label of these may take values that clients choose: routes are patterns, a made-up method is "other".
-Groups and topics, of which there may be many, are in group_metrics.py.
+With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its
+values to files there and whichever answers adds them up; its `child_exit` drops the gauges
+of a dead one. No label of these may take values that clients choose: routes are patterns, a
+made-up method is "other". Groups and topics, of which there may be many, are in
+group_metrics.py.
 """
 
 from __future__ import annotations
@@ -48,15 +49,22 @@ from metadata.topics import producers
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 log = logging.getLogger(__name__)
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})  # others count as "other"
+# others count as "other"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
-REPEATED = Counter("catmq_requests_repeated", "Those that got the answer before again, without a thread.")
-ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
+REPEATED = Counter(
+    "catmq_requests_repeated", "Those that got the answer before again, without a thread."
+)
+ERRORS = Counter(
+    "catmq_errors", "Errors answered, those of single messages included.", ["code"]
+)
 SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
 PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
 PULLS = Counter("catmq_pulls", "Pulls answered.")
-FAILURES = Counter("catmq_failures", "Failed messages stored for a retry, or with the dead.", ["fate"])
+FAILURES = Counter(
+    "catmq_failures", "Failed messages stored for a retry, or with the dead.", ["fate"]
+)
 COMMITTED = Counter("catmq_commits", "Queue positions committed.")
 WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
 SNAPSHOT_AGE = Gauge(
@@ -66,7 +74,8 @@ SNAPSHOT_AGE = Gauge(
 )
 CORRUPT_QUEUES = Gauge(
     "catmq_corrupt_queues",
-    "Queues that contradict themselves, as one worker knows, the most; its log and /readyz name them.",
+    "Queues that contradict themselves, as one worker knows, the most; its log and /readyz "
+    "name them.",
     multiprocess_mode="livemax",
 )
 NODE_SECONDS = Gauge(
@@ -118,7 +127,9 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -
     SENT.inc(stored)
     known = snapshot.current().topic(topic)
     if known is not None:
-        metrics_history.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused)
+        metrics_history.sent(
+            topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused
+        )
         if stored:
             producers.sent(topic_id=known.id, messages=stored, **sender._asdict())
 
@@ -132,9 +143,14 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
             total += len(queue.rows)
             info = known.get(queue.queue)
             if info is not None:
-                weight = sum([len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None])
+                weight = sum(
+                    [len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None]
+                )
                 metrics_history.pulled(
-                    topic_id=info.topic_id, group_id=group_id, messages=len(queue.rows), bytes=weight
+                    topic_id=info.topic_id,
+                    group_id=group_id,
+                    messages=len(queue.rows),
+                    bytes=weight,
                 )
     PULLS.inc()
     PULLED.inc(total)
@@ -148,12 +164,16 @@ def count_committed(group_id: int, committed: Iterable[Committed | Recorded]) ->
         positions += one.state == "ok"
         info = known.get(one.queue) if one.handled else None
         if info is not None:
-            metrics_history.handled(topic_id=info.topic_id, group_id=group_id, messages=one.handled)
+            metrics_history.handled(
+                topic_id=info.topic_id, group_id=group_id, messages=one.handled
+            )
     COMMITTED.inc(positions)
 
 
 def sample() -> None:
-    """Takes the values that are states and not events; a loop of every worker, once a second or so."""
+    """Takes the values that are states and not events; a loop of every worker, once a
+    second or so.
+    """
     WAITERS.set(board.waiters())
     CORRUPT_QUEUES.set(len(corruption.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
@@ -167,9 +187,10 @@ def sample() -> None:
 class WorkerFiles:
     """Collector of the metrics that worker processes write to their files in `directory`.
 
-    Unlike the collector of prometheus_client, it leaves out a file that cannot be read. prometheus_client
-    creates a file empty and writes its header later. A scrape between these two steps would fail, and all
-    scrapes would fail after a worker was killed between them.
+    Unlike the collector of prometheus_client, it leaves out a file that cannot be read.
+    prometheus_client creates a file empty and writes its header later. A scrape between
+    these two steps would fail, and all scrapes would fail after a worker was killed between
+    them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -191,7 +212,9 @@ def _merge_files(files: Sequence[str]) -> Iterable[Metric]:
 
 
 def _is_readable(file: str) -> bool:
-    """Return False if a worker has not written the header of its file, or the file is damaged."""
+    """Return False if a worker has not written the header of its file, or the file is
+    damaged.
+    """
     try:
         _merge_files([file])
     except Exception as error:  # noqa: BLE001

@@ -1,7 +1,9 @@
-"""A request's body: bytes read under a limit, unpacked under a limit, decoded into a typed struct.
+"""A request's body: bytes read under a limit, unpacked under a limit, decoded into a typed
+struct.
 
-The stream is read here and nowhere else (`request.body` would read first and count later). A
-Content-Length over the limit is refused before a byte is read; a chunked body is counted as it comes.
+The stream is read here and nowhere else (`request.body` would read first and count later).
+A Content-Length over the limit is refused before a byte is read; a chunked body is counted
+as it comes.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
 class Body(Generic[T]):
-    """Body that an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack.
+    """Body that an endpoint reads: the struct of its JSON and, if it differs, of its
+    MessagePack.
 
-    `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is not like it is
-    read as `msgpack`, which alone says what is wrong. `most_bytes` is the limit where it is below that of the
-    settings. `check_packed` refuses MessagePack with too many values before they are made; None where
+    `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is
+    not like it is read as `msgpack`, which alone says what is wrong. `most_bytes` is the
+    limit where it is below that of the settings. `check_packed` refuses MessagePack with
+    too many values before they are made; None where
     `most_bytes` is limit enough.
     """
 
@@ -57,10 +61,13 @@ class Body(Generic[T]):
         }
 
     def read(
-        self, request: HttpRequest, most: int | None = None, most_values: int = value_limits.MAX_VALUES
+        self,
+        request: HttpRequest,
+        most: int | None = None,
+        most_values: int = value_limits.MAX_VALUES,
     ) -> T:
-        """The request's body, of at most so many bytes and values. Raises Malformed, TooLarge, or Invalid
-        naming the field."""
+        """The request's body, of at most so many bytes and values. Raises Malformed,
+        TooLarge, or Invalid naming the field."""
         kind = formats.of_request(request)
         data = read_bytes(request, most or self._most_bytes)
         if not data:
@@ -79,7 +86,9 @@ ANY: Body[Any] = Body(Any)
 
 
 def read_query(request: HttpRequest, struct: type[T]) -> T:
-    """The query parameters as `struct`. Raises Invalid naming one that is wrong, double or unknown."""
+    """The query parameters as `struct`. Raises Invalid naming one that is wrong, double or
+    unknown.
+    """
     parameters = request.GET
     for name in parameters:
         if len(parameters.getlist(name)) > 1:
@@ -91,14 +100,18 @@ def read_query(request: HttpRequest, struct: type[T]) -> T:
 
 
 def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
-    """The body, unpacked; `most` bytes of it instead of what the settings allow. Raises TooLarge or
-    Malformed."""
+    """The body, unpacked; `most` bytes of it instead of what the settings allow. Raises
+    TooLarge or Malformed."""
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding not in ("", "identity", "gzip"):
         detail = f"Content-Encoding {encoding[:50]!r} is not understood: use gzip or none."
         raise Invalid(detail, code=Code.UNSUPPORTED_MEDIA_TYPE)
     data = _read_wire(request, most or config.request_max_bytes)
-    return _unpacked(data, most or config.request_max_unpacked_bytes) if encoding == "gzip" else data
+    return (
+        _unpacked(data, most or config.request_max_unpacked_bytes)
+        if encoding == "gzip"
+        else data
+    )
 
 
 class _Stream(Protocol):
@@ -109,9 +122,16 @@ def _read_wire(request: HttpRequest, limit: int) -> bytes:
     stream: _Stream = request.META["wsgi.input"]
     length = request.META.get("CONTENT_LENGTH") or ""
     if length:
-        return _read_counted(stream, int(length), limit) if length.isdigit() else _bad_length(length)
-    # Only a server that ends the stream where the body ends may be read without a length (gunicorn).
-    if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get("wsgi.input_terminated"):
+        return (
+            _read_counted(stream, int(length), limit)
+            if length.isdigit()
+            else _bad_length(length)
+        )
+    # Only a server that ends the stream where the body ends may be read without a length
+    # (gunicorn).
+    if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
+        "wsgi.input_terminated"
+    ):
         return _read_chunked(stream, limit)
     return b""
 
@@ -149,12 +169,15 @@ def _read(stream: _Stream, size: int) -> bytes:
     except TimeoutError as error:
         detail = f"The body did not arrive in time: {error}. Nothing was done."
         raise Unavailable(detail, code=Code.REQUEST_TIMEOUT) from error
-    except Exception as error:  # every HTTP server has its own for broken chunks and lost clients
+    # every HTTP server has its own for broken chunks and lost clients
+    except Exception as error:
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 
 
 def _request_too_large(how: str, limit: int) -> TooLarge:
-    return TooLarge(f"The request {how}; at most {limit} bytes are allowed: send fewer messages at once.")
+    return TooLarge(
+        f"The request {how}; at most {limit} bytes are allowed: send fewer messages at once."
+    )
 
 
 def _unpacked(data: bytes, limit: int) -> bytes:
@@ -163,13 +186,17 @@ def _unpacked(data: bytes, limit: int) -> bytes:
     size = 0
     while data:
         if len(pieces) == MAX_GZIP_MEMBERS:
-            raise Malformed(f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one.")
+            raise Malformed(
+                f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one."
+            )
         member = zlib.decompressobj(GZIP_WBITS)
         piece, data = _member(member, data, limit - size + 1)
         pieces.append(piece)
         size += len(piece)
         if size > limit:
-            raise TooLarge(f"The request unpacks to more than the {limit} bytes that are allowed.")
+            raise TooLarge(
+                f"The request unpacks to more than the {limit} bytes that are allowed."
+            )
     return b"".join(pieces)
 
 
@@ -196,7 +223,8 @@ def _decoded(decode: Callable[[bytes], T], data: bytes, kind: formats.Format) ->
 def invalid(error: msgspec.ValidationError) -> Invalid:
     """msgspec's words as an Invalid that names the field as the caller wrote it.
 
-    >>> invalid(msgspec.ValidationError("Object contains unknown field `x` - at `$.messages[2]`")).errors
+    >>> error = msgspec.ValidationError("Object contains unknown field `x` - at `$.messages[2]`")
+    >>> invalid(error).errors
     (FieldError(field='messages[2].x', message='is not a field of this request'),)
     """
     text = str(error)

@@ -1,4 +1,6 @@
-"""Answers as bytes: encoded in the format that was asked for, gzipped if the client takes it."""
+"""Answers as bytes: encoded in the format that was asked for, gzipped if the client takes
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ GZIP_FROM_BYTES = 1024  # below it, packing costs more than it saves
 GZIP_LEVEL = 1  # a fifth of the time of level 6 for answers a tenth larger
 
 
-def render(request: HttpRequest, value: Any, kind: Format, status: int = 200) -> HttpResponse:
+def render(
+    request: HttpRequest, value: Any, kind: Format, status: int = 200
+) -> HttpResponse:
     """The answer `value` (structs, dataclasses, dicts, lists) in `kind`."""
     data = kind.encode(value)
     packed = len(data) >= GZIP_FROM_BYTES and takes_gzip(request)
-    response = HttpResponse(gzip.compress(data, GZIP_LEVEL) if packed else data, kind.media_type, status)
+    response = HttpResponse(
+        gzip.compress(data, GZIP_LEVEL) if packed else data, kind.media_type, status
+    )
     if packed:
         response["Content-Encoding"] = "gzip"
         response["Vary"] = "Accept-Encoding"

@@ -1,7 +1,9 @@
-"""Conditions under which the same request gets the same answer, as a view tells them to the server.
+"""Conditions under which the same request gets the same answer, as a view tells them to the
+server.
 
-The server holds such requests back without a thread: see docs/decisions/0030-repeated-requests.md. It reads
-this before the application is loaded, so nothing of ours is imported here.
+The server holds such requests back without a thread: see
+docs/decisions/0030-repeated-requests.md. It reads this before the application is loaded, so
+nothing of ours is imported here.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ if TYPE_CHECKING:
     from messagestore.heads.heads import Flag
 
 REPEAT = "catmq.repeat"  # in the environ, by the view: a Repeat
-CAME_AT = "catmq.came_at"  # in the environ, by the server: time.monotonic() since when the request has waited
+# in the environ, by the server: time.monotonic() since when the request has waited
+CAME_AT = "catmq.came_at"
 
 
 class Repeat(Protocol):
-    """The conditions under which an answer is given again. The server's loop asks, so nothing may wait."""
+    """The conditions under which an answer is given again. The server's loop asks, so
+    nothing may wait.
+    """
 
     wait_s: float  # before the same answer; 0: at once
 

@@ -1,8 +1,9 @@
 """Limits of the number of values in a request's body, checked before the values exist.
 
-A value of a byte or two becomes an object of a hundred bytes and more, and msgspec compares the length of a
-list with its limit only when the list is made. So 72 KB of gzip could take gigabytes of a worker. Bodies of
-at most SMALL_BYTES are not counted: whatever they contain fits into a few megabytes.
+A value of a byte or two becomes an object of a hundred bytes and more, and msgspec compares
+the length of a list with its limit only when the list is made. So 72 KB of gzip could take
+gigabytes of a worker. Bodies of at most SMALL_BYTES are not counted: whatever they contain
+fits into a few megabytes.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from metadata.config import config
 from metadata.errors import TooLarge
 
 SMALL_BYTES = 64 << 10
-FEW_COMMAS = 200_000  # so many values take 25 MB, and bodies of a megabyte seldom have more commas
+# so many values take 25 MB, and bodies of a megabyte seldom have more commas
+FEW_COMMAS = 200_000
 FIELDS_OF_A_MESSAGE = 12
 # What the largest send has, and more than any other request.
 MAX_VALUES = max(50_000, config.max_messages * (config.max_headers + FIELDS_OF_A_MESSAGE))
 
 
 def check_json(data: bytes, most: int = MAX_VALUES) -> None:
-    """Raise TooLarge if a JSON text has more than `most` values, and at least FEW_COMMAS commas."""
+    """Raise TooLarge if a JSON text has more than `most` values, and at least FEW_COMMAS
+    commas.
+    """
     # Each value after the first of its list or object comes after a comma.
     if len(data) <= SMALL_BYTES or data.count(b",") < max(most, FEW_COMMAS):
         return
-    # Commas in strings do not count. Without escaped quotes every second part between quotes is outside of
-    # strings. Pairs of backslashes go first: what is left of a run of them escapes the quote after it.
+    # Commas in strings do not count. Without escaped quotes every second part between
+    # quotes is outside of
+    # strings. Pairs of backslashes go first: what is left of a run of them escapes the
+    # quote after it.
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     # A value has at most two strings: its key and itself.
     if plain.count(b'"') > 4 * most or b"".join(plain.split(b'"')[::2]).count(b",") >= most:
@@ -55,7 +61,9 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
 
 
 def _sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
-    """Return how many bytes of a MessagePack value follow its first byte, and how many values it contains."""
+    """Return how many bytes of a MessagePack value follow its first byte, and how many
+    values it contains.
+    """
     if kind <= 0x7F or kind >= 0xE0:
         return 0, 0
     if kind <= 0x8F:
@@ -67,7 +75,8 @@ def _sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
     return _long_sizes(kind, data, at)
 
 
-# First byte → (bytes of the length, bytes beside those it counts, values for each that it counts): of bytes,
+# First byte → (bytes of the length, bytes beside those it counts, values for each that it
+# counts): of bytes,
 # extensions, texts, arrays and maps.
 _LONG = {
     0xC4: (1, 0, 0), 0xC5: (2, 0, 0), 0xC6: (4, 0, 0),
@@ -105,31 +114,43 @@ OTHER_BYTES = 1 << 20  # of a send beside its bodies, if its values need not be 
 
 
 def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
-    """Raise TooLarge if a send in MessagePack has too many messages, or more than `most` values.
+    """Raise TooLarge if a send in MessagePack has too many messages, or more than `most`
+    values.
 
-    Sends are what brokers have most of. So values are counted only where there is more beside the bodies
-    than most sends have.
+    Sends are what brokers have most of. So values are counted only where there is more
+    beside the bodies than most sends have.
     """
     if len(data) <= SMALL_BYTES:
         return
-    with suppress(msgspec.MsgspecError, RecursionError):  # the decoder will say so at the same place
+    # the decoder will say so at the same place
+    with suppress(msgspec.MsgspecError, RecursionError):
         messages = _SEND.decode(data).messages
         count = _array_length(bytes(memoryview(messages)[:5]))
         if count > config.max_messages:
-            raise TooLarge(f"messages: {count} in one request; at most {config.max_messages} are allowed.")
-        # A field that is there twice is made twice and seen once here: the first is among the other bytes.
+            raise TooLarge(
+                f"messages: {count} in one request; at most {config.max_messages} are allowed."
+            )
+        # A field that is there twice is made twice and seen once here: the first is among
+        # the other bytes.
         beside = len(data) - len(memoryview(messages)) > SMALL_BYTES
-        if beside or (len(data) > OTHER_BYTES and len(data) - _bytes_of_bodies(messages) > OTHER_BYTES):
+        if beside or (
+            len(data) > OTHER_BYTES and len(data) - _bytes_of_bodies(messages) > OTHER_BYTES
+        ):
             check_packed(data, most)
 
 
 def _bytes_of_bodies(messages: Raw) -> int:
     decoded = _MESSAGES.decode(messages)
-    return sum(len(memoryview(message.body)) + len(memoryview(message.body_bytes)) for message in decoded)
+    return sum(
+        len(memoryview(message.body)) + len(memoryview(message.body_bytes))
+        for message in decoded
+    )
 
 
 def _array_length(head: bytes) -> int:
-    """Return the length of the MessagePack array that begins so; 0 for a short one and anything else."""
+    """Return the length of the MessagePack array that begins so; 0 for a short one and
+    anything else.
+    """
     if head[:1] in (b"\xdc", b"\xdd"):
         return int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5])
     return 0

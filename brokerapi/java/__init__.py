@@ -1,7 +1,7 @@
 """The HTTP calls of PMQ's and CatMQ's Java clients, over the verbs that all clients use.
 
-Their paths, fields and timings are given; docs/reference/java-clients.md lists them. What such a client calls
-a consumer is a member of each of its groups, its poll is a heartbeat, its offset version is our epoch, its
-message id is our offset + 1. It names no consumer when it reads or commits, so the ids of queues that it gets
-hold the member, too (handles.py).
+Their paths, fields and timings are given; docs/reference/java-clients.md lists them. What
+such a client calls a consumer is a member of each of its groups, its poll is a heartbeat,
+its offset version is our epoch, its message id is our offset + 1. It names no consumer when
+it reads or commits, so the ids of queues that it gets hold the member, too (handles.py).
 """

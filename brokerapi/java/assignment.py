@@ -1,8 +1,11 @@
-"""Groups as Java clients are told them: the queues to own, how to read them, and versions of both.
+"""Groups as Java clients are told them: the queues to own, how to read them, and versions
+of both.
 
-Versions only say that something is new. What is compared is what the client was told last, which its
-membership keeps. `rbVersion` rises when the client has to stop and start: other queues, or other threads (a
-client on a newer Java fails at more threads for a queue that runs). Anything else raises `metaVersion`.
+Versions only say that something is new. What is compared is what the client was told last,
+which its membership keeps. `rbVersion` rises when the client has to stop and start: other
+queues, or other threads (a client on a newer Java fails at more threads for a queue that
+runs). Anything else raises
+`metaVersion`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ Settings = dict[str, Any]
 
 
 class Seen(NamedTuple):
-    """A member as it is, the generation of its group, and what its client is told; None: nothing is new."""
+    """A member as it is, the generation of its group, and what its client is told; None:
+    nothing is new.
+    """
 
     member: JavaMember
     generation: int
@@ -41,13 +46,14 @@ class Seen(NamedTuple):
 def look(member: JavaMember, asked: int) -> Seen:
     """Return what there is for a client that has version `asked`.
 
-    It counts as a heartbeat. A client that has the newest version has stopped what it was told to give up.
-    Raises Gone, MetadataUnavailable.
+    It counts as a heartbeat. A client that has the newest version has stopped what it was
+    told to give up. Raises Gone, MetadataUnavailable.
     """
     knows = asked == member.version
     answer, settings = _heard(member, member.told.generation if knows else 0)
     if knows and answer.revoked and _content(settings) == member.told.content:
-        # It has stopped them: they go to another one than they were to go to when it was told.
+        # It has stopped them: they go to another one than they were to go to when it was
+        # told.
         answer, settings = _heard(member, answer.generation)
     if knows and _content(settings) == member.told.content:
         return Seen(member, answer.generation)
@@ -57,7 +63,8 @@ def look(member: JavaMember, asked: int) -> Seen:
 
 
 def check(member: JavaMember) -> Seen:
-    """Return what there is for a client that compares it with what it has; that it asked is not recorded.
+    """Return what there is for a client that compares it with what it has; that it asked is
+    not recorded.
 
     Raises Gone, MetadataUnavailable.
     """
@@ -72,12 +79,16 @@ def ended(group: str, version: int) -> Settings:
 
 
 def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
-    """Record a heartbeat of a client that has applied a generation; the answer, and the queues to own."""
+    """Record a heartbeat of a client that has applied a generation; the answer, and the
+    queues to own.
+    """
     answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
     return answer, _all_settings(member, answer)
 
 
-def _tell(member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]) -> Seen:
+def _tell(
+    member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]
+) -> Seen:
     """Return what a client is told, under a new version if it was not told that before."""
     is_same = _content(settings) == member.told.content
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
@@ -109,7 +120,9 @@ def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> To
 
 def _content(queues: Sequence[Settings]) -> str:
     """A digest of everything about queues, but for their offsets: these move all the time."""
-    return _digest([{name: value for name, value in one.items() if name != "offset"} for one in queues])
+    return _digest(
+        [{name: value for name, value in one.items() if name != "offset"} for one in queues]
+    )
 
 
 def _digest(value: object) -> str:
@@ -117,12 +130,16 @@ def _digest(value: object) -> str:
 
 
 def _acquired(
-    member: JavaMember, assigned: Sequence[OwnedQueue], settings: Sequence[Settings], *, acquired_before: bool
+    member: JavaMember,
+    assigned: Sequence[OwnedQueue],
+    settings: Sequence[Settings],
+    *,
+    acquired_before: bool,
 ) -> list[Settings]:
     """The queues that the client owns on their nodes now, with their offsets.
 
-    Those it has acquired before are among them while their node is away, at offset 0: a pull begins at the
-    committed one.
+    Those it has acquired before are among them while their node is away, at offset 0: a
+    pull begins at the committed one.
     """
     claims = [Claim(one.queue, one.epoch) for one in assigned]
     states = positions.acquire(consumer=member.consumer, queues=claims) if claims else []
@@ -142,7 +159,9 @@ def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
     known = snapshot.current()
     topic = known.topic(one.topic)
     origin = known.topic(one.origin_topic or one.topic)
-    delivery = known.delivery(member.consumer.group_id, origin.id if origin is not None else 0)
+    delivery = known.delivery(
+        member.consumer.group_id, origin.id if origin is not None else 0
+    )
     queue_id = handles.handle(member.consumer.member_id, one.queue)
     return {
         "queueOffsetId": queue_id,
@@ -156,9 +175,12 @@ def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
         "topicId": topic.id if topic is not None else 0,
         "delayProcessTime": 0,
         "threadSize": 1 if delivery.ordered else delivery.threads or THREADS,
-        "pullBatchSize": min(delivery.max_poll_records or PULL_MESSAGES, MOST_PULL_MESSAGES),
+        "pullBatchSize": min(
+            delivery.max_poll_records or PULL_MESSAGES, MOST_PULL_MESSAGES
+        ),
         "consumerBatchSize": 1 if delivery.ordered else delivery.handler_batch or 1,
-        # They count deliveries. Where nothing can be kept for a retry, they are not to report failures.
+        # They count deliveries. Where nothing can be kept for a retry, they are not to
+        # report failures.
         "retryCount": 0 if member.broadcasts else delivery.retries + 1,
         "stopFlag": int(one.stopped),
         "traceFlag": 0,

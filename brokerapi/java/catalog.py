@@ -1,4 +1,6 @@
-"""Lists that Java clients ask for: brokers, topics of groups, queues of topics, unread messages."""
+"""Lists that Java clients ask for: brokers, topics of groups, queues of topics, unread
+messages.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,20 @@ class BareRequest(JavaRequest):
 
 
 class GetMetaGroup(JavaEndpoint):
-    """POST meta/getMetaGroup: no list of brokers, so the client keeps the URLs that it is configured with."""
+    """POST meta/getMetaGroup: no list of brokers, so the client keeps the URLs that it is
+    configured with.
+    """
 
     body = Body(BareRequest)
 
     def answer_to(self, call: Call, asked: BareRequest) -> dict[str, Any]:
-        return {"brokerIpG1": [], "brokerIpG2": [], "brokerMetaMode": 0, "groupFlag": 0, "metricUrl": ""}
+        return {
+            "brokerIpG1": [],
+            "brokerIpG2": [],
+            "brokerMetaMode": 0,
+            "groupFlag": 0,
+            "metricUrl": "",
+        }
 
 
 class GroupRequest(JavaRequest):
@@ -54,7 +64,8 @@ class GetGroupTopic(JavaEndpoint):
         names = dict.fromkeys(asked.consumerGroupNames or ())
         return {
             "groupTopics": [
-                {"consumerGroupName": name, "topics": _topics(name, call.actor)} for name in names
+                {"consumerGroupName": name, "topics": _topics(name, call.actor)}
+                for name in names
             ]
         }
 
@@ -67,7 +78,9 @@ def _topics(group: str, actor: Actor) -> list[str]:
     access.require_seen(actor, group)
     known = snapshot.find_group(group)
     current = snapshot.current()
-    topics = (current.topics.get(one.topic_id) for one in current.subscriptions_of(known.id))
+    topics = (
+        current.topics.get(one.topic_id) for one in current.subscriptions_of(known.id)
+    )
     return sorted(one.name for one in topics if one is not None and one.failure_of is None)
 
 
@@ -76,7 +89,9 @@ class QueuesRequest(JavaRequest):
 
 
 class GetTopicQueueIds(JavaEndpoint):
-    """POST meta/getTopicQueueIds: the queues of topics that take messages; each topic has its list."""
+    """POST meta/getTopicQueueIds: the queues of topics that take messages; each topic has
+    its list.
+    """
 
     body = Body(QueuesRequest)
 
@@ -86,16 +101,22 @@ class GetTopicQueueIds(JavaEndpoint):
 
 
 def _writable(name: str, actor: Actor) -> list[int]:
-    """Ids of the queues of a topic that take messages. Raises Forbidden without any right on it, NotFound."""
+    """Ids of the queues of a topic that take messages. Raises Forbidden without any right
+    on it, NotFound.
+    """
     if not access.sees(actor, name):
         access.require(actor, "produce", name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues
-    return [one for one in topic.queues if one in queues and queues[one].state == "read_write"]
+    return [
+        one for one in topic.queues if one in queues and queues[one].state == "read_write"
+    ]
 
 
 class GetMessageCount(JavaEndpoint):
-    """POST consumer/getMessageCount: the unread messages of a group, in some topics or in all."""
+    """POST consumer/getMessageCount: the unread messages of a group, in some topics or in
+    all.
+    """
 
     body = Body(GroupRequest)
 

@@ -1,8 +1,10 @@
-"""The base of the calls of Java clients: who is let in, how they write requests, how they read answers.
+"""The base of the calls of Java clients: who is let in, how they write requests, how they
+read answers.
 
-Such a client takes any status but 2xx, and an empty answer, for a broker that is away: it pauses for half a
-second and asks the next one, a few times. `suc: false` is final. So what cannot be done now is answered with
-503, and what is wrong with 200, `suc: false` and a message.
+Such a client takes any status but 2xx, and an empty answer, for a broker that is away: it
+pauses for half a second and asks the next one, a few times. `suc: false` is final. So what
+cannot be done now is answered with 503, and what is wrong with 200, `suc: false` and a
+message.
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ from metadata.brokers import java_callers
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import access
-from metadata.errors import Forbidden, Invalid, Malformed, NotFound, RateLimited, Unavailable
+from metadata.errors import (
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotFound,
+    RateLimited,
+    Unavailable,
+)
 from metadata.rules import rates
 from metadata.rules.membership import addresses
 from metadata.rules.rates import Bucket
@@ -40,14 +49,16 @@ from metadata.users import api_keys
 
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
 MOST_BYTES = 1 << 20  # of a request
-MOST_BYTES_OF_MESSAGES = 16 << 20  # of one with messages: these clients send as many as they are given
+# of one with messages: these clients send as many as they are given
+MOST_BYTES_OF_MESSAGES = 16 << 20
 MOST_GROUPS = 200  # that one request names
 MOST_NAMES = 1_000  # of topics in one request
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
 MOST_KNOWN = 10_000  # addresses
-SETTLED_S = 120.0  # a client for which nothing changed is looked up, and answered in full, so often
+# a client for which nothing changed is looked up, and answered in full, so often
+SETTLED_S = 120.0
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
 _networks = addresses.networks(config.java_networks)
@@ -85,23 +96,31 @@ def java_actor(address: str) -> Actor:
     """Return who a Java client at an address is to us. Raises Forbidden."""
     if not addresses.is_within(address, _networks):
         raise Forbidden(
-            f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker lacks it."
+            f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker "
+            "lacks it."
         )
     if not config.java_key:
         return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)
-    key = next((one for one in snapshot.current().keys.values() if one.name == config.java_key), None)
+    key = next(
+        (one for one in snapshot.current().keys.values() if one.name == config.java_key),
+        None,
+    )
     if key is None:
         raise Forbidden(
             f"CATMQ_JAVA_KEY names the API key {config.java_key}, which does not exist: create it."
         )
-    return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
+    return Actor(
+        kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
+    )
 
 
 def check_right(call: Call, group_id: int) -> None:
-    """Raise Forbidden unless Java clients of the caller's address may consume in a group now.
+    """Raise Forbidden unless Java clients of the caller's address may consume in a group
+    now.
 
-    A membership outlasts the right by which it was made, and so does a call that waits. So the key is looked
-    up again. A group that this process does not know was deleted, or made a moment ago.
+    A membership outlasts the right by which it was made, and so does a call that waits. So
+    the key is looked up again. A group that this process does not know was deleted, or made
+    a moment ago.
     """
     group = snapshot.current().groups.get(group_id)
     if group is not None:
@@ -110,7 +129,9 @@ def check_right(call: Call, group_id: int) -> None:
 
 
 def check_rate(address: str) -> None:
-    """Raise RateLimited for an address that makes more requests than a worker's part of what it may."""
+    """Raise RateLimited for an address that makes more requests than a worker's part of
+    what it may.
+    """
     rate = config.java_requests_per_s / config.workers
     if not rate:
         return
@@ -133,7 +154,8 @@ def check_rate(address: str) -> None:
 def client_of(name: str, version: str) -> str:
     """Return which client this is, and its version; CatMQ's names end in a blank.
 
-    >>> client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), client_of("10.0.0.5|1|280 ", "${project.version}")
+    >>> (client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"),
+    ...  client_of("10.0.0.5|1|280 ", "${project.version}"))
     ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
     """
     if name.endswith(" ") or version == CATMQ_VERSION:
@@ -142,24 +164,32 @@ def client_of(name: str, version: str) -> str:
 
 
 def with_token(actor: Actor, token: str | None) -> Actor:
-    """Return the actor whose API key a request has as its token; the same actor for any other token."""
+    """Return the actor whose API key a request has as its token; the same actor for any
+    other token.
+    """
     key = snapshot.find_key(api_keys.digest(token)) if token else None
     if key is None:
         return actor
-    return Actor(kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id)
+    return Actor(
+        kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id
+    )
 
 
 class Unchanged:
     """The answer of a Java client that has news neither of its groups nor of its queues.
 
-    `generations` are those of the groups that it was told, `offsets` the ends of the queues that it awaits.
+    `generations` are those of the groups that it was told, `offsets` the ends of the queues
+    that it awaits.
     """
 
     address = sdk = route = ""  # of the request
     lasts_s = SETTLED_S  # how long it is believed
 
     def __init__(
-        self, wait_s: float, generations: Mapping[int, int], offsets: Mapping[int, int] = holds.EMPTY
+        self,
+        wait_s: float,
+        generations: Mapping[int, int],
+        offsets: Mapping[int, int] = holds.EMPTY,
     ) -> None:
         self.wait_s, self._generations, self._offsets = wait_s, generations, offsets
         self._metadata = snapshot.current().version
@@ -183,7 +213,9 @@ class Unchanged:
 
     def watch(self, flag: Flag) -> Callable[[], object]:
         """Have a flag raised at any news, and return what ends that."""
-        waiters = [board.watch(group, self._offsets, flag=flag) for group in self._generations]
+        waiters = [
+            board.watch(group, self._offsets, flag=flag) for group in self._generations
+        ]
         for one in waiters:
             board.add(one)
 
@@ -197,7 +229,9 @@ class Unchanged:
         """Return True if there is no news."""
         if draining.hurries() or holds.has_changed(self._generations):
             return False
-        return not any(board.known(queue) > offset for queue, offset in self._offsets.items())
+        return not any(
+            board.known(queue) > offset for queue, offset in self._offsets.items()
+        )
 
     def answered(self) -> None:
         """Count the request."""
@@ -209,7 +243,8 @@ class JavaEndpoint(Endpoint):
     """Base of all; `answer_to` takes (call, request) and returns the fields of the answer."""
 
     public = True  # no key: who is let in is a matter of networks
-    limited = True  # False: never refused for its rate, because the client would not ask again
+    # False: never refused for its rate, because the client would not ask again
+    limited = True
     body: Body
 
     @extend_schema(exclude=True)
@@ -251,7 +286,9 @@ def said(call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK) -> Htt
 
 
 def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
-    """Return the answer to a failed call: 503 for what may be tried again, 200 for what is wrong."""
+    """Return the answer to a failed call: 503 for what may be tried again, 200 for what is
+    wrong.
+    """
     problem = errors.respond(error)  # logs what is a bug
     known = errors.as_catmq(error)
     is_wrong = isinstance(known, Invalid) and not isinstance(known, Unavailable)
@@ -262,13 +299,17 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
 
 
 class Elsewhere(Endpoint):
-    """Any other URL of these clients: one that is written differently, or a call that we do not have."""
+    """Any other URL of these clients: one that is written differently, or a call that we do
+    not have.
+    """
 
     public = True
 
     @extend_schema(exclude=True)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer as the call does whose URL is meant: doubled slashes and one at the end do not count."""
+        """Answer as the call does whose URL is meant: doubled slashes and one at the end do
+        not count.
+        """
         path = SLASHES.sub("/", request.path_info).rstrip("/")
         try:
             match = resolve(path)
@@ -284,7 +325,10 @@ class Elsewhere(Endpoint):
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
         """Refuse the call; GET the same."""
-        detail = f"There is no call {call.request.path_info} here: docs/reference/java-clients.md lists them."
+        detail = (
+            f"There is no call {call.request.path_info} here: "
+            "docs/reference/java-clients.md lists them."
+        )
         return refusal(call, NotFound(detail))
 
     get = post

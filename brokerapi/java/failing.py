@@ -1,8 +1,10 @@
-"""POST consumer/publishAndUpdateResultFailMsg: messages whose handler failed, and some that succeeded.
+"""POST consumer/publishAndUpdateResultFailMsg: messages whose handler failed, and some that
+succeeded.
 
-The client writes out a message that failed, for the topic `<group>_<topic>_fail`. The broker has it, and
-takes only its id: it stores the copy with the next attempt, or with the dead. A message that succeeded at
-last (`ids`) needs nothing: its queue is committed like any other.
+The client writes out a message that failed, for the topic `<group>_<topic>_fail`. The
+broker has it, and takes only its id: it stores the copy with the next attempt, or with the
+dead. A message that succeeded at last (`ids`) needs nothing: its queue is committed like
+any other.
 """
 
 from __future__ import annotations
@@ -56,23 +58,37 @@ class Failures(JavaEndpoint):
 
     def answer_to(self, call: Call, asked: FailRequest) -> dict[str, Any]:
         given = (asked.failMsg.msgs if asked.failMsg is not None else None) or []
-        ids = sorted({one.id for one in given if one is not None and one.id is not None and one.id > 0})
+        ids = sorted(
+            {
+                one.id
+                for one in given
+                if one is not None and one.id is not None and one.id > 0
+            }
+        )
         if ids:
             _report(call, asked.queueId or 0, ids)
         return {}
 
 
 def _report(call: Call, queue_id: int, ids: list[int]) -> None:
-    """Store copies of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic), NodeUnavailable."""
+    """Store copies of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic),
+    NodeUnavailable.
+    """
     member_id, queue = handles.parts(queue_id)
     consumer = handles.consumer_of(member_id)
     if consumer is None:
-        raise Invalid.field("queueId", "is of a client that has expired or left: register again")
+        raise Invalid.field(
+            "queueId", "is of a client that has expired or left: register again"
+        )
     check_right(call, consumer.group_id)
     end = time.monotonic() + TRY_S
     while ids := _unstored(consumer, queue, ids):
-        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", call.actor, PAUSE_S):
-            raise NodeUnavailable(f"{len(ids)} failed messages could not be stored for a retry.")
+        if time.monotonic() > end or not holds.pause(
+            f"failure {queue_id}", call.actor, PAUSE_S
+        ):
+            raise NodeUnavailable(
+                f"{len(ids)} failed messages could not be stored for a retry."
+            )
 
 
 def _unstored(consumer: ConsumerId, queue: int, ids: list[int]) -> list[int]:

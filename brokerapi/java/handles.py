@@ -1,7 +1,9 @@
-"""Ids of queues as Java clients get them: the member that may read the queue, and the queue.
+"""Ids of queues as Java clients get them: the member that may read the queue, and the
+queue.
 
-These clients name no consumer when they pull, commit or report a failure. They only repeat the id of a queue
-that they were told. Since it holds the member, what a former owner asks for is told from what the owner does.
+These clients name no consumer when they pull, commit or report a failure. They only repeat
+the id of a queue that they were told. Since it holds the member, what a former owner asks
+for is told from what the owner does.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def note(consumer: ConsumerId) -> None:
 def consumer_of(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if it has ended.
 
-    It is remembered: one that has ended meanwhile owns nothing on the nodes. Raises MetadataUnavailable.
+    It is remembered: one that has ended meanwhile owns nothing on the nodes. Raises
+    MetadataUnavailable.
     """
     if member_id not in _known and member_id > 0:
         found = java_members.consumer_of(member_id)
@@ -56,9 +59,13 @@ def consumer_of(member_id: int) -> ConsumerId | None:
 
 
 def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
-    """Return the consumer ids of memberships that have not ended, by member. Raises MetadataUnavailable."""
+    """Return the consumer ids of memberships that have not ended, by member. Raises
+    MetadataUnavailable.
+    """
     ids = {member for member in member_ids if member > 0}
-    for consumer in java_members.consumers_of([member for member in ids if member not in _known]):
+    for consumer in java_members.consumers_of(
+        [member for member in ids if member not in _known]
+    ):
         note(consumer)
     return {member: _known[member] for member in ids if member in _known}
 

@@ -1,4 +1,5 @@
-"""Waits for Java clients, which ask again at once. A thread that waits takes a place of a waiting pull.
+"""Waits for Java clients, which ask again at once. A thread that waits takes a place of a
+waiting pull.
 
 So, whatever such clients or strangers ask for, sends and commits find a thread.
 """
@@ -24,10 +25,12 @@ SHORT_S = 1.0
 LOOK_S = 3.5  # between two looks whether a wait is over, as when a client is gone
 EMPTY: Mapping[int, int] = {}
 
-# Where pulls have all places, some of the other threads wait for a moment, half of them for one address.
+# Where pulls have all places, some of the other threads wait for a moment, half of them for
+# one address.
 _SHORT = max(2, (config.threads - config.max_waiters) // 4)
 _short = Places(most=_SHORT, most_of_one=2, most_shared=_SHORT // 2)
-# Strangers have a few of their own, two for an address: they take none from those who are let in.
+# Strangers have a few of their own, two for an address: they take none from those who are
+# let in.
 _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
@@ -58,7 +61,9 @@ def pause(who: str, actor: Actor, seconds: float) -> bool:
 
 
 def pause_stranger(address: str) -> None:
-    """Hold back the answer to a client that is not let in, and would ask again at once; bounded."""
+    """Hold back the answer to a client that is not let in, and would ask again at once;
+    bounded.
+    """
     if draining.hurries() or not _strangers.take(address):
         return
     try:
@@ -70,15 +75,21 @@ def pause_stranger(address: str) -> None:
 
 
 def generations(groups: Iterable[int]) -> dict[int, int]:
-    """Return the generations of groups as this process knows them, 0 for one that it does not know."""
+    """Return the generations of groups as this process knows them, 0 for one that it does
+    not know.
+    """
     known = snapshot.current().groups
     return {group: known[group].generation if group in known else 0 for group in groups}
 
 
 def has_changed(seen: Mapping[int, int]) -> bool:
-    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
+    """Return True if a group has another generation than was seen; the snapshot may be
+    older than that.
+    """
     known = snapshot.current().groups
-    return any(group not in known or known[group].generation > at for group, at in seen.items())
+    return any(
+        group not in known or known[group].generation > at for group, at in seen.items()
+    )
 
 
 def wait(
@@ -88,8 +99,9 @@ def wait(
     *,
     is_over: Callable[[], bool] | None = None,
 ) -> None:
-    """Return when a group has another generation than was `seen`, a queue messages behind the offset given
-    for it, the client is gone, the broker stops, or the time is over. The caller has a place."""
+    """Return when a group has another generation than was `seen`, a queue messages behind
+    the offset given for it, the client is gone, the broker stops, or the time is over. The
+    caller has a place."""
     look_s = LOOK_S if is_over is not None else float("inf")
     close_old_connections()
     while (left_s := until - time.monotonic()) > 0:

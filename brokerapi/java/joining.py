@@ -47,7 +47,9 @@ class RegisterRequest(JavaRequest):
 
 
 class Register(JavaEndpoint):
-    """POST consumer/register: a number for the client, by which it calls itself from now on."""
+    """POST consumer/register: a number for the client, by which it calls itself from now
+    on.
+    """
 
     body = Body(RegisterRequest)
 
@@ -64,16 +66,19 @@ class JoinRequest(JavaRequest):
     consumerName: str | None = None
     consumerGroupNames: (
         Annotated[
-            dict[str, Annotated[list[str], Meta(max_length=MOST_NAMES)] | None], Meta(max_length=MOST_GROUPS)
+            dict[str, Annotated[list[str], Meta(max_length=MOST_NAMES)] | None],
+            Meta(max_length=MOST_GROUPS),
         ]
         | None
     ) = None
 
 
 class RegisterConsumerGroup(JavaEndpoint):
-    """POST consumer/registerConsumerGroup: the client becomes a member of its groups, which must exist.
+    """POST consumer/registerConsumerGroup: the client becomes a member of its groups, which
+    must exist.
 
-    One that was deleted keeps it from none of the others: a client that runs joins anew after each outage.
+    One that was deleted keeps it from none of the others: a client that runs joins anew
+    after each outage.
     """
 
     body = Body(JoinRequest)
@@ -99,7 +104,9 @@ def _existing(named: Collection[str]) -> list[str]:
 
 
 def _check_group(group: str, topics: list[str]) -> None:
-    """Raise NotFound or Conflict for a group that the client cannot join; log topics that differ."""
+    """Raise NotFound or Conflict for a group that the client cannot join; log topics that
+    differ.
+    """
     known = snapshot.find_group(group)
     if known.is_share:
         raise Conflict(
@@ -110,7 +117,12 @@ def _check_group(group: str, topics: list[str]) -> None:
     read = {current.topics[one.topic_id] for one in current.subscriptions_of(known.id)}
     names = {topic.name for topic in read if topic.failure_of is None}
     if names != set(topics):
-        log.warning("group %s reads %s, a Java client handles %s", group, sorted(names), sorted(topics))
+        log.warning(
+            "group %s reads %s, a Java client handles %s",
+            group,
+            sorted(names),
+            sorted(topics),
+        )
 
 
 def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
@@ -131,7 +143,8 @@ def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
 
 
 def member_name(name: str) -> str:
-    """Return the name of a member for the one that a client gives itself: address|process|number|port.
+    """Return the name of a member for the one that a client gives itself:
+    address|process|number|port.
 
     >>> member_name("10.0.0.5|4242|137|8087"), member_name("10.0.0.5|4242|137null ")
     ('java-10.0.0.5-4242-137-8087', 'java-10.0.0.5-4242-137null')
@@ -140,7 +153,8 @@ def member_name(name: str) -> str:
 
 
 def instance_name(name: str) -> str:
-    """Return the instance of a broadcasting group: address and port, which a restart keeps, if it has a port.
+    """Return the instance of a broadcasting group: address and port, which a restart keeps,
+    if it has a port.
 
     >>> instance_name("10.0.0.5|4242|137|8087"), instance_name("10.0.0.5|4242|137|null")
     ('java-10.0.0.5-8087', 'java-10.0.0.5-4242-137-null')
@@ -156,9 +170,11 @@ class BeatRequest(JavaRequest):
 
 
 class Heartbeat(JavaEndpoint):
-    """POST consumer/heartbeat: `deleted` 1 makes the client register anew, with all its groups.
+    """POST consumer/heartbeat: `deleted` 1 makes the client register anew, with all its
+    groups.
 
-    A client that sends heartbeats but polls no more gets none of them recorded: its queues go to others.
+    A client that sends heartbeats but polls no more gets none of them recorded: its queues
+    go to others.
     """
 
     body = Body(BeatRequest)
@@ -202,7 +218,9 @@ _beating: dict[int, _Beating] = {}
 
 
 def _counts(java_id: int) -> bool:
-    """Note a heartbeat; False if it is not certain that the client lives. A poll a moment ago has told it."""
+    """Note a heartbeat; False if it is not certain that the client lives. A poll a moment
+    ago has told it.
+    """
     if polling.has_just_polled(java_id):
         return True
     known = _beating.get(java_id)
@@ -213,7 +231,9 @@ def _counts(java_id: int) -> bool:
 
 
 def _is_gone(call: Call, java_id: int) -> bool:
-    """Record a heartbeat, and return True if the client is to register anew. Raises Forbidden."""
+    """Record a heartbeat, and return True if the client is to register anew. Raises
+    Forbidden.
+    """
     beating = _beating.get(java_id)
     _check_rights(call, beating.generations if beating is not None else ())
     if _counts(java_id):
@@ -234,7 +254,9 @@ def _is_gone(call: Call, java_id: int) -> bool:
     except Forbidden:
         raise
     except CatmqError as error:
-        log.info("The heartbeat of Java client %d was not recorded: %s", java_id, error.detail)
+        log.info(
+            "The heartbeat of Java client %d was not recorded: %s", java_id, error.detail
+        )
     return False
 
 
@@ -243,7 +265,9 @@ def _check_rights(call: Call, group_ids: Iterable[int]) -> None:
         check_right(call, group_id)
 
 
-def _note_beating(java_id: int, members: Iterable[ConsumerId], generations: Mapping[int, int]) -> None:
+def _note_beating(
+    java_id: int, members: Iterable[ConsumerId], generations: Mapping[int, int]
+) -> None:
     if len(_beating) >= MOST_BEATING:
         _beating.clear()
     ids = tuple(one.member_id for one in members)

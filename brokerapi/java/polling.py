@@ -1,9 +1,11 @@
-"""POST consumer/getConsumerGroupPolling: what is new in the groups of a Java client, waited for.
+"""POST consumer/getConsumerGroupPolling: what is new in the groups of a Java client, waited
+for.
 
-The client asks again the moment it is answered, and starts to read after the fourth answer. So an answer
-without news is held back, but shortly while it starts. A call ends when the generation of one of its groups
-moves, which `flag` 1 of a commit does (reading.py). Beside that it asks for everything every two minutes, to
-compare it with what it has; neither call ends the other.
+The client asks again the moment it is answered, and starts to read after the fourth answer.
+So an answer without news is held back, but shortly while it starts. A call ends when the
+generation of one of its groups moves, which `flag` 1 of a commit does (reading.py). Beside
+that it asks for everything every two minutes, to compare it with what it has; neither call
+ends the other.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from metadata.groups import groups
 from metadata.membership import java_beats, java_members
 from metadata.membership.java_members import JavaMember
 
-HOLD_S = 7.0  # these clients wait 10 s, some of them for the end of this call when they stop
+# these clients wait 10 s, some of them for the end of this call when they stop
+HOLD_S = 7.0
 START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
 TICK_S = 1.0  # polls of that time are recorded together, …
@@ -66,7 +69,9 @@ _settled: dict[int, _Settled] = {}  # client → its last full look, if that fou
 
 class PollRequest(JavaRequest):
     consumerId: Long | None = None
-    consumerGroupVersion: Annotated[dict[str, Long | None], Meta(max_length=MOST_GROUPS)] | None = None
+    consumerGroupVersion: (
+        Annotated[dict[str, Long | None], Meta(max_length=MOST_GROUPS)] | None
+    ) = None
 
 
 class Poll(JavaEndpoint):
@@ -75,7 +80,10 @@ class Poll(JavaEndpoint):
     def answer_to(self, call: Call, asked: PollRequest) -> dict[str, Any]:
         draining.check()
         java_id = asked.consumerId or 0
-        versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
+        versions = {
+            group: version or 0
+            for group, version in (asked.consumerGroupVersion or {}).items()
+        }
         settled = _settled_at(java_id, versions)
         members = _members(java_id, versions) if settled is None else settled.members
         deleted = _deleted_groups(members, versions)
@@ -100,7 +108,9 @@ class Poll(JavaEndpoint):
             return _deleted(call, java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Hold the refusal back: what fails at once is asked again at once. A stranger has fewer places."""
+        """Hold the refusal back: what fails at once is asked again at once. A stranger has
+        fewer places.
+        """
         answer = refusal(call, error)
         if isinstance(error, Forbidden):
             holds.pause_stranger(call.request.META.get("REMOTE_ADDR", ""))
@@ -115,7 +125,9 @@ class Poll(JavaEndpoint):
 class _PollAgain(Unchanged):
     """A poll of a client for which nothing is new."""
 
-    def __init__(self, java_id: int, versions: Mapping[str, int], settled: _Settled) -> None:
+    def __init__(
+        self, java_id: int, versions: Mapping[str, int], settled: _Settled
+    ) -> None:
         super().__init__(_longest_s(settled.members), settled.generations)
         self._java_id, self._versions = java_id, versions
         self._members = [one.consumer.member_id for one in settled.members]
@@ -140,7 +152,9 @@ class _PollAgain(Unchanged):
 
 
 def _again(java_id: int, versions: Mapping[str, int]) -> _PollAgain | None:
-    """Return when the client gets the same answer again; None while it is not certain what it has."""
+    """Return when the client gets the same answer again; None while it is not certain what
+    it has.
+    """
     settled = _settled_at(java_id, versions)
     return None if settled is None else _PollAgain(java_id, versions, settled)
 
@@ -158,7 +172,9 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
 
 
 def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
-    """Make a client that lost a membership register again: its next heartbeat is answered with `deleted`."""
+    """Make a client that lost a membership register again: its next heartbeat is answered
+    with `deleted`.
+    """
     _recent.pop(java_id, None)
     if members:
         java_beats.note_news(one.consumer.member_id for one in members)
@@ -168,7 +184,9 @@ def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[st
 
 
 def has_just_polled(java_id: int) -> bool:
-    """Return True if a poll of a client came or ended here a moment ago: it was recorded as a heartbeat."""
+    """Return True if a poll of a client came or ended here a moment ago: it was recorded as
+    a heartbeat.
+    """
     return time.monotonic() - _recent.get(java_id, float("-inf")) < RECENT_S
 
 
@@ -185,25 +203,35 @@ def _note_answer(java_id: int) -> None:
 
 
 def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
-    return [one for one in java_members.of_client(java_id, versions=versions) if one.group in versions]
+    return [
+        one
+        for one in java_members.of_client(java_id, versions=versions)
+        if one.group in versions
+    ]
 
 
 def _is_check(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
-    """Return True for a client that compares what it was told with what there is: it asks for all of it anew.
+    """Return True for a client that compares what it was told with what there is: it asks
+    for all of it anew.
 
-    A thread of its own does so every two minutes. It goes on where those that poll have ended, as they do in
-    some clients when a broker stops, so it tells nothing of them: to count it would keep a client alive that
-    reads no more.
+    A thread of its own does so every two minutes. It goes on where those that poll have
+    ended, as they do in some clients when a broker stops, so it tells nothing of them: to
+    count it would keep a client alive that reads no more.
     """
     return all(one.was_told and not versions[one.group] for one in members)
 
 
-def _checked(java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
+def _checked(
+    java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
+) -> dict[str, Any]:
     """Return what there is, by group, at once."""
     found = _checks(members)
     if len(found) < len(members):  # another broker told the client something newer
-        found |= _checks(one for one in _members(java_id, versions) if one.group not in found)
-    # The check of a client that starts may be answered elsewhere before its first poll, which comes here.
+        found |= _checks(
+            one for one in _members(java_id, versions) if one.group not in found
+        )
+    # The check of a client that starts may be answered elsewhere before its first poll,
+    # which comes here.
     if not java_members.has_polled(java_id):
         for one in members:
             _note_start(java_id, one.group)
@@ -215,7 +243,9 @@ def _checks(members: Iterable[JavaMember]) -> dict[str, Any]:
     return {name: group for name, group in seen if group is not None}
 
 
-def _deleted_groups(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, int]:
+def _deleted_groups(
+    members: Iterable[JavaMember], versions: Mapping[str, int]
+) -> dict[str, int]:
     """Name → time of deletion, ms, of the groups that a client names and that were deleted."""
     missing = sorted(versions.keys() - {one.group for one in members})
     return groups.deleted(missing[:MOST_DELETED]) if missing else {}
@@ -224,16 +254,25 @@ def _deleted_groups(members: Iterable[JavaMember], versions: Mapping[str, int]) 
 def _ended(deleted: Mapping[str, int], versions: Mapping[str, int]) -> dict[str, Any]:
     """The news of deleted groups: once, as their version is the time of the deletion.
 
-    Those of members begin at the time of their registration, so they are below it, and those of a group of
-    the same name that is made later above.
+    Those of members begin at the time of their registration, so they are below it, and
+    those of a group of the same name that is made later above.
     """
-    return {name: assignment.ended(name, at_ms) for name, at_ms in deleted.items() if versions[name] < at_ms}
+    return {
+        name: assignment.ended(name, at_ms)
+        for name, at_ms in deleted.items()
+        if versions[name] < at_ms
+    }
 
 
 def _news(
-    call: Call, members: Sequence[JavaMember], versions: Mapping[str, int], ended: Mapping[str, Any]
+    call: Call,
+    members: Sequence[JavaMember],
+    versions: Mapping[str, int],
+    ended: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the news of the client, by group; looked for again when one of the groups changes."""
+    """Return the news of the client, by group; looked for again when one of the groups
+    changes.
+    """
     java_id = members[0].java_id
     for member in members:
         handles.note(member.consumer)
@@ -243,7 +282,9 @@ def _news(
     with holds.place(f"poll {java_id}", call.actor) as most_s:
         if is_quiet and not was_held:
             known = holds.generations(one.consumer.group_id for one in members)
-            tick_s = min(TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members))
+            tick_s = min(
+                TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members)
+            )
             now = time.monotonic()
             holds.wait(known, now + min(tick_s - now % tick_s, most_s))
         metadata = snapshot.current().version
@@ -251,22 +292,34 @@ def _news(
         if is_quiet and not news:
             _settle(java_id, members, seen, metadata)
         if not news and not ended and not draining.hurries():
-            holds.wait(seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up)
+            holds.wait(
+                seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up
+            )
             if holds.has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
     return {**news, **ended}
 
 
 def _is_quiet(member: JavaMember, versions: Mapping[str, int]) -> bool:
-    """Return True for a member whose client most likely only says that it lives: that is recorded together
-    with others, which takes less of the metadata database and of this process."""
-    return versions[member.group] == member.version and (member.java_id, member.group) not in _starting
+    """Return True for a member whose client most likely only says that it lives: that is
+    recorded together with others, which takes less of the metadata database and of this
+    process."""
+    return (
+        versions[member.group] == member.version
+        and (member.java_id, member.group) not in _starting
+    )
 
 
 def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
-    """Return the last full look at a client that has these versions, if nothing can have changed since."""
+    """Return the last full look at a client that has these versions, if nothing can have
+    changed since.
+    """
     known = _settled.get(java_id)
-    if known is None or known.until < time.monotonic() or known.metadata != snapshot.current().version:
+    if (
+        known is None
+        or known.until < time.monotonic()
+        or known.metadata != snapshot.current().version
+    ):
         return None
     same = versions == {one.group: one.version for one in known.members}
     if java_beats.has_news(one.consumer.member_id for one in known.members):
@@ -278,14 +331,19 @@ def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
 
 
 def _settle(
-    java_id: int, members: Sequence[JavaMember], generations: Mapping[int, int], metadata: tuple[Any, ...]
+    java_id: int,
+    members: Sequence[JavaMember],
+    generations: Mapping[int, int],
+    metadata: tuple[Any, ...],
 ) -> None:
     if any(one.session_timeout_ms < SETTLED_FROM_MS for one in members):
         return
     java_beats.note_found(one.consumer.member_id for one in members)
     if len(_settled) >= MOST_RECENT:
         _settled.clear()
-    _settled[java_id] = _Settled(time.monotonic() + SETTLED_S, tuple(members), generations, metadata)
+    _settled[java_id] = _Settled(
+        time.monotonic() + SETTLED_S, tuple(members), generations, metadata
+    )
 
 
 def _note_settled(settled: _Settled) -> None:
@@ -294,8 +352,12 @@ def _note_settled(settled: _Settled) -> None:
     java_beats.note({one.consumer.member_id: one.version for one in settled.members})
 
 
-def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]) -> dict[str, Any]:
-    """The same for a client that most likely only says that it lives, which is all that is recorded."""
+def _news_for_settled(
+    call: Call, settled: _Settled, versions: Mapping[str, int]
+) -> dict[str, Any]:
+    """The same for a client that most likely only says that it lives, which is all that is
+    recorded.
+    """
     java_id, members = settled.members[0].java_id, settled.members
     ids = [one.consumer.member_id for one in members]
     _note_settled(settled)
@@ -324,7 +386,10 @@ def _look(
         if seen.group is not None:
             news[member.group] = seen.group
             # A check, or an answer that got lost, may have told it to start.
-            if assignment.started(member, seen.member) or versions[member.group] != member.version:
+            if (
+                assignment.started(member, seen.member)
+                or versions[member.group] != member.version
+            ):
                 _note_start(java_id, member.group)
     return news, generations
 
@@ -349,5 +414,7 @@ def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
 
 
 def _longest_s(members: Iterable[JavaMember]) -> float:
-    """Return the longest wait: the next call must come within the session timeout of each group."""
+    """Return the longest wait: the next call must come within the session timeout of each
+    group.
+    """
     return min(HOLD_S, *(one.session_timeout_ms / 2000 for one in members))

@@ -1,8 +1,8 @@
 """A Java client reads its queues and commits.
 
-Both name a queue by an id that holds the member (handles.py). Its reader row on the node says whether that
-member owns it; a commit must also name the epoch, as `offsetVersion`. The id of a message is its offset + 1,
-and so the last id consumed is the committed offset.
+Both name a queue by an id that holds the member (handles.py). Its reader row on the node
+says whether that member owns it; a commit must also name the epoch, as `offsetVersion`. The
+id of a message is its offset + 1, and so the last id consumed is the committed offset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import Asked
 from brokerapi.java import handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, check_right
+from brokerapi.java.endpoint import (
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    Unchanged,
+    check_right,
+)
 from messagestore.consume import node_owners, positions
 from messagestore.consume.positions import CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -33,10 +40,12 @@ from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
 
 HOLD_MS = 8_000  # these clients wait 10 s for an answer
-TELL_S = 3.0  # within which a client's poll has told it what a new generation of its group brings
+# within which a client's poll has told it what a new generation of its group brings
+TELL_S = 3.0
 TELL_HOLD_MS = 500  # a pull that may not know it yet waits so long only
 COMMIT_HOLD_S = 7.0  # they wait 10 s here, too, and commit nothing else meanwhile
-IDLE_HOLD_S = 2.0  # at least: the pause of these clients between two commits where nothing is configured
+# at least: the pause of these clients between two commits where nothing is configured
+IDLE_HOLD_S = 2.0
 MOST_MESSAGES = 300  # more would fill their buffer
 GONE_ON = ("cleaned", "lost_tail")  # states that say where to go on
 BASE64 = "catmq-body"  # header of a message whose body is no text
@@ -44,8 +53,10 @@ MOST_KNOWN = 100_000
 MOST_COMMITTED = 5_000  # queues of one commit
 MOST_MEMBERS = 200  # of one commit: a client has one membership for each of its groups
 
-_empty: dict[int, tuple[int, int]] = {}  # id of a queue → (epoch, offset) of the last pull, if it was empty
-_generations: dict[int, tuple[int, float]] = {}  # group → generation, time.monotonic() when it was new here
+# id of a queue → (epoch, offset) of the last pull, if it was empty
+_empty: dict[int, tuple[int, int]] = {}
+# group → generation, time.monotonic() when it was new here
+_generations: dict[int, tuple[int, float]] = {}
 _committed: dict[
     int, tuple[int, int]
 ] = {}  # id of a queue → (epoch, offset) of the last commit that was stored
@@ -68,7 +79,9 @@ class PullData(JavaEndpoint):
         if member_id < 1 or queue < 1:
             raise Invalid.field("queueId", "is none that a poll told: join the group first")
         if start < 0 or end <= start:
-            raise Invalid.field("offsetEnd", "must be above offsetStart, and offsetStart not below 0")
+            raise Invalid.field(
+                "offsetEnd", "must be above offsetStart, and offsetStart not below 0"
+            )
         consumer = handles.consumer_of(member_id)
         if consumer is None:
             return {"msgs": []}
@@ -76,7 +89,9 @@ class PullData(JavaEndpoint):
         hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
         seen = holds.generations([consumer.group_id])
         count = min(end - start, MOST_MESSAGES)
-        pulled = _pulled(consumer, queue, start, count, hold_ms=hold_ms, address=call.actor.address)
+        pulled = _pulled(
+            consumer, queue, start, count, hold_ms=hold_ms, address=call.actor.address
+        )
         if pulled is None:
             return {"msgs": []}
         check_right(call, consumer.group_id)  # again: the pull may have waited
@@ -98,7 +113,9 @@ class _PullAgain(Unchanged):
 
     lasts_s = 60.0  # finds a message of which no watcher of heads has told
 
-    def __init__(self, consumer: ConsumerId, queue: int, start: int, generations: Mapping[int, int]) -> None:
+    def __init__(
+        self, consumer: ConsumerId, queue: int, start: int, generations: Mapping[int, int]
+    ) -> None:
         super().__init__(HOLD_MS / 1000, generations, {queue: start})
         self._consumer, self._queue = consumer, queue
         self._name = handles.handle(consumer.member_id, queue)
@@ -117,10 +134,11 @@ class _PullAgain(Unchanged):
 def _again(
     consumer: ConsumerId, pulled: PulledQueue, start: int, seen: Mapping[int, int]
 ) -> _PullAgain | None:
-    """Return when the client gets the same answer again; None if the answer tells more than that nothing is
-    there, or if time alone may change it.
+    """Return when the client gets the same answer again; None if the answer tells more than
+    that nothing is there, or if time alone may change it.
 
-    The generation is that of before the pull: one that has ended it may have set the queue back.
+    The generation is that of before the pull: one that has ended it may have set the queue
+    back.
     """
     is_empty = pulled.state == "ok" and not pulled.rows and pulled.next_offset == start
     is_certain = pulled.head is not None and not pulled.stale and pulled.due_in_ms is None
@@ -133,19 +151,26 @@ def _again(
 def _pulled(
     consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int, address: str
 ) -> PulledQueue | None:
-    """Pull of a queue, from the committed offset on if that is higher; None if another member owns it.
+    """Pull of a queue, from the committed offset on if that is higher; None if another
+    member owns it.
 
-    A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
-    is not read for that again, and the pull tells whether the client is still the owner.
+    A client that asks again from where there was nothing has committed nothing beyond it.
+    So the reader row is not read for that again, and the pull tells whether the client is
+    still the owner.
 
-    One that was set back asks from beyond the committed offset until its poll tells it so: it waits shortly.
+    One that was set back asks from beyond the committed offset until its poll tells it so:
+    it waits shortly.
     """
     java_pulls.note(consumer, queue)
     name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
     epoch, empty_at = _empty.get(name, (0, -1))
     if empty_at == start:
-        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms, address=address)
-        if found.rows or (found.state in longpoll.WAITING_STATES and found.next_offset == start):
+        found, _ = _pull(
+            consumer, PullQueue(queue, epoch, start), count, hold_ms, address=address
+        )
+        if found.rows or (
+            found.state in longpoll.WAITING_STATES and found.next_offset == start
+        ):
             return found
         wait_ms = 0  # it may have waited as long as it may
     _empty.pop(name, None)
@@ -163,22 +188,31 @@ def _pulled(
         if found.next_offset == first == start and not may_be_set_back:
             _note_empty(name, epoch, start)
         elif found.next_offset > first == max(start, committed) == committed:
-            # A filter left all of it out: the client has nothing to commit, so the broker does.
-            positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)])
+            # A filter left all of it out: the client has nothing to commit, so the broker
+            # does.
+            positions.commit(
+                consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)]
+            )
     return found
 
 
 def _pull(
     consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int, *, address: str
 ) -> tuple[PulledQueue, int]:
-    """Pull once; once more, from where there is something, if what was asked for is gone. And from where.
+    """Pull once; once more, from where there is something, if what was asked for is gone.
+    And from where.
 
     Raises NodeUnavailable for a queue that contradicts itself.
     """
-    generation, count = positions.generation(consumer=consumer), min(count, config.max_pull_messages)
+    generation, count = (
+        positions.generation(consumer=consumer),
+        min(count, config.max_pull_messages),
+    )
     for wait in (wait_ms, 0):
         poll = Asked(generation, [asked], count, config.max_pull_bytes, wait)
-        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll, address=address).queues
+        (found,) = longpoll.pull_or_wait(
+            consumer=consumer, asked=poll, address=address
+        ).queues
         if found.state not in GONE_ON:
             break
         asked = asked._replace(offset=max(found.low or 0, found.next_offset))
@@ -208,7 +242,9 @@ def _note_empty(name: int, epoch: int, offset: int) -> None:
 
 
 def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
-    """Note to whom messages were delivered, if the group traces them: more these clients do not tell."""
+    """Note to whom messages were delivered, if the group traces them: more these clients do
+    not tell.
+    """
     group, queue = consumer.group_id, pulled.queue
     if handling_traces.percent(group_id=group, queue=queue):
         attempts = [
@@ -219,7 +255,9 @@ def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
 
 
 def _message(one: StoredMessage) -> dict[str, Any]:
-    """A message as these clients read it. A body that is no text comes in base64, and its header says so."""
+    """A message as these clients read it. A body that is no text comes in base64, and its
+    header says so.
+    """
     head = dict(one.headers or {})
     try:
         body = one.body.decode()
@@ -227,7 +265,8 @@ def _message(one: StoredMessage) -> dict[str, Any]:
         body, head[BASE64] = base64.b64encode(one.body).decode(), "base64"
     return {
         "id": one.offset + 1,
-        # PMQ delivers no null for these three, and handlers rely on it; it makes up a trace id where none is.
+        # PMQ delivers no null for these three, and handlers rely on it; it makes up a trace
+        # id where none is.
         "bizId": one.key or "",
         "head": head,
         "body": body,
@@ -247,15 +286,18 @@ class QueueOffset(JavaRequest):
 
 
 class CommitRequest(JavaRequest):
-    queueOffsets: Annotated[list[QueueOffset | None], Meta(max_length=MOST_COMMITTED)] | None = None
+    queueOffsets: (
+        Annotated[list[QueueOffset | None], Meta(max_length=MOST_COMMITTED)] | None
+    ) = None
     flag: Long | None = None
 
 
 class CommitOffsets(JavaEndpoint):
-    """POST consumer/commitOffset: positions, again and again; with `flag` 1 of queues that it has stopped.
+    """POST consumer/commitOffset: positions, again and again; with `flag` 1 of queues that
+    it has stopped.
 
-    A client that stops queues restarts those it keeps at the offset that it was told before it stopped. So
-    these get another epoch, which its next poll tells it with the offset.
+    A client that stops queues restarts those it keeps at the offset that it was told before
+    it stopped. So these get another epoch, which its next poll tells it with the offset.
     """
 
     body = Body(CommitRequest)
@@ -264,7 +306,11 @@ class CommitOffsets(JavaEndpoint):
         given = [one for one in asked.queueOffsets or () if one is not None]
         members = _members(call, given)
         released = asked.flag == 1
-        new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
+        new = [
+            one
+            for one in given
+            if (one.offset or 0) > 0 and (released or not _is_known(one))
+        ]
         if given and not new and not released:  # it would say the same twice a second
             call.repeat = _hold(call, given, members)
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
@@ -278,7 +324,9 @@ def _members(call: Call, given: Sequence[QueueOffset]) -> dict[int, ConsumerId]:
     """Return the memberships whose queues a commit names. Raises Invalid, Forbidden."""
     ids = {handles.parts(ack.queueOffsetId or 0)[0] for ack in given}
     if len(ids) > MOST_MEMBERS:
-        raise Invalid.field("queueOffsets", f"names {len(ids)} members; at most {MOST_MEMBERS} are allowed")
+        raise Invalid.field(
+            "queueOffsets", f"names {len(ids)} members; at most {MOST_MEMBERS} are allowed"
+        )
     members = handles.consumers_of(ids)
     for group_id in {consumer.group_id for consumer in members.values()}:
         check_right(call, group_id)
@@ -289,7 +337,10 @@ class _CommitAgain(Unchanged):
     """A commit of positions that are stored."""
 
     def __init__(
-        self, given: Sequence[QueueOffset], generations: Mapping[int, int], offsets: Mapping[int, int]
+        self,
+        given: Sequence[QueueOffset],
+        generations: Mapping[int, int],
+        offsets: Mapping[int, int],
     ) -> None:
         super().__init__(COMMIT_HOLD_S, generations, offsets)
         self._given = given
@@ -299,10 +350,12 @@ class _CommitAgain(Unchanged):
         return all(map(_is_known, self._given))
 
 
-def _hold(call: Call, given: Sequence[QueueOffset], members: Mapping[int, ConsumerId]) -> _CommitAgain:
-    """Wait until the client may have something else to commit: a message came to one of its queues, or its
-    group changed, as by the commit with `flag` 1 that a client that stops makes beside this one. Return when
-    it gets the same answer again."""
+def _hold(
+    call: Call, given: Sequence[QueueOffset], members: Mapping[int, ConsumerId]
+) -> _CommitAgain:
+    """Wait until the client may have something else to commit: a message came to one of its
+    queues, or its group changed, as by the commit with `flag` 1 that a client that stops
+    makes beside this one. Return when it gets the same answer again."""
     offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
     groups = {consumer.group_id for consumer in members.values()}
     seen, now = holds.generations(groups), time.monotonic()
@@ -320,7 +373,9 @@ def _is_known(one: QueueOffset) -> bool:
 
 
 def _commit(consumer: ConsumerId, given: list[QueueOffset], *, released: bool) -> None:
-    """Commit what a client consumed. Raises NodeUnavailable if a node could not store its part."""
+    """Commit what a client consumed. Raises NodeUnavailable if a node could not store its
+    part.
+    """
     wanted: dict[int, CommitOffset] = {}
     for one in given:
         _, queue = handles.parts(one.queueOffsetId or 0)
@@ -334,9 +389,13 @@ def _commit(consumer: ConsumerId, given: list[QueueOffset], *, released: bool) -
     if released:
         moved = {one.queue for one in committed if one.state == "ok" and one.handled}
         queues = {one.queue: one.epoch for one in stored if one.queue in moved}
-        ownership.begin_anew(group_id=consumer.group_id, queues=queues, instance_id=consumer.instance_id)
+        ownership.begin_anew(
+            group_id=consumer.group_id, queues=queues, instance_id=consumer.instance_id
+        )
     if any(one.state == "unavailable" for one in committed):
-        raise NodeUnavailable("Some positions could not be stored: their node does not answer.")
+        raise NodeUnavailable(
+            "Some positions could not be stored: their node does not answer."
+        )
 
 
 def _note(consumer: ConsumerId, stored: list[CommitOffset]) -> None:

@@ -1,10 +1,11 @@
 """Sends that a Java client repeats, told from sends of the same messages.
 
-Its HTTP library sends a request again when the connection breaks before the answer, and the client does after
-503 and time-outs. A repeat has the same bytes and no number. It is one if the request before it, with these
-bytes and from this address, got no answer: its client hung up, or it was told 503. Then it gets the id of
-that batch, and the store knows what it has. The memory is this process's. So a repeat that comes to another
-process or broker is stored a second time; so is one whose first answer was written and lost on the way.
+Its HTTP library sends a request again when the connection breaks before the answer, and the
+client does after 503 and time-outs. A repeat has the same bytes and no number. It is one if
+the request before it, with these bytes and from this address, got no answer: its client
+hung up, or it was told 503. Then it gets the id of that batch, and the store knows what it
+has. The memory is this process's. So a repeat that comes to another process or broker is
+stored a second time; so is one whose first answer was written and lost on the way.
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ def key_of(address: str, body: bytes) -> bytes:
 
 
 def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Try:
-    """Return the try for a request: with the batch id of the request that it repeats, or with a new one."""
+    """Return the try for a request: with the batch id of the request that it repeats, or
+    with a new one.
+    """
     now = time.monotonic()
     with _guard:
         if len(_tries) >= MOST_KEPT:
             _drop_old(now)
         before = _tries.get(key)
-        repeats = before is not None and now - before.at < KEPT_S and (before.failed or before.has_hung_up())
+        repeats = (
+            before is not None
+            and now - before.at < KEPT_S
+            and (before.failed or before.has_hung_up())
+        )
         batch_id = before.batch_id if before is not None and repeats else batch_ids.new()
         _tries[key] = Try(batch_id, has_hung_up, now)
         return _tries[key]

@@ -1,8 +1,9 @@
 """POST consumer/publish: messages of a Java client.
 
-`bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without `strictMode` another one
-will do. A `token` may be an API key, whose rights and quota then count. A topic that has send tokens takes
-only messages that name one of them, or an API key.
+`bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without
+`strictMode` another one
+will do. A `token` may be an API key, whose rights and quota then count. A topic that has
+send tokens takes only messages that name one of them, or an API key.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ MOST_MESSAGES = 10_000  # of one request; they are stored in parts of CATMQ_MAX_
 class PublishRequest(JavaRequest):
     topicName: str | None = None
     token: str | None = None
-    msgs: Annotated[list[NewJavaMessage | None], Meta(max_length=MOST_MESSAGES)] | None = None
+    msgs: Annotated[list[NewJavaMessage | None], Meta(max_length=MOST_MESSAGES)] | None = (
+        None
+    )
 
 
 class Publish(JavaEndpoint):
@@ -72,7 +75,11 @@ class Publish(JavaEndpoint):
         publish.check_may_send(topic=asked.topicName, actor=actor)
         if actor is call.actor:
             _check_token(asked.topicName, asked.token)
-        messages = [_message(asked.topicName, message) for message in asked.msgs or () if message is not None]
+        messages = [
+            _message(asked.topicName, message)
+            for message in asked.msgs or ()
+            if message is not None
+        ]
         key = resends.key_of(actor.address, json.encode(asked))
         mine = resends.begin(key, call.has_hung_up)
         failed = True
@@ -105,24 +112,38 @@ def _check_token(topic: str, token: str | None) -> None:
             f"Topic {topic} takes messages with a send token only: set the token of the producer."
         )
     if api_keys.digest(token) not in known.send_tokens:
-        raise Forbidden(f"The token is no send token of topic {topic}: ask its owners for one.")
+        raise Forbidden(
+            f"The token is no send token of topic {topic}: ask its owners for one."
+        )
 
 
 def _sender(call: Call, asked: PublishRequest, actor: Actor) -> metrics.Sender:
-    """Return who sends. The address is what the client says, because a proxy hides the one it has."""
+    """Return who sends. The address is what the client says, because a proxy hides the one
+    it has.
+    """
     address, version = (asked.clientIp or "").strip(), (asked.sdkVersion or "").strip()
-    sdk = client_of("", version) if version else call.request.META.get("HTTP_USER_AGENT", "")
-    return metrics.Sender(actor, address if addresses.is_address(address) else actor.address, sdk)
+    sdk = (
+        client_of("", version) if version else call.request.META.get("HTTP_USER_AGENT", "")
+    )
+    return metrics.Sender(
+        actor, address if addresses.is_address(address) else actor.address, sdk
+    )
 
 
-def _send(topic: str, messages: list[NewMessage], batch_id: UUID, sender: metrics.Sender) -> None:
-    """Store all messages, or raise the error of the first that was not stored; what was stored stays."""
+def _send(
+    topic: str, messages: list[NewMessage], batch_id: UUID, sender: metrics.Sender
+) -> None:
+    """Store all messages, or raise the error of the first that was not stored; what was
+    stored stays.
+    """
     if not messages:
         raise Invalid.field("msgs", "is empty: send at least one message")
     for number, some in enumerate(chunks(messages, config.max_messages)):
         one_id = derived_batch_id(batch_id, number) if number else batch_id
         runs = publish.send(topic=topic, messages=some, batch_id=one_id, actor=sender.actor)
-        metrics.count_sent(topic, runs, bytes=sum(len(one.body) for one in some), sender=sender)
+        metrics.count_sent(
+            topic, runs, bytes=sum(len(one.body) for one in some), sender=sender
+        )
         wrong = [run.fate for run in runs if isinstance(run.fate, CatmqError)]
         if wrong:
             raise next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])
@@ -135,14 +156,21 @@ def _message(topic: str, one: NewJavaMessage) -> NewMessage:
         key=one.bizId or None,
         tag=one.tag or None,
         trace_id=one.traceId or None,
-        headers={name: value for name, value in (one.head or {}).items() if value is not None} or None,
+        headers={
+            name: value for name, value in (one.head or {}).items() if value is not None
+        }
+        or None,
         queue=queue,
-        queue_strict=queue is None or one.partitionInfo is None or bool(one.partitionInfo.strictMode),
+        queue_strict=queue is None
+        or one.partitionInfo is None
+        or bool(one.partitionInfo.strictMode),
     )
 
 
 def _queue(topic: str, wanted: PartitionInfo | None) -> int | None:
-    """Return the queue that a message is to go to. One that is only wished for must be of the topic."""
+    """Return the queue that a message is to go to. One that is only wished for must be of
+    the topic.
+    """
     if wanted is None or not wanted.queueId:
         return None
     _, queue = handles.parts(wanted.queueId)

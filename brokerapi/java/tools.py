@@ -1,4 +1,6 @@
-"""Reports of Java clients about themselves, which go to the log, shortened; and the address they have."""
+"""Reports of Java clients about themselves, which go to the log, shortened; and the address
+they have.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class AddLog(JavaEndpoint):
         where = asked.consumerGroupName or asked.topicName or ""
         words = (asked.subject, asked.method, asked.action, asked.msg, asked.content)
         text = " ".join(word for word in words if word)[:MOST_CHARS]
-        log.log(self.level, "Java client %r %r: %r", who[:MOST_CHARS], where[:MOST_CHARS], text)
+        log.log(
+            self.level, "Java client %r %r: %r", who[:MOST_CHARS], where[:MOST_CHARS], text
+        )
         return {}
 
 
@@ -53,7 +57,9 @@ class AddCat(AddLog):
 
 
 class SendMail(AddLog):
-    """POST tool/sendMail: troubles that a person is to hear of. They are in the log; no mail is sent."""
+    """POST tool/sendMail: troubles that a person is to hear of. They are in the log; no
+    mail is sent.
+    """
 
     level = logging.WARNING
 

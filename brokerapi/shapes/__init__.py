@@ -1,1 +1,3 @@
-"""Requests and answers of the API, one file per noun: checked on the way in, documented by the schema."""
+"""Requests and answers of the API, one file per noun: checked on the way in, documented by
+the schema.
+"""

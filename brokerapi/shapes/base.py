@@ -48,20 +48,27 @@ class ConfirmQuery(Request, kw_only=True):
 
 
 class PlanQuery(Request, kw_only=True):
-    """Queue ids separated by commas; default all. Only the nodes of these queues must answer."""
+    """Queue ids separated by commas; default all. Only the nodes of these queues must
+    answer.
+    """
 
-    queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
+    queues: Annotated[
+        str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)
+    ] = ""
 
 
 class TagsQuery(Request, kw_only=True):
-    """A tag filter and a header filter, as a subscription has them; `headers` is a JSON object."""
+    """A tag filter and a header filter, as a subscription has them; `headers` is a JSON
+    object.
+    """
 
     tags: Annotated[str, Meta(max_length=1_000)] = ""
     headers: Annotated[
         str,
         Meta(
             max_length=20_000,
-            description='header filter as JSON, such as {"region": ["eu", "us"]}; empty: all messages',
+            description='header filter as JSON, such as {"region": ["eu", "us"]}; empty: '
+            "all messages",
         ),
     ] = ""
 
@@ -73,7 +80,9 @@ class TagsQuery(Request, kw_only=True):
                 "headers": json.decode(self.headers or "{}", type=dict[str, list[str]]),
             }
         except DecodeError as error:
-            raise Invalid.field("headers", 'is not a JSON object such as {"region": ["eu", "us"]}') from error
+            raise Invalid.field(
+                "headers", 'is not a JSON object such as {"region": ["eu", "us"]}'
+            ) from error
 
 
 class NewestQuery(Request, kw_only=True):

@@ -1,4 +1,6 @@
-"""Joining a group, staying in it, reading and committing; settings of subscriptions in heartbeats."""
+"""Joining a group, staying in it, reading and committing; settings of subscriptions in
+heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from brokerapi.http import formats
 from brokerapi.http.longpoll import Asked, Pulled
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
-from brokerapi.shapes.message_shapes import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
+from brokerapi.shapes.message_shapes import (
+    OriginAnswer,
+    StoredAnswer,
+    origin_of,
+    stored_rows,
+    with_origins,
+)
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -29,10 +37,12 @@ MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its gr
 
 
 class RegisterRequest(Request, kw_only=True):
-    """A process that joins a group. It subscribes to `topics` if the key may manage the group.
+    """A process that joins a group. It subscribes to `topics` if the key may manage the
+    group.
 
-    A group that does not exist is created with `mode`, `session_timeout_ms` and the settings of share groups;
-    an existing one must have the same values. A broadcasting group needs an `instance_id`.
+    A group that does not exist is created with `mode`, `session_timeout_ms` and the
+    settings of share groups; an existing one must have the same values. A broadcasting
+    group needs an `instance_id`.
     """
 
     name: ShortText
@@ -64,7 +74,9 @@ class Owned(Request, kw_only=True):
 
 
 class SlowHandlerReport(Request, kw_only=True):
-    """The handler call that runs for the longest time: the first message of it, and since when."""
+    """The handler call that runs for the longest time: the first message of it, and since
+    when.
+    """
 
     queue: Id
     offset: Id
@@ -72,8 +84,8 @@ class SlowHandlerReport(Request, kw_only=True):
 
 
 class ProcessReport(Request, kw_only=True):
-    """Threads for handlers and those at work (`busy`); messages in memory that no handler has begun;
-    messages handled, and attempts that failed, since the process started."""
+    """Threads for handlers and those at work (`busy`); messages in memory that no handler
+    has begun; messages handled, and attempts that failed, since the process started."""
 
     threads: Id
     busy: Id
@@ -85,10 +97,11 @@ class ProcessReport(Request, kw_only=True):
 
 
 class HeartbeatRequest(Request, kw_only=True):
-    """Heartbeat of a member; `generation` is the generation that it has applied, 0 at first.
+    """Heartbeat of a member; `generation` is the generation that it has applied, 0 at
+    first.
 
-    `report` tells of its process; send it as often as `report_every_ms` of the answer says, and not to a
-    broker whose answer lacks that.
+    `report` tells of its process; send it as often as `report_every_ms` of the answer says,
+    and not to a broker whose answer lacks that.
     """
 
     generation: Id
@@ -103,7 +116,9 @@ class HeartbeatRequest(Request, kw_only=True):
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
-    """An assigned queue. `origin_topic`: for a queue of a retry topic, the topic of its messages."""
+    """An assigned queue. `origin_topic`: for a queue of a retry topic, the topic of its
+    messages.
+    """
 
     topic: str
     queue: int
@@ -113,10 +128,12 @@ class Assigned(Answer, kw_only=True, omit_defaults=True):
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """Assigned and revoked queues of `generation`. In a broadcasting group no release is necessary.
+    """Assigned and revoked queues of `generation`. In a broadcasting group no release is
+    necessary.
 
-    `subscriptions`: the delivery settings of each assigned topic; in a share group of every topic that it
-    reads. They may change with any answer. `report_every_ms`: how often a heartbeat may bring a report.
+    `subscriptions`: the delivery settings of each assigned topic; in a share group of every
+    topic that it reads. They may change with any answer. `report_every_ms`: how often a
+    heartbeat may bring a report.
     """
 
     generation: int
@@ -146,7 +163,9 @@ class AcquiredQueue(Answer, kw_only=True):
 
 
 class AcquireAnswer(Answer, kw_only=True):
-    """One state per queue, in order. If `generation` is above that of the member, send a heartbeat now."""
+    """One state per queue, in order. If `generation` is above that of the member, send a
+    heartbeat now.
+    """
 
     queues: list[AcquiredQueue]
     generation: int
@@ -165,19 +184,30 @@ class PullRequest(Request, kw_only=True):
 
     generation: Id
     queues: Annotated[list[PullPosition], Meta(max_length=config.max_pull_queues)]
-    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(500, config.max_pull_messages)
-    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(4 << 20, config.max_pull_bytes)
+    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(
+        500, config.max_pull_messages
+    )
+    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(
+        4 << 20, config.max_pull_bytes
+    )
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
 
     def asked(self) -> Asked:
         """The request for the layer below. Raises Invalid if a queue is named twice."""
         _check_once([position.queue for position in self.queues], "queues")
-        queues = [PullQueue(position.queue, position.epoch, position.offset) for position in self.queues]
-        return Asked(self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms)
+        queues = [
+            PullQueue(position.queue, position.epoch, position.offset)
+            for position in self.queues
+        ]
+        return Asked(
+            self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms
+        )
 
 
 class Gap(Answer, kw_only=True):
-    """Offsets that are lost for good: `from_offset` (included) to `to_offset` (not included)."""
+    """Offsets that are lost for good: `from_offset` (included) to `to_offset` (not
+    included).
+    """
 
     from_offset: int
     to_offset: int
@@ -186,9 +216,11 @@ class Gap(Answer, kw_only=True):
 class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
     """One queue of a pull; `state` is ok, or the reason why it cannot be read.
 
-    With `Accept: application/msgpack;messages=rows` the answer has `rows` instead of `messages`. A row is an
-    array of offset, key, tag, headers (as JSON text), body, trace_id, stored_at_ms and attempt. Its message
-    id is `<queue>-<offset>`. For a queue of a retry topic there are also `origins`, one per row.
+    With `Accept: application/msgpack;messages=rows` the answer has `rows` instead of
+    `messages`. A row is an
+    array of offset, key, tag, headers (as JSON text), body, trace_id, stored_at_ms and
+    attempt. Its message id is `<queue>-<offset>`. For a queue of a retry topic there are
+    also `origins`, one per row.
     """
 
     queue: int
@@ -203,7 +235,8 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
 
 
 class PullAnswer(Answer, kw_only=True, omit_defaults=True):
-    """`assignment_changed`: the generation has changed, send a heartbeat now. `retry_after_ms`: too many
+    """`assignment_changed`: the generation has changed, send a heartbeat now.
+    `retry_after_ms`: too many
     pulls are waiting; pull again after this time."""
 
     generation: int
@@ -232,11 +265,15 @@ def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
         state=queue.state,
         messages=messages,
         rows=queue.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in queue.origins] if kind.rows and queue.origins else UNSET,
+        origins=[origin_of(text) for text in queue.origins]
+        if kind.rows and queue.origins
+        else UNSET,
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,
-        gap=UNSET if queue.gap is None else Gap(from_offset=queue.gap[0], to_offset=queue.gap[1]),
+        gap=UNSET
+        if queue.gap is None
+        else Gap(from_offset=queue.gap[0], to_offset=queue.gap[1]),
     )
 
 
@@ -256,7 +293,10 @@ class CommitRequest(Request, kw_only=True):
     def positions(self) -> list[CommitOffset]:
         """The positions for the layer below. Raises Invalid if a queue is named twice."""
         _check_once([position.queue for position in self.offsets], "offsets")
-        return [CommitOffset(position.queue, position.epoch, position.offset) for position in self.offsets]
+        return [
+            CommitOffset(position.queue, position.epoch, position.offset)
+            for position in self.offsets
+        ]
 
 
 class CommitResult(Answer, kw_only=True):
@@ -283,7 +323,8 @@ def _check_once(queues: list[int], field: str) -> None:
         seen.add(queue)
 
 
-# The lists of these requests have a limit that msgspec checks once they are made, so their bytes have one.
+# The lists of these requests have a limit that msgspec checks once they are made, so their
+# bytes have one.
 MOST_BYTES = 1 << 20  # 1,000 queues take a tenth of it
 REGISTER = Body(RegisterRequest, most_bytes=MOST_BYTES)
 HEARTBEAT = Body(HeartbeatRequest, most_bytes=2 * MOST_BYTES, check_packed=None)
@@ -303,7 +344,9 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
 
 
 def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
-    """The topics that a member reads, of what it was assigned; in a share group every one of the group's."""
+    """The topics that a member reads, of what it was assigned; in a share group every one
+    of the group's.
+    """
     known = snapshot.current()
     group = known.groups.get(group_id)
     if group is None or not group.is_share:
@@ -326,12 +369,19 @@ def assigned(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     ]
 
 
-def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:
-    queues = [AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset) for one in acquired]
+def acquire_answer(
+    acquired: Sequence[positions.Acquired], generation: int
+) -> AcquireAnswer:
+    queues = [
+        AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset)
+        for one in acquired
+    ]
     return AcquireAnswer(queues=queues, generation=generation)
 
 
-def commit_answer(committed: Sequence[positions.Committed], generation: int) -> CommitAnswer:
+def commit_answer(
+    committed: Sequence[positions.Committed], generation: int
+) -> CommitAnswer:
     results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
     return CommitAnswer(results=results, generation=generation)
 
@@ -339,7 +389,8 @@ def commit_answer(committed: Sequence[positions.Committed], generation: int) -> 
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
-    The broker itself applies the filters `tags` and `headers` and the delay. `trace_percent`: share of the
+    The broker itself applies the filters `tags` and `headers` and the delay.
+    `trace_percent`: share of the
     messages of which the member reports how it handled them.
     """
 
@@ -363,9 +414,11 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
 
 
 def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:
-    """The settings of a group's subscriptions to some topics, by topic, as the snapshot has them.
+    """The settings of a group's subscriptions to some topics, by topic, as the snapshot has
+    them.
 
-    What failed of a topic comes by the settings of that topic, so those stand for its failure topic.
+    What failed of a topic comes by the settings of that topic, so those stand for its
+    failure topic.
     """
     known = snapshot.current()
     found: dict[str, DeliverySettings] = {}
@@ -383,4 +436,6 @@ def _settings(delivery: Delivery) -> DeliverySettings:
     # Heartbeats come by the hundred a second, and most subscriptions are alike.
     found = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
     found["headers"] = dict(delivery.headers)
-    return DeliverySettings(**{name: value for name, value in found.items() if value is not None})
+    return DeliverySettings(
+        **{name: value for name, value in found.items() if value is not None}
+    )

@@ -10,15 +10,22 @@ from rest_framework import serializers
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
 from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_of, texts
-from messagestore.retries.dead_letters import DeadCount, DeadLetterDetail, DeadLetterInfo, Summary
+from messagestore.retries.dead_letters import (
+    DeadCount,
+    DeadLetterDetail,
+    DeadLetterInfo,
+    Summary,
+)
 from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
 
 
 class DeadQuery(Query, kw_only=True):
-    """A page of dead letters, newest first. Filters: topic, error, key. `after`: `next` of the previous page.
+    """A page of dead letters, newest first. Filters: topic, error, key. `after`: `next` of
+    the previous page.
 
-    With `key`, a page looks at 10,000 dead letters of each node. It may be empty while `next` is set.
+    With `key`, a page looks at 10,000 dead letters of each node. It may be empty while
+    `next` is set.
     """
 
     topic: str | None = None
@@ -42,7 +49,9 @@ class FailedQuery(Query, kw_only=True):
 
 
 class DropQuery(Query, kw_only=True):
-    """Dead letters to delete: ids separated by commas, or a topic and a kind of error, or all."""
+    """Dead letters to delete: ids separated by commas, or a topic and a kind of error, or
+    all.
+    """
 
     ids: str | None = None
     topic: str | None = None
@@ -51,7 +60,9 @@ class DropQuery(Query, kw_only=True):
 
 
 class RedriveCreate(Request):
-    """Dead letters to redrive (some, those of a topic and a kind of error, or all), and the target."""
+    """Dead letters to redrive (some, those of a topic and a kind of error, or all), and the
+    target.
+    """
 
     ids = texts(required=False, allow_empty=False)
     topic = Text(required=False)
@@ -65,7 +76,8 @@ class RedriveCreate(Request):
     rate = Number(required=False, help_text="messages per second (default 200)")
 
 
-# Answers -----------------------------------------------------------------------------------------
+# Answers
+# -----------------------------------------------------------------------------------------
 
 
 class DeadAnswer(Answer):
@@ -80,7 +92,9 @@ class DeadAnswer(Answer):
 
 
 class WholeDeadAnswer(DeadAnswer):
-    """A dead letter with its content: `body` (text) or `body_base64`, `body_bytes` in MessagePack."""
+    """A dead letter with its content: `body` (text) or `body_base64`, `body_bytes` in
+    MessagePack.
+    """
 
     headers = serializers.DictField(child=Text(), allow_null=True)
     body = Text(required=False)
@@ -89,7 +103,9 @@ class WholeDeadAnswer(DeadAnswer):
 
 
 class DeadPageAnswer(Answer):
-    """Dead letters, newest first. `next`: `after` of the next page. `away`: nodes that did not answer."""
+    """Dead letters, newest first. `next`: `after` of the next page. `away`: nodes that did
+    not answer.
+    """
 
     messages = DeadAnswer(many=True)
     next = Text(allow_null=True)
@@ -118,7 +134,9 @@ class DroppedAnswer(Answer):
 
 
 class RedriveAnswer(Answer):
-    """A redrive (running, done, stopped, failed). `skipped`: left as dead letters. `detail`: pause reason."""
+    """A redrive (running, done, stopped, failed). `skipped`: left as dead letters.
+    `detail`: pause reason.
+    """
 
     view = RedriveView
     shown = "id group to rate state redriven skipped detail asked_by created_at_ms finished_at_ms"
@@ -128,7 +146,9 @@ class RedriveAnswer(Answer):
 
 
 class FailedMessageAnswer(Answer):
-    """A message that is waiting for a retry; `topic`, `queue` and `offset` are those of the original."""
+    """A message that is waiting for a retry; `topic`, `queue` and `offset` are those of the
+    original.
+    """
 
     view = PendingRetry
     shown = "topic queue offset key tag error first_failed_at_ms due_at_ms size"
@@ -136,7 +156,9 @@ class FailedMessageAnswer(Answer):
 
 
 class FailedCountAnswer(Answer):
-    """Number of a topic's retries that are not due yet, and of those that are due and unread."""
+    """Number of a topic's retries that are not due yet, and of those that are due and
+    unread.
+    """
 
     view = RetryCount
     shown = "topic failure_topic waiting unread"
@@ -156,7 +178,9 @@ def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
 
 
 def redrive(view: RedriveView) -> dict[str, Any]:
-    return RedriveAnswer.of(view, topic=view.chosen.topic or None, error=view.chosen.error_class)
+    return RedriveAnswer.of(
+        view, topic=view.chosen.topic or None, error=view.chosen.error_class
+    )
 
 
 def summary(found: Summary) -> dict[str, Any]:

@@ -22,8 +22,9 @@ class DelayedQuery(Request, kw_only=True):
 
 
 class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
-    """A delayed message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack. `queue` is the
-    queue it was stored for. A message with a key is delivered to the queue that its key then has."""
+    """A delayed message: `body` (text) or `body_base64` in JSON, `body_bytes` in
+    MessagePack. `queue` is the queue it was stored for. A message with a key is delivered
+    to the queue that its key then has."""
 
     message_id: str
     due_at_ms: int
@@ -41,8 +42,8 @@ class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
 
 
 class DelayedAnswer(Answer, kw_only=True):
-    """Delayed messages. `next`: `after` of the next page (null: none). `count`: all delayed messages, counted
-    up to 100,000 on each node. `away`: nodes that did not answer."""
+    """Delayed messages. `next`: `after` of the next page (null: none). `count`: all delayed
+    messages, counted up to 100,000 on each node. `away`: nodes that did not answer."""
 
     messages: list[DelayedMessage]
     next: str | None
@@ -52,7 +53,9 @@ class DelayedAnswer(Answer, kw_only=True):
 
 def delayed(found: Waiting, kind: formats.Format) -> DelayedAnswer:
     messages = [_message(one, kind) for one in found.messages]
-    return DelayedAnswer(messages=messages, next=found.next, count=found.count, away=list(found.away))
+    return DelayedAnswer(
+        messages=messages, next=found.next, count=found.count, away=list(found.away)
+    )
 
 
 def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:

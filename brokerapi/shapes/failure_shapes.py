@@ -19,12 +19,14 @@ MAX_TIME_MS = (1 << 48) - 1
 
 
 class FailedMessage(Request, kw_only=True):
-    """A message whose handler failed. The first 2,000 characters of `error` are stored: begin with its class.
+    """A message whose handler failed. The first 2,000 characters of `error` are stored:
+    begin with its class.
 
-    `first_failed_at_ms`: time of the first failure; a repeated report must have the same. `last`: its
-    retries in place are used up, so it becomes a dead letter now; `final` means the same. Members of share
-    groups give the `grant` of the run instead of an `epoch`. `delay_ms`: the pause before the retry, instead
-    of that of the subscription.
+    `first_failed_at_ms`: time of the first failure; a repeated report must have the same.
+    `last`: its
+    retries in place are used up, so it becomes a dead letter now; `final` means the same.
+    Members of share groups give the `grant` of the run instead of an `epoch`. `delay_ms`:
+    the pause before the retry, instead of that of the subscription.
     """
 
     queue: Id
@@ -44,7 +46,9 @@ class FailedMessage(Request, kw_only=True):
             what = "give either the epoch of the queue, or the grant of the run in a share group"
             raise Invalid.field(f"messages[{index}].epoch", what)
         if self.grant is not None and grant is None:
-            raise Invalid.field(f"messages[{index}].grant", "is not a grant that a broker gave")
+            raise Invalid.field(
+                f"messages[{index}].grant", "is not a grant that a broker gave"
+            )
         return Failure(
             queue=self.queue,
             epoch=self.epoch or 0,
@@ -58,9 +62,13 @@ class FailedMessage(Request, kw_only=True):
 
 
 class FailuresRequest(Request, kw_only=True):
-    """Failed messages to retry later. The report may be repeated: each message is stored once."""
+    """Failed messages to retry later. The report may be repeated: each message is stored
+    once.
+    """
 
-    messages: Annotated[list[FailedMessage], Meta(min_length=1, max_length=config.max_messages)]
+    messages: Annotated[
+        list[FailedMessage], Meta(min_length=1, max_length=config.max_messages)
+    ]
 
     def failures(self) -> list[Failure]:
         """The messages for the layer below. Raises Invalid if one is named twice."""
@@ -121,8 +129,8 @@ MOST_TRACES = 500  # of one report
 
 
 class HandledMessage(Request, kw_only=True):
-    """An attempt at a message, which began `ago_ms` before the report; `attempt` counts the failed ones
-    before it. Of a retry, queue and offset are those of its origin.
+    """An attempt at a message, which began `ago_ms` before the report; `attempt` counts the
+    failed ones before it. Of a retry, queue and offset are those of its origin.
     """
 
     queue: Id
@@ -134,15 +142,17 @@ class HandledMessage(Request, kw_only=True):
 
 
 class TracesRequest(Request, kw_only=True):
-    """Messages that a member handled. Brokers keep those of the sample that `trace_percent` asks for:
-    CRC-32 of the ASCII text `<queue>-<offset>`, modulo 100, is below it."""
+    """Messages that a member handled. Brokers keep those of the sample that `trace_percent`
+    asks for: CRC-32 of the ASCII text `<queue>-<offset>`, modulo 100, is below it."""
 
     traces: Annotated[list[HandledMessage], Meta(max_length=MOST_TRACES)]
 
     def attempts(self) -> list[Attempt]:
         """Return the attempts for the layer below."""
         return [
-            Attempt(one.queue, one.offset, one.attempt, one.outcome, one.ago_ms, one.took_ms)
+            Attempt(
+                one.queue, one.offset, one.attempt, one.outcome, one.ago_ms, one.took_ms
+            )
             for one in self.traces
         ]
 

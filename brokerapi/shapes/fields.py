@@ -1,8 +1,10 @@
-"""Fields and bases of management requests and answers: checked, filled and documented by DRF serializers.
+"""Fields and bases of management requests and answers: checked, filled and documented by
+DRF serializers.
 
-A request refuses fields that it does not know and values of another type: DRF alone would ignore the
-first, turn "4" into 4 and cut the blanks off a name. An answer takes its fields from a view of the layers
-below, whose types say what they are. The settings of a noun stand in neither: their declaration has them.
+A request refuses fields that it does not know and values of another type: DRF alone would
+ignore the first, turn "4" into 4 and cut the blanks off a name. An answer takes its fields
+from a view of the layers below, whose types say what they are. The settings of a noun stand
+in neither: their declaration has them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from metadata.rules.setting_types import Setting
 MAX_BIGINT = 2**63 - 1
 MOST_NAMED = 20  # unknown fields that are named
 MOST_NAME_CHARS = 100
-MOST_PARTS = 10_000  # values in a request, nested ones included: to check each costs more than to read it
+# values in a request, nested ones included: to check each costs more than to read it
+MOST_PARTS = 10_000
 WHOLE = "non_field_errors"  # the framework's name for the object itself
 
 
@@ -36,7 +39,9 @@ class Text(serializers.CharField):
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
-            raise serializers.ValidationError(f"must be a string, not {type(data).__name__}")
+            raise serializers.ValidationError(
+                f"must be a string, not {type(data).__name__}"
+            )
         return super().to_internal_value(data)
 
 
@@ -48,7 +53,9 @@ class Number(serializers.IntegerField):
 
     def to_internal_value(self, data: Any) -> int:
         if not isinstance(data, int) or isinstance(data, bool):
-            raise serializers.ValidationError(f"must be an integer, not {type(data).__name__}")
+            raise serializers.ValidationError(
+                f"must be an integer, not {type(data).__name__}"
+            )
         return super().to_internal_value(data)
 
 
@@ -64,7 +71,9 @@ class Flag(serializers.BooleanField):
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
-            raise serializers.ValidationError(f"must be true or false, not {type(data).__name__}")
+            raise serializers.ValidationError(
+                f"must be true or false, not {type(data).__name__}"
+            )
         return data
 
 
@@ -104,7 +113,10 @@ def numbers(**options: Any) -> serializers.ListField:
 
 def _field(one: Setting, **options: Any) -> Any:
     kind = one.kind
-    empty = kind.null and f"{'null' if isinstance(kind, setting_types.Whole) else 'empty'}: {kind.null}"
+    empty = (
+        kind.null
+        and f"{'null' if isinstance(kind, setting_types.Whole) else 'empty'}: {kind.null}"
+    )
     options["help_text"] = " ".join(filter(None, (one.help, empty))) or None
     match kind:
         case setting_types.Whole():
@@ -143,23 +155,33 @@ class Shape(serializers.Serializer[Any]):
         return {**made, **super().get_fields()}
 
     def place(self, setting: str) -> dict[str, str]:
-        """Return options that say where a setting stands in the view, if not at its own name."""
+        """Return options that say where a setting stands in the view, if not at its own
+        name.
+        """
         return {}
 
 
 class Request(Shape):
-    """Base of requests: an object without unknown fields; a large one says how many values it may have."""
+    """Base of requests: an object without unknown fields; a large one says how many values
+    it may have.
+    """
 
     most_parts: ClassVar[int] = MOST_PARTS
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
-            raise serializers.ValidationError({WHOLE: [f"must be an object, not {type(data).__name__}"]})
+            raise serializers.ValidationError(
+                {WHOLE: [f"must be an object, not {type(data).__name__}"]}
+            )
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
         if named := list(islice(unknown, MOST_NAMED)):
-            raise serializers.ValidationError({name: ["is not a field of this request"] for name in named})
+            raise serializers.ValidationError(
+                {name: ["is not a field of this request"] for name in named}
+            )
         if _has_more_parts(data, self.most_parts):
-            raise serializers.ValidationError({WHOLE: [f"has more than {self.most_parts} values"]})
+            raise serializers.ValidationError(
+                {WHOLE: [f"has more than {self.most_parts} values"]}
+            )
         return super().to_internal_value(data)
 
 
@@ -197,9 +219,11 @@ class _With:
 
 
 class Answer(Shape):
-    """Base of answers: each field is the attribute of that name of a view, or of its `source`.
+    """Base of answers: each field is the attribute of that name of a view, or of its
+    `source`.
 
-    `shown` names attributes of `view` of which their types say enough; others are declared as fields.
+    `shown` names attributes of `view` of which their types say enough; others are declared
+    as fields.
     """
 
     view: ClassVar[type] = object
@@ -207,17 +231,24 @@ class Answer(Shape):
 
     def get_fields(self) -> dict[str, Any]:
         hints = get_type_hints(self.view) if self.shown else {}
-        return {**{name: _of_type(hints[name]) for name in self.shown.split()}, **super().get_fields()}
+        return {
+            **{name: _of_type(hints[name]) for name in self.shown.split()},
+            **super().get_fields(),
+        }
 
     @classmethod
     def of(cls, view: object, **more: Any) -> dict[str, Any]:
         """Return the answer for a view, with `more` values that it does not have."""
-        made: dict[str, Any] = _filler(cls).to_representation(_With(view, more) if more else view)
+        made: dict[str, Any] = _filler(cls).to_representation(
+            _With(view, more) if more else view
+        )
         return made
 
     @classmethod
     def page(cls, plural: str, found: Page[Any]) -> dict[str, Any]:
-        """Return a page of a list: {"topics": [...], "next": the name to ask after, or null}."""
+        """Return a page of a list: {"topics": [...], "next": the name to ask after, or
+        null}.
+        """
         return {plural: [cls.of(one) for one in found.items], "next": found.next}
 
 
@@ -233,7 +264,9 @@ class FromTo(Answer):
     field: ClassVar[tuple[type[Any], dict[str, Any]]] = (Number, {})
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name; `from` is a word of Python and cannot stand among the others."""
+        """Return the fields by name; `from` is a word of Python and cannot stand among the
+        others.
+        """
         made, options = self.field
         moved = {
             name: made(source=source, **options)
@@ -243,7 +276,9 @@ class FromTo(Answer):
 
 
 def body_of(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
-    """Return the name and value of a body's field: bytes in MessagePack; in JSON text, or base64."""
+    """Return the name and value of a body's field: bytes in MessagePack; in JSON text, or
+    base64.
+    """
     if kind.name == formats.MSGPACK.name:
         return "body_bytes", body
     try:

@@ -10,7 +10,8 @@ from metadata.groups.groups import GroupView, MemberView
 from metadata.rules.membership.process_report import ProcessReport, SlowHandler
 from metadata.rules.settings import GROUP
 
-_AT_START = {name: one for name, one in GROUP.items() if name != "stopped"}  # no group begins paused
+# no group begins paused
+_AT_START = {name: one for name, one in GROUP.items() if name != "stopped"}
 
 
 class GroupCreate(Request):
@@ -18,7 +19,9 @@ class GroupCreate(Request):
 
     settings = _AT_START
     name = Text()
-    mode = serializers.ChoiceField(choices=["clustering", "broadcasting", "share"], default="clustering")
+    mode = serializers.ChoiceField(
+        choices=["clustering", "broadcasting", "share"], default="clustering"
+    )
 
 
 class GroupChange(Change):
@@ -28,7 +31,9 @@ class GroupChange(Change):
 
 
 class SlowHandlerAnswer(Answer):
-    """The handler call of a process that runs for the longest time, and the first message of it."""
+    """The handler call of a process that runs for the longest time, and the first message
+    of it.
+    """
 
     view = SlowHandler
     shown = "queue offset"
@@ -45,7 +50,9 @@ class ProcessAnswer(Answer):
     buffered_bytes = Number(help_text="bytes of their bodies")
     handled = Number(help_text="messages handled since the process started")
     failed = Number(help_text="attempts that failed since then")
-    slowest = SlowHandlerAnswer(allow_null=True, help_text="null while no handler is at work")
+    slowest = SlowHandlerAnswer(
+        allow_null=True, help_text="null while no handler is at work"
+    )
 
 
 class MemberAnswer(Answer):
@@ -53,7 +60,9 @@ class MemberAnswer(Answer):
 
     view = MemberView
     shown = "name instance_id address sdk joined_at_ms heartbeat_age_ms"
-    consumer_id_prefix = Text(help_text="beginning of the consumer id, as in logs; not valid as an id")
+    consumer_id_prefix = Text(
+        help_text="beginning of the consumer id, as in logs; not valid as an id"
+    )
     generation = Number(help_text="generation that it has applied")
     queues = numbers()
     active = Flag(help_text="false: it stands by because of the group's limits")

@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 class Message(Request, kw_only=True):
-    """Base of both formats of a message to send. Without `queue` the broker chooses one; one that is not
-    strict may give way to another one of the topic."""
+    """Base of both formats of a message to send. Without `queue` the broker chooses one;
+    one that is not strict may give way to another one of the topic."""
 
     raw: ClassVar[str]  # the field of a body that is no text
     body: str | UnsetType = UNSET
@@ -83,14 +83,17 @@ class PackedMessage(Message):
     body_bytes: bytes | UnsetType = UNSET
 
 
-# How a send is answered: a result for each message, or runs of those that were stored side by side, which is
+# How a send is answered: a result for each message, or runs of those that were stored side
+# by side, which is
 # less to write and to read.
 Receipts = Literal["each", "runs"]
 
 
 class SendRequest(Request, kw_only=True):
-    """Messages for one topic. With the same `batch_id` (UUIDv7) a repeated request stores nothing twice.
-    `receipts`: `each` (one result per message) or `runs` (one per run of consecutive offsets)."""
+    """Messages for one topic. With the same `batch_id` (UUIDv7) a repeated request stores
+    nothing twice.
+    `receipts`: `each` (one result per message) or `runs` (one per run of consecutive
+    offsets)."""
 
     messages: list[JsonMessage]
     batch_id: UUID | None = None
@@ -108,8 +111,11 @@ class PackedSendRequest(Request, kw_only=True):
 _RENAMED = {"body": "body_bytes"}
 
 
-class UsualMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_RENAMED):
-    """A message in MessagePack with its body as bytes: read as what is stored, without a step between.
+class UsualMessage(
+    NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_RENAMED
+):
+    """A message in MessagePack with its body as bytes: read as what is stored, without a
+    step between.
 
     A delay of 0 and null as a delay are left to PackedMessage.
     """
@@ -130,7 +136,10 @@ class UsualSendRequest(Request, kw_only=True):
 
 AnySend = SendRequest | PackedSendRequest | UsualSendRequest
 SEND: Body[AnySend] = Body(
-    SendRequest, PackedSendRequest, UsualSendRequest, check_packed=value_limits.check_packed_send
+    SendRequest,
+    PackedSendRequest,
+    UsualSendRequest,
+    check_packed=value_limits.check_packed_send,
 )
 
 
@@ -150,8 +159,8 @@ class SendError(Answer, kw_only=True):
 
 
 class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """Result of one message: stored (queue, offset, message_id), delayed (message_id, due_at_ms) or
-    refused (error)."""
+    """Result of one message: stored (queue, offset, message_id), delayed (message_id,
+    due_at_ms) or refused (error)."""
 
     queue: int | UnsetType = UNSET
     offset: int | UnsetType = UNSET
@@ -161,9 +170,9 @@ class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 
 class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """Result of `count` consecutive messages. If stored, `queue` and `offset` are those of the first;
-    the others have the next offsets. Message ids are queue and offset, as in 7-41. Otherwise `result` is
-    the result of each."""
+    """Result of `count` consecutive messages. If stored, `queue` and `offset` are those of
+    the first; the others have the next offsets. Message ids are queue and offset, as in
+    7-41. Otherwise `result` is the result of each."""
 
     count: int
     queue: int | UnsetType = UNSET
@@ -172,8 +181,8 @@ class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 
 class SendAnswer(Answer, kw_only=True):
-    """One result per message, in order. With `receipts: runs` there are `runs` instead; their counts add up
-    to the number of messages."""
+    """One result per message, in order. With `receipts: runs` there are `runs` instead;
+    their counts add up to the number of messages."""
 
     results: list[SendResult] | UnsetType = UNSET
     runs: list[SendRun] | UnsetType = UNSET
@@ -195,7 +204,9 @@ def _send_result(fate: Fate) -> SendResult:
     if isinstance(fate, Receipt):  # most are
         return SendResult(fate.queue, fate.offset, f"{fate.queue}-{fate.offset}")
     if isinstance(fate, CatmqError):
-        return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
+        return SendResult(
+            error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable)
+        )
     return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
 
 
@@ -210,7 +221,8 @@ class OriginAnswer(Answer, kw_only=True):
 
 
 class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack.
+    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in
+    MessagePack.
 
     Hundreds of them are made for a pull, so they are filled by position.
     """
@@ -230,7 +242,9 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
 
 
-def with_origins(answers: list[StoredAnswer], origins: Sequence[str | None]) -> list[StoredAnswer]:
+def with_origins(
+    answers: list[StoredAnswer], origins: Sequence[str | None]
+) -> list[StoredAnswer]:
     """The messages of a queue of a retry topic, with their origins."""
     for answer, text in zip(answers, origins, strict=True):
         origin = origin_of(text)
@@ -244,8 +258,12 @@ def origin_of(text: str | None) -> OriginAnswer | None:
     return None if text is None else json.decode(text, type=OriginAnswer)
 
 
-def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:
-    """A message as it is answered in a format; `queue` only where the answer does not name it already."""
+def stored(
+    message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET
+) -> StoredAnswer:
+    """A message as it is answered in a format; `queue` only where the answer does not name
+    it already.
+    """
     answer = StoredAnswer(
         message.offset,
         message_id(message.queue, message.offset),
@@ -261,7 +279,9 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
     return answer
 
 
-def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> list[StoredAnswer]:
+def stored_rows(
+    queue: int, rows: Sequence[StoredRow], kind: formats.Format
+) -> list[StoredAnswer]:
     """Messages as a pull answers them, straight from the rows of their queue."""
     if kind.name != formats.MSGPACK.name:
         return [stored(stored_message(queue, row), kind) for row in rows]
@@ -282,14 +302,16 @@ def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> 
 
 
 class TracesQuery(Request, kw_only=True):
-    """The message, by its id. Required, but the right to look at the topic is asked for first."""
+    """The message, by its id. Required, but the right to look at the topic is asked for
+    first.
+    """
 
     message_id: str = ""
 
 
 class MessagesAnswer(Answer, kw_only=True):
-    """Messages, and how many were scanned. `next` is the `offset` of the next page of a queue, or the `after`
-    of the next page of a search; null: none."""
+    """Messages, and how many were scanned. `next` is the `offset` of the next page of a
+    queue, or the `after` of the next page of a search; null: none."""
 
     messages: list[StoredAnswer]
     scanned: int
@@ -302,8 +324,10 @@ def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
 
 
 class BrowseQuery(Request, kw_only=True):
-    """Messages to read: a queue from an offset, one message by its id, or a search in one or all queues of
-    the topic, which continues after the message id `after`. Only at the end of a queue `wait_ms` waits."""
+    """Messages to read: a queue from an offset, one message by its id, or a search in one
+    or all queues of the topic, which continues after the message id `after`. Only at the
+    end of a queue
+    `wait_ms` waits."""
 
     queue: Id | UnsetType = UNSET
     offset: Id = 0

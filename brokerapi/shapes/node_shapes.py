@@ -31,10 +31,14 @@ class NodeCreate(Request):
     engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
     host = Text(required=False)
     port = Number(required=False)
-    database = Text(allow_blank=False, help_text="the schema on mysql, the file's path on sqlite")
+    database = Text(
+        allow_blank=False, help_text="the schema on mysql, the file's path on sqlite"
+    )
     username = Text(required=False)
     password = Text(required=False, write_only=True)
-    unsafe = Flag(required=False, help_text="true: accept settings that lose messages in a crash")
+    unsafe = Flag(
+        required=False, help_text="true: accept settings that lose messages in a crash"
+    )
 
 
 class NodeChange(Change):
@@ -51,11 +55,14 @@ class NodeAnswer(Answer):
         "name kind engine host port database username state dedicated epoch capacity_gb "
         "replica_host replica_port tls tls_ca queues created_at_ms"
     )
-    reader_username = Text(help_text="account that jobs use to read it; empty if there is none")
+    reader_username = Text(
+        help_text="account that jobs use to read it; empty if there is none"
+    )
     quarantined = Text(help_text="reason why brokers do not serve it; empty if they do")
     disk = Text(help_text="ok, low, or full (no more sends)")
     schema_version = Number(
-        allow_null=True, help_text="version of its tables; null until this broker has asked the node"
+        allow_null=True,
+        help_text="version of its tables; null until this broker has asked the node",
     )
     upgrade_possible = Flag(help_text="manage.py upgrade_nodes can raise the version")
 
@@ -102,11 +109,14 @@ class NodePromote(Request):
     host = Text(required=False)
     port = Number(required=False, allow_null=True, max_value=65_535)
     tls = serializers.ChoiceField(
-        choices=[*MODES], required=False, help_text="encryption there; without it, that of the node"
+        choices=[*MODES],
+        required=False,
+        help_text="encryption there; without it, that of the node",
     )
     tls_ca = Text(required=False, help_text=NODE["tls_ca"].help)
     known_dead = Flag(
-        default=False, help_text="true: the old primary is off for good; do not wait for brokers to confirm"
+        default=False,
+        help_text="true: the old primary is off for good; do not wait for brokers to confirm",
     )
     dry_run = Flag(default=False)
 
@@ -138,7 +148,8 @@ class LostAnswer(Answer):
     view = Lost
     shown = "topic queue group messages"
     as_of_ms = Number(
-        allow_null=True, help_text="time of its last known offset; what it has read since then is not known"
+        allow_null=True,
+        help_text="time of its last known offset; what it has read since then is not known",
     )
 
 
@@ -147,8 +158,12 @@ class NodePlanAnswer(Answer):
 
     target = Text()
     primary_answers = Flag(allow_null=True)
-    copies = Flag(allow_null=True, help_text="the target still replicates from another server")
-    brokers = Number(help_text="broker processes that must confirm if the old primary cannot be fenced")
+    copies = Flag(
+        allow_null=True, help_text="the target still replicates from another server"
+    )
+    brokers = Number(
+        help_text="broker processes that must confirm if the old primary cannot be fenced"
+    )
 
 
 class NodeMoveAnswer(Answer):
@@ -169,7 +184,9 @@ class NodeMoveAnswer(Answer):
 def planned(plan: Plan) -> dict[str, Any]:
     """Return the move that a plan would make."""
     notes = [delayed_loss(plan.delayed)] if plan.delayed else []
-    return NodeMoveAnswer.of(plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan)
+    return NodeMoveAnswer.of(
+        plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan
+    )
 
 
 def moved(done: Outcome) -> dict[str, Any]:

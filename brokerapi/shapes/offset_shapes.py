@@ -22,11 +22,17 @@ Rate = partial(serializers.FloatField, allow_null=True)
 class OffsetsReset(Request):
     """Target of an offset reset; times are those of the node's clock."""
 
-    topic = Text(required=False, help_text="only this topic; by default all topics of the group")
+    topic = Text(
+        required=False, help_text="only this topic; by default all topics of the group"
+    )
     instance = Text(required=False, help_text="instance of a broadcasting group")
-    queues = numbers(required=False, allow_empty=False, help_text="only these queues; by default all")
+    queues = numbers(
+        required=False, allow_empty=False, help_text="only these queues; by default all"
+    )
     to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time", "group"])
-    offset = Number(required=False, help_text="offset; a queue without it is set to its nearest offset")
+    offset = Number(
+        required=False, help_text="offset; a queue without it is set to its nearest offset"
+    )
     at_ms = Number(required=False)
     ago_ms = Number(required=False)
     source_group = Text(
@@ -44,13 +50,16 @@ class OffsetsUndo(Request):
 
 
 class MoveAnswer(FromTo):
-    """A committed offset that moves. A move forward skips messages, a move backward repeats them."""
+    """A committed offset that moves. A move forward skips messages, a move backward repeats
+    them.
+    """
 
     view = Move
     shown = "topic queue number skipped repeated"
     kept = Flag(help_text="true: not moved, as `source_group` has no offset in this queue")
     asked = Number(
-        allow_null=True, help_text="requested offset, if the queue has only the nearest one (`to`)"
+        allow_null=True,
+        help_text="requested offset, if the queue has only the nearest one (`to`)",
     )
 
 
@@ -78,19 +87,27 @@ class PastMoveAnswer(FromTo):
 
 
 class LagAnswer(Answer):
-    """The committed offset of a group or instance in a queue; lag = log end offset (`head`) - committed."""
+    """The committed offset of a group or instance in a queue; lag = log end offset (`head`)
+    - committed.
+    """
 
     view = QueueLag
-    shown = "topic queue number committed head low lag owner epoch runs in_flight redelivered"
+    shown = (
+        "topic queue number committed head low lag owner epoch runs in_flight redelivered"
+    )
     instance = Text(allow_null=True, help_text="null unless the group is broadcasting")
     lag_ms = Number(allow_null=True, help_text="age of the oldest unread message, ms")
-    oldest_lease_ms = Number(allow_null=True, help_text="null unless messages are leased in a share group")
+    oldest_lease_ms = Number(
+        allow_null=True, help_text="null unless messages are leased in a share group"
+    )
 
 
 class ProgressAnswer(Answer):
-    """The trend of a group in the topics where it is not paused; rates are of the last minute or two.
+    """The trend of a group in the topics where it is not paused; rates are of the last
+    minute or two.
 
-    A message counts as handled when a commit moves the position of the group, or of one instance, past it.
+    A message counts as handled when a commit moves the position of the group, or of one
+    instance, past it.
     """
 
     state = serializers.ChoiceField(choices=list(get_args(State)), source="said.state")
@@ -99,7 +116,8 @@ class ProgressAnswer(Answer):
         help_text="messages per second by which the lag grows or shrinks; null: neither",
     )
     catches_up_in_s = Rate(
-        source="said.in_s", help_text="seconds until the lag is 0; null unless state is catches_up"
+        source="said.in_s",
+        help_text="seconds until the lag is 0; null unless state is catches_up",
     )
     sent_per_s = serializers.FloatField(
         source="pace.sent", help_text="messages sent to the topics of the group"
@@ -107,7 +125,9 @@ class ProgressAnswer(Answer):
     pulled_per_s = serializers.FloatField(
         source="pace.pulled", help_text="pulled messages, including repeated ones"
     )
-    handled_per_s = Rate(source="pace.handled", help_text="handled messages; null if not counted")
+    handled_per_s = Rate(
+        source="pace.handled", help_text="handled messages; null if not counted"
+    )
     lag = Number(allow_null=True)
     lag_before = Number(allow_null=True, help_text="unread messages `between_s` ago")
     between_s = serializers.FloatField(help_text="at most about 600")
@@ -123,13 +143,19 @@ class OffsetsAnswer(Answer):
     queues = LagAnswer(many=True)
 
 
-def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -> dict[str, Any]:
-    """Return a group's offsets, sum of lags and worst age, null while one of them is not known."""
+def offsets(
+    group: str, lags: Sequence[QueueLag], found: GroupProgress | None
+) -> dict[str, Any]:
+    """Return a group's offsets, sum of lags and worst age, null while one of them is not
+    known.
+    """
     behind = [one.lag for one in lags if one.lag is not None]
     ages = [one.lag_ms for one in lags if one.lag_ms is not None]
     lag = sum(behind) if len(behind) == len(lags) else None
     lag_ms = max(ages, default=0) if len(ages) == len(lags) else None
-    return OffsetsAnswer.of(None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags)
+    return OffsetsAnswer.of(
+        None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags
+    )
 
 
 class RebalanceRequest(Request):
@@ -156,7 +182,8 @@ class PastMove(_QueueMove):
 
     sources = ("from_member", "to_member")
     pause_ms = Number(
-        allow_null=True, help_text="null while the pause lasts, or if the queue moved again before it ended"
+        allow_null=True,
+        help_text="null while the pause lasts, or if the queue moved again before it ended",
     )
 
 

@@ -15,7 +15,8 @@ class SubscriptionCreate(Request):
     topic = Text()
     start = serializers.ChoiceField(choices=["earliest", "latest"], default="earliest")
     start_at_ms = Number(
-        required=False, help_text="start at the first message stored at this time or later, ms since 1970 UTC"
+        required=False,
+        help_text="start at the first message stored at this time or later, ms since 1970 UTC",
     )
     start_ago_ms = Number(required=False, help_text="the same, ms back from now")
 
@@ -34,17 +35,22 @@ class SubscriptionAnswer(Answer):
     view = SubscriptionView
     shown = "group topic state start created_at_ms"
     start_at_ms = Number(
-        allow_null=True, help_text="it started at what was stored then or later; null: `start` says it"
+        allow_null=True,
+        help_text="it started at what was stored then or later; null: `start` says it",
     )
 
     def place(self, setting: str) -> dict[str, str]:
-        """Return options that say where a setting stands in the view, if not at its own name."""
+        """Return options that say where a setting stands in the view, if not at its own
+        name.
+        """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
 
 
 class TagMatchesAnswer(Answer):
     """Result of a filter on the last messages of a topic."""
 
-    looked_at = Number(help_text="number of messages, the last ones of each queue in equal shares")
+    looked_at = Number(
+        help_text="number of messages, the last ones of each queue in equal shares"
+    )
     matching = Number(help_text="number of matching messages")
     away = texts(help_text="nodes that did not answer")

@@ -6,7 +6,16 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Change, Count, Flag, Number, Request, Text, numbers
+from brokerapi.shapes.fields import (
+    Answer,
+    Change,
+    Count,
+    Flag,
+    Number,
+    Request,
+    Text,
+    numbers,
+)
 from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
 from messagestore.topology.topics import TopicState
@@ -23,7 +32,11 @@ class TopicCreate(Request):
     settings = TOPIC
     name = Text()
     queues = Number(default=4, min_value=1)
-    node = Text(required=False, allow_null=True, help_text="node of all queues; by default they are spread")
+    node = Text(
+        required=False,
+        allow_null=True,
+        help_text="node of all queues; by default they are spread",
+    )
 
 
 class TopicChange(Change):
@@ -42,7 +55,9 @@ class _PlacedQueue(Answer):
 
 
 class QueueAnswer(_PlacedQueue):
-    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node is down."""
+    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node
+    is down.
+    """
 
 
 class LayoutAnswer(Answer):
@@ -69,7 +84,9 @@ class TopicAnswer(TopicSummary):
 
 
 class SendTokenAnswer(Answer):
-    """A send token of a topic, which Java clients must name; the token itself is not stored."""
+    """A send token of a topic, which Java clients must name; the token itself is not
+    stored.
+    """
 
     view = SendTokenView
     shown = "id created_at_ms"
@@ -91,11 +108,17 @@ class ProducerAnswer(Answer):
 
     view = ProducerView
     name = Text(help_text="name of the API key; java for Java clients without one")
-    address = Text(help_text="address it sent from; of a Java client, the one that it gives itself")
+    address = Text(
+        help_text="address it sent from; of a Java client, the one that it gives itself"
+    )
     sdk = Text(help_text="name and version of the client, by its User-Agent")
     first_seen_at_ms = Number(help_text="time of its first message, ms since 1970 UTC")
-    last_seen_at_ms = Number(help_text="time of its last message, to about 20 s, ms since 1970 UTC")
-    messages_last_hour = Number(help_text="estimated number of messages that it sent in the last hour")
+    last_seen_at_ms = Number(
+        help_text="time of its last message, to about 20 s, ms since 1970 UTC"
+    )
+    messages_last_hour = Number(
+        help_text="estimated number of messages that it sent in the last hour"
+    )
 
 
 class TraceAnswer(Answer):
@@ -107,7 +130,9 @@ class TraceAnswer(Answer):
     attempt = Number(help_text="failed attempts before this one")
     outcome = Text(help_text="handled, failed, or delivered if nothing else is known")
     at_ms = Number(help_text="time when it began, ms since 1970 UTC")
-    took_ms = Number(allow_null=True, help_text="how long it took; null if that is not known")
+    took_ms = Number(
+        allow_null=True, help_text="how long it took; null if that is not known"
+    )
 
 
 class ExpandRequest(Request):
@@ -115,7 +140,9 @@ class ExpandRequest(Request):
 
     queues = Number(help_text="queues to add")
     node = Text(
-        required=False, allow_null=True, help_text="node of the new queues; by default they are spread"
+        required=False,
+        allow_null=True,
+        help_text="node of the new queues; by default they are spread",
     )
     dry_run = Flag(default=False)
 
@@ -139,7 +166,8 @@ class UnreadAnswer(Answer):
 
     group = Text()
     messages = Number(
-        allow_null=True, help_text="unread messages; of the slowest instance in a broadcasting group"
+        allow_null=True,
+        help_text="unread messages; of the slowest instance in a broadcasting group",
     )
 
 
@@ -160,46 +188,64 @@ class LayoutChangeAnswer(Answer):
     layout_version = Number()
     queues = ChangedQueue(many=True)
     moved_slots = Number(help_text="of 1,024")
-    moved_share = serializers.FloatField(help_text="share of the keys that move to another queue, 0 to 1")
-    unread = UnreadAnswer(many=True, help_text="unread messages by group, in the queues that lose slots")
+    moved_share = serializers.FloatField(
+        help_text="share of the keys that move to another queue, 0 to 1"
+    )
+    unread = UnreadAnswer(
+        many=True, help_text="unread messages by group, in the queues that lose slots"
+    )
 
 
 class QueueState(_PlacedQueue):
-    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node is down."""
+    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node
+    is down.
+    """
 
     slots = Number(help_text="slots of 1,024 that the queue serves")
-    draining = Flag(help_text="it is closed, and will be retired when all groups have read it")
+    draining = Flag(
+        help_text="it is closed, and will be retired when all groups have read it"
+    )
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
 def change(made: queues.Change) -> dict[str, Any]:
     """Return the changes that an expansion or a shrinking made, or would make."""
     shown = [
-        ChangedQueue.of(one, queue=None if made.dry_run and one.state == "creating" else one.queue)
+        ChangedQueue.of(
+            one, queue=None if made.dry_run and one.state == "creating" else one.queue
+        )
         for one in made.queues
     ]
     return LayoutChangeAnswer.of(made, queues=shown, moved_share=round(made.moved_share, 4))
 
 
 class PlannedQueueAnswer(Answer):
-    """A queue. Readable are the offsets from `low` (log start) to `head` - 1 (log end), without gaps."""
+    """A queue. Readable are the offsets from `low` (log start) to `head` - 1 (log end),
+    without gaps.
+    """
 
     queue = Number(help_text="id of the queue")
     number = Number(help_text="its number within the topic")
     view = PlannedQueue
     shown = "node table low"
     head = Number(help_text="durable log end offset")
-    gaps = serializers.ListField(child=numbers(), help_text="lost offsets: from, to (excluded)")
+    gaps = serializers.ListField(
+        child=numbers(), help_text="lost offsets: from, to (excluded)"
+    )
 
 
 class PlannedNodeAnswer(Answer):
-    """A node; user name and password are empty without a reader account, or without `admin` on `*`."""
+    """A node; user name and password are empty without a reader account, or without `admin`
+    on `*`.
+    """
 
     view = PlannedNode
     shown = "name engine host port username password tls tls_ca"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
     identity = Text(help_text="identity of the node's data")
-    min_release = Text(help_text="oldest release of CatMQ whose jobs can read its tables; empty: any")
+    min_release = Text(
+        help_text="oldest release of CatMQ whose jobs can read its tables; empty: any"
+    )
 
 
 class ReadPlanAnswer(Answer):

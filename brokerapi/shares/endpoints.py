@@ -30,7 +30,9 @@ from messagestore.shares import finishing, listing
 class Share(Endpoint):
     @operation("share", tag="consumers", request=ShareRequest, answer=ShareAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Leases messages to a member of a share group. Waits up to `wait_ms` for the first message."""
+        """Leases messages to a member of a share group. Waits up to `wait_ms` for the first
+        message.
+        """
         member, asked = call.consumer(consumer), call.read(SHARE)
         reports = [one.done() for one in asked.done]
         answered = waiting.share_or_wait(
@@ -50,7 +52,9 @@ class Share(Endpoint):
 class ShareDone(Endpoint):
     @operation("shareDone", tag="consumers", request=DoneRequest, answer=DoneAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Reports on leased messages: finished, to be delivered again, or in work still. Idempotent."""
+        """Reports on leased messages: finished, to be delivered again, or in work still.
+        Idempotent.
+        """
         member, asked = call.consumer(consumer), call.read(DONE)
         group = waiting.share_group(member)
         reports = [one.done() for one in asked.done]
@@ -63,7 +67,9 @@ class ShareDone(Endpoint):
 class Runs(Endpoint):
     @operation("listRuns", tag="groups", query=RunsQuery, answer=RunsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """Leased messages of a share group: who has them, how often they were leased, until when."""
+        """Leased messages of a share group: who has them, how often they were leased, until
+        when.
+        """
         found = listing.runs(group=group, actor=call.actor, **call.named(RunsQuery))
         return call.answer(runs_answer(found))
 
@@ -73,5 +79,7 @@ class ReleaseRuns(Endpoint):
     def post(self, call: Call, group: str) -> HttpResponse:
         """Ends leases, so that the messages are delivered to another member."""
         asked = call.read(RELEASE)
-        count = listing.release(group=group, queue=asked.queue, first=asked.first, actor=call.actor)
+        count = listing.release(
+            group=group, queue=asked.queue, first=asked.first, actor=call.actor
+        )
         return call.answer(ReleaseAnswer(released=count))

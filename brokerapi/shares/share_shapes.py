@@ -10,7 +10,13 @@ from msgspec import UNSET, Meta, UnsetType, convert
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
-from brokerapi.shapes.message_shapes import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
+from brokerapi.shapes.message_shapes import (
+    OriginAnswer,
+    StoredAnswer,
+    origin_of,
+    stored_rows,
+    with_origins,
+)
 from brokerapi.shares.waiting import Answered
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
@@ -37,12 +43,14 @@ class HeldRun(Request, kw_only=True):
 class RunReport(HeldRun, kw_only=True):
     """Report on a leased run. It may be repeated.
 
-    `all`: every message of it is finished. Else `finished` are ranges of offsets (the second is not included)
-    and `release` offsets that are to be delivered again now. So are those in `unseen`, and this lease of them
-    counts as no delivery. `renew`: the lease begins anew.
+    `all`: every message of it is finished. Else `finished` are ranges of offsets (the
+    second is not included) and `release` offsets that are to be delivered again now. So are
+    those in `unseen`, and this lease of them counts as no delivery. `renew`: the lease
+    begins anew.
 
-    `begun`, with the `delivery` that came with the run: true if its messages begin now, so that the lease
-    counts as a delivery; false if none has begun yet, so that it does not count until a report says true.
+    `begun`, with the `delivery` that came with the run: true if its messages begin now, so
+    that the lease counts as a delivery; false if none has begun yet, so that it does not
+    count until a report says true.
     """
 
     all: bool = False
@@ -73,16 +81,23 @@ Reports = Annotated[tuple[RunReport, ...], Meta(max_length=MOST_REPORTS)]
 
 
 class ShareRequest(Request, kw_only=True):
-    """A member of a share group asks for messages of `topics`, in order of preference; none named: of all.
+    """A member of a share group asks for messages of `topics`, in order of preference; none
+    named: of all.
 
-    `done` is recorded first. With `recover` the runs come first that this member has and `holding` does not
-    list: for a call whose answer was lost. With `count_begun` the member says when it begins: a lease of
-    messages that were leased before is no delivery until it reports `begun`.
+    `done` is recorded first. With `recover` the runs come first that this member has and
+    `holding` does not
+    list: for a call whose answer was lost. With `count_begun` the member says when it
+    begins: a lease of messages that were leased before is no delivery until it reports
+    `begun`.
     """
 
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
-    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(500, config.max_pull_messages)
-    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(4 << 20, config.max_pull_bytes)
+    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(
+        500, config.max_pull_messages
+    )
+    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(
+        4 << 20, config.max_pull_bytes
+    )
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
     done: Reports = ()
     recover: bool = False
@@ -92,7 +107,9 @@ class ShareRequest(Request, kw_only=True):
     def wanted(self) -> Wanted:
         """The request for the layer below."""
         held = frozenset(run.grant for run in self.holding) if self.recover else None
-        return Wanted(self.topics, self.max_messages, self.max_bytes, held, self.count_begun)
+        return Wanted(
+            self.topics, self.max_messages, self.max_bytes, held, self.count_begun
+        )
 
 
 class DoneRequest(Request, kw_only=True):
@@ -102,7 +119,8 @@ class DoneRequest(Request, kw_only=True):
 
 
 class ReportAnswer(Answer, kw_only=True, omit_defaults=True):
-    """Outcome of a report. `state` is ok, lost, gone, invalid (`detail` says why) or unavailable.
+    """Outcome of a report. `state` is ok, lost, gone, invalid (`detail` says why) or
+    unavailable.
 
     `lease_ms`: the length of the lease that begins anew.
     """
@@ -116,13 +134,15 @@ class ReportAnswer(Answer, kw_only=True, omit_defaults=True):
 
 
 class RunAnswer(Answer, kw_only=True, omit_defaults=True):
-    """A leased run: offsets `first` to `end` (not included), without those in `skipped`, which count as
-    finished.
+    """A leased run: offsets `first` to `end` (not included), without those in `skipped`,
+    which count as finished.
 
-    `grant` names the lease, which lasts `lease_ms` from when the request was sent. `deliveries` counts the
-    leases of the run. Messages are in `messages`, or in `rows` as in a pull. `recovered`: the member had it
-    before. `uncounted`: this lease is in `deliveries`, but counts only when the member reports `begun`, which
-    it does before the application gets a message of it.
+    `grant` names the lease, which lasts `lease_ms` from when the request was sent.
+    `deliveries` counts the
+    leases of the run. Messages are in `messages`, or in `rows` as in a pull. `recovered`:
+    the member had it before. `uncounted`: this lease is in `deliveries`, but counts only
+    when the member reports `begun`, which it does before the application gets a message of
+    it.
     """
 
     topic: str
@@ -142,14 +162,18 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
 
 
 class SharedQueue(Answer, kw_only=True):
-    """A queue that gives nothing now: `state` is stopped, runs_exhausted, corrupt or unavailable."""
+    """A queue that gives nothing now: `state` is stopped, runs_exhausted, corrupt or
+    unavailable.
+    """
 
     queue: int
     state: str
 
 
 class ShareAnswer(Answer, kw_only=True, omit_defaults=True):
-    """Leased runs. `retry_after_ms`: too many calls are waiting; call again after this time."""
+    """Leased runs. `retry_after_ms`: too many calls are waiting; call again after this
+    time.
+    """
 
     generation: int
     runs: list[RunAnswer]
@@ -188,7 +212,8 @@ class ReleaseAnswer(Answer, kw_only=True):
 class ListedRunAnswer(Answer, kw_only=True):
     """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
 
-    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the lease is over.
+    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
+    lease is over.
     """
 
     topic: str
@@ -221,18 +246,27 @@ RELEASE = Body(ReleaseRequest, most_bytes=64 << 10)
 DONE = Body(DoneRequest, most_bytes=MOST_BYTES)
 
 
-def share_answer(asked: ShareRequest, answered: Answered, kind: formats.Format) -> ShareAnswer:
+def share_answer(
+    asked: ShareRequest, answered: Answered, kind: formats.Format
+) -> ShareAnswer:
     shared = answered.shared
     return ShareAnswer(
         generation=answered.group.generation,
         runs=[_run(one, kind) for one in shared.runs],
         done=report_answers(asked.done, answered.recorded),
-        queues=[SharedQueue(queue=queue, state=state) for queue, state in sorted(shared.states.items())],
-        retry_after_ms=UNSET if answered.retry_after_ms is None else answered.retry_after_ms,
+        queues=[
+            SharedQueue(queue=queue, state=state)
+            for queue, state in sorted(shared.states.items())
+        ],
+        retry_after_ms=UNSET
+        if answered.retry_after_ms is None
+        else answered.retry_after_ms,
     )
 
 
-def report_answers(asked: Sequence[RunReport], recorded: Sequence[Recorded]) -> list[ReportAnswer]:
+def report_answers(
+    asked: Sequence[RunReport], recorded: Sequence[Recorded]
+) -> list[ReportAnswer]:
     """The outcomes of some reports."""
     return [
         ReportAnswer(
@@ -265,7 +299,9 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
         lease_ms=one.lease_ms,
         messages=messages,
         rows=one.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in one.origins] if kind.rows and one.origins else UNSET,
+        origins=[origin_of(text) for text in one.origins]
+        if kind.rows and one.origins
+        else UNSET,
         skipped=one.skipped,
         origin_topic=origin or UNSET,
         recovered=one.recovered,
@@ -274,7 +310,9 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
 
 
 def _topics(queue: int) -> tuple[str, str]:
-    """Names of a queue's topic and, if it is a retry topic, of that of its messages; '' if not."""
+    """Names of a queue's topic and, if it is a retry topic, of that of its messages; '' if
+    not.
+    """
     known = snapshot.current()
     info = known.queues.get(queue)
     topic = known.topics.get(info.topic_id) if info is not None else None

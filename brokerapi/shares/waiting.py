@@ -1,9 +1,9 @@
 """A member of a share group asks for runs, and may wait for the first.
 
-It waits like a pull (longpoll.py): without a database connection, at one of the places that pulls have, until
-a message comes, a lease ends, the group changes or the time is over. A new message wakes one of those who
-wait; who was woken for nothing looks again. Nothing is leased for a member that hung up meanwhile: its
-messages would sleep until the lease ends.
+It waits like a pull (longpoll.py): without a database connection, at one of the places that
+pulls have, until a message comes, a lease ends, the group changes or the time is over. A
+new message wakes one of those who wait; who was woken for nothing looks again. Nothing is
+leased for a member that hung up meanwhile: its messages would sleep until the lease ends.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def share_or_wait(
     has_hung_up: Callable[[], bool],
     address: str,
 ) -> Answered:
-    """Record reports, then lease runs, waiting up to `wait_ms` for the first. `address` is the client's.
+    """Record reports, then lease runs, waiting up to `wait_ms` for the first. `address` is
+    the client's.
 
-    Raises Draining, Conflict (group_settings_differ), NotFound, NodeUnavailable, OutcomeUnknown.
+    Raises Draining, Conflict (group_settings_differ), NotFound, NodeUnavailable,
+    OutcomeUnknown.
     """
     draining.check()
     group = share_group(consumer)
@@ -70,11 +72,14 @@ def share_or_wait(
 
 
 def share_group(consumer: ConsumerId) -> GroupInfo:
-    """The group of a consumer. Raises NotFound, and Conflict (group_settings_differ) unless it shares."""
+    """The group of a consumer. Raises NotFound, and Conflict (group_settings_differ) unless
+    it shares.
+    """
     group = leasing.group_of(consumer)
     if not group.is_share:
         raise Conflict(
-            f"Group {group.name} is {group.mode}, not a share group: its members acquire queues and pull.",
+            f"Group {group.name} is {group.mode}, not a share group: its members acquire "
+            "queues and pull.",
             code=Code.GROUP_SETTINGS_DIFFER,
         )
     return group
@@ -85,5 +90,8 @@ def _wait(consumer: ConsumerId, shared: Shared, until: float) -> None:
     if left_s <= 0:
         return
     close_old_connections()
-    with board.watch(consumer.group_id, shared.behind, shares=True) as waiter, limiter.aside():
+    with (
+        board.watch(consumer.group_id, shared.behind, shares=True) as waiter,
+        limiter.aside(),
+    ):
         waiter.wait(left_s)

@@ -21,10 +21,17 @@ from metadata.release import VERSION
 
 API_VERSION = 1
 NOT_A_LIMIT = "max_waiters"  # of a worker, not of a request
-LIMITS = [field.name for field in fields(Config) if field.name.startswith(("request_max_", "max_"))]
+LIMITS = [
+    field.name
+    for field in fields(Config)
+    if field.name.startswith(("request_max_", "max_"))
+]
 LIMITS.remove(NOT_A_LIMIT)
 PAGE_HEADERS = {"Content-Security-Policy": docs.POLICY, "Referrer-Policy": "no-referrer"}
-MEDIA_TYPES = {"yaml": "application/vnd.oai.openapi", "json": "application/vnd.oai.openapi+json"}
+MEDIA_TYPES = {
+    "yaml": "application/vnd.oai.openapi",
+    "json": "application/vnd.oai.openapi+json",
+}
 
 
 class About(Endpoint):
@@ -56,7 +63,11 @@ class Schema(Endpoint):
 
     def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:
         """Without the API's own formats: it is asked for in others."""
-        return self.get(request) if request.method in ("GET", "HEAD") else self._not_allowed(request)
+        return (
+            self.get(request)
+            if request.method in ("GET", "HEAD")
+            else self._not_allowed(request)
+        )
 
 
 class Docs(Endpoint):
@@ -77,7 +88,9 @@ class Script(Endpoint):
     def get(self, call: Call) -> HttpResponse:
         """Return it; a browser asks again after another release was started."""
         text = try_it.SCRIPT.read_bytes()
-        return HttpResponse(text, "text/javascript; charset=utf-8", headers={"Cache-Control": "no-cache"})
+        return HttpResponse(
+            text, "text/javascript; charset=utf-8", headers={"Cache-Control": "no-cache"}
+        )
 
 
 class Unknown(Endpoint):

@@ -15,7 +15,13 @@ class Brokers(Endpoint):
     @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, at most a second old. Use those with `alive` true and state `in`."""
-        return call.answer({"brokers": [BrokerAnswer.of(one) for one in discovery.listed(actor=call.actor)]})
+        return call.answer(
+            {
+                "brokers": [
+                    BrokerAnswer.of(one) for one in discovery.listed(actor=call.actor)
+                ]
+            }
+        )
 
 
 class Broker(Endpoint):
@@ -26,9 +32,15 @@ class Broker(Endpoint):
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
-        """Drains a broker, so that clients use the others, or enables it. Takes effect within a second."""
+        """Drains a broker, so that clients use the others, or enables it. Takes effect
+        within a second.
+        """
         state = call.fields(BrokerChange)["state"]
-        return call.answer(BrokerAnswer.of(broker_rows.set_state(name=broker, state=state, actor=call.actor)))
+        return call.answer(
+            BrokerAnswer.of(
+                broker_rows.set_state(name=broker, state=state, actor=call.actor)
+            )
+        )
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:

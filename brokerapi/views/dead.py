@@ -36,7 +36,11 @@ class DeadMessages(Endpoint):
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Deletes dead letters for good: some, or all that match."""
         asked = call.named(DropQuery)
-        ids = None if asked["ids"] is None else [one for one in asked["ids"].split(",") if one]
+        ids = (
+            None
+            if asked["ids"] is None
+            else [one for one in asked["ids"].split(",") if one]
+        )
         count = dead_letters.drop(group=group, actor=call.actor, **asked | {"ids": ids})
         return call.answer({"dropped": count})
 
@@ -45,7 +49,9 @@ class DeadSummary(Endpoint):
     @operation("countDead", tag="failures", query=SummaryQuery, answer=DeadSummaryAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead letters by topic and kind of error."""
-        found = dead_letters.summary(group=group, actor=call.actor, **call.named(SummaryQuery))
+        found = dead_letters.summary(
+            group=group, actor=call.actor, **call.named(SummaryQuery)
+        )
         return call.answer(dead_shapes.summary(found))
 
 
@@ -58,23 +64,38 @@ class DeadMessage(Endpoint):
 
 
 class RedriveDead(Endpoint):
-    @operation("redrive", tag="failures", request=RedriveCreate, answer=RedriveAnswer, status=201)
+    @operation(
+        "redrive", tag="failures", request=RedriveCreate, answer=RedriveAnswer, status=201
+    )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Starts a redrive of dead letters, which runs in the background."""
         asked = call.fields(RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
-        made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
-        return call.created(dead_shapes.redrive(made), "groups", group, "redrives", str(made.id))
+        made = redrives.request(
+            group=group, everything=everything, actor=call.actor, **asked
+        )
+        return call.created(
+            dead_shapes.redrive(made), "groups", group, "redrives", str(made.id)
+        )
 
 
 class Redrives(Endpoint):
-    @operation("listRedrives", tag="failures", query=NewestQuery, answer=page_of("redrives", RedriveAnswer))
+    @operation(
+        "listRedrives",
+        tag="failures",
+        query=NewestQuery,
+        answer=page_of("redrives", RedriveAnswer),
+    )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, newest first."""
         asked = call.query(NewestQuery)
-        rows = redrive_rows.page(group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor)
+        rows = redrive_rows.page(
+            group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor
+        )
         shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
-        return call.answer({"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None})
+        return call.answer(
+            {"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None}
+        )
 
 
 class Redrive(Endpoint):
@@ -82,7 +103,9 @@ class Redrive(Endpoint):
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """A redrive and its progress."""
         return call.answer(
-            dead_shapes.redrive(redrive_rows.named(group=group, redrive=redrive, actor=call.actor))
+            dead_shapes.redrive(
+                redrive_rows.named(group=group, redrive=redrive, actor=call.actor)
+            )
         )
 
     @operation("stopRedrive", tag="failures", status=204)

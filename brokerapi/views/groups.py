@@ -8,7 +8,12 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import offset_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery, NewestQuery
-from brokerapi.shapes.group_shapes import GroupAnswer, GroupChange, GroupCreate, GroupSummary
+from brokerapi.shapes.group_shapes import (
+    GroupAnswer,
+    GroupChange,
+    GroupCreate,
+    GroupSummary,
+)
 from brokerapi.shapes.offset_shapes import (
     OffsetsAnswer,
     OffsetsMoved,
@@ -21,13 +26,17 @@ from metadata.groups import groups, offset_resets
 
 
 class Groups(Endpoint):
-    @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", GroupSummary))
+    @operation(
+        "listGroups", tag="groups", query=ListQuery, answer=page_of("groups", GroupSummary)
+    )
     def get(self, call: Call) -> HttpResponse:
         """The groups on which the key has any right, by name."""
         page = groups.page(window=call.window(), actor=call.actor)
         return call.answer(GroupSummary.page("groups", page))
 
-    @operation("createGroup", tag="groups", request=GroupCreate, answer=GroupAnswer, status=201)
+    @operation(
+        "createGroup", tag="groups", request=GroupCreate, answer=GroupAnswer, status=201
+    )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
         asked = call.fields(GroupCreate, manages=("group", ""))
@@ -46,7 +55,9 @@ class Group(Endpoint):
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Pauses or resumes a group, or changes its settings."""
         settings = call.fields(GroupChange, manages=("group", group))
-        return call.answer(GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor)))
+        return call.answer(
+            GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
     def delete(self, call: Call, group: str) -> HttpResponse:
@@ -58,22 +69,35 @@ class Group(Endpoint):
 class Offsets(Endpoint):
     @operation("showOffsets", tag="groups", answer=OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """Return the committed offset and the lag of the group in each queue, and its trend."""
-        return call.answer(offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor)))
+        """Return the committed offset and the lag of the group in each queue, and its
+        trend.
+        """
+        return call.answer(
+            offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor))
+        )
 
     @operation("resetOffsets", tag="groups", request=OffsetsReset, answer=OffsetsMoved)
     def patch(self, call: Call, group: str) -> HttpResponse:
-        """Resets the offsets of a group, also while it is running. `dry_run` changes nothing."""
+        """Resets the offsets of a group, also while it is running. `dry_run` changes
+        nothing.
+        """
         asked = call.fields(OffsetsReset, manages=("group", group))
         dry_run = asked.pop("dry_run")
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
         target = offset_reset.Target(**asked)
-        made = offset_reset.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
+        made = offset_reset.reset(
+            group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen
+        )
         return call.answer(offset_shapes.moved(made, dry_run=dry_run))
 
 
 class OffsetMoves(Endpoint):
-    @operation("listOffsetMoves", tag="groups", query=NewestQuery, answer=page_of("moves", PastMoveAnswer))
+    @operation(
+        "listOffsetMoves",
+        tag="groups",
+        query=NewestQuery,
+        answer=page_of("moves", PastMoveAnswer),
+    )
     def get(self, call: Call, group: str) -> HttpResponse:
         """Offset resets of a group, newest first."""
         page = offset_resets.page(group=group, actor=call.actor, **call.named(NewestQuery))
@@ -86,5 +110,7 @@ class UndoOffsets(Endpoint):
         """Undoes an offset reset."""
         asked = call.fields(OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
-        made = offset_reset.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
+        made = offset_reset.undo(
+            group=group, reset=reset, dry_run=dry_run, actor=call.actor
+        )
         return call.answer(offset_shapes.moved(made, dry_run=dry_run))

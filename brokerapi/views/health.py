@@ -1,4 +1,6 @@
-"""State of this process: for load balancers and for monitoring. None of it needs an API key."""
+"""State of this process: for load balancers and for monitoring. None of it needs an API
+key.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class Ready(Endpoint):
 
     @operation("ready", tag="health", answer=health.Health)
     def get(self, call: Call) -> HttpResponse:
-        """The broker's readiness: 200 ok or degraded, 503 if it serves neither sends nor pulls. Before the
-        first node is registered it is 200 degraded."""
+        """The broker's readiness: 200 ok or degraded, 503 if it serves neither sends nor
+        pulls. Before the first node is registered it is 200 degraded."""
         state = health.readiness()
         response = call.answer(state)
         response.status_code = 503 if state.status == "unready" else 200

@@ -23,7 +23,9 @@ class Keys(Endpoint):
         """Creates an API key. Only this answer has the key itself."""
         asked = call.fields(KeyCreate)
         name, rights = asked.pop("name"), asked.pop("rights")
-        view, plaintext = api_keys.create(name=name, rights=rights, settings=asked, actor=call.actor)
+        view, plaintext = api_keys.create(
+            name=name, rights=rights, settings=asked, actor=call.actor
+        )
         return call.created(NewKeyAnswer.of(view, api_key=plaintext), "keys", name)
 
 
@@ -37,7 +39,9 @@ class Key(Endpoint):
     def patch(self, call: Call, key: str) -> HttpResponse:
         """Changes the quotas of the key."""
         settings = call.fields(KeyChange)
-        return call.answer(KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor)))
+        return call.answer(
+            KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:

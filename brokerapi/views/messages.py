@@ -32,19 +32,24 @@ class Messages(Endpoint):
         asked = call.read(SEND)
         draining.check()
         messages = message_shapes.new_messages(asked)
-        runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
+        runs = publish.send(
+            topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor
+        )
         size = sum([len(message.body) for message in messages])
         metrics.count_sent(topic, runs, bytes=size, sender=_sender(call))
         return call.answer(message_shapes.send_answer(runs, asked.receipts))
 
     @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Shows stored messages without a group: from an offset of a queue on, one by its id, or those that
-        carry a key, tag, trace id or text, or were stored within a time. One request of a search looks at a
-        part of the topic: go on with `next` as `after`."""
+        """Shows stored messages without a group: from an offset of a queue on, one by its
+        id, or those that carry a key, tag, trace id or text, or were stored within a time.
+        One request of a search looks at a part of the topic: go on with `next` as
+        `after`."""
         asked = call.query(BrowseQuery)
         if asked.is_search():
-            return call.answer(message_shapes.browsed(_searched(call, topic, asked), call.kind))
+            return call.answer(
+                message_shapes.browsed(_searched(call, topic, asked), call.kind)
+            )
         if isinstance(asked.message_id, str):
             found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
         elif isinstance(asked.queue, int):
@@ -58,26 +63,38 @@ class Messages(Endpoint):
             call.check_key()
         else:
             raise Invalid.field(
-                "queue", "is missing: give queue (and offset), message_id, or search conditions"
+                "queue",
+                "is missing: give queue (and offset), message_id, or search conditions",
             )
         return call.answer(message_shapes.browsed(found, call.kind))
 
 
 class Traces(Endpoint):
-    @operation("listTraces", tag="messages", query=TracesQuery, answer=list_of("traces", TraceAnswer))
+    @operation(
+        "listTraces",
+        tag="messages",
+        query=TracesQuery,
+        answer=list_of("traces", TraceAnswer),
+    )
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Members that handled a message, when and for how long, if it is in the sample of their group."""
+        """Members that handled a message, when and for how long, if it is in the sample of
+        their group.
+        """
         (one,) = browse.by_id(
             topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
         ).messages
-        found = handling_traces.of_message(queue=one.queue, offset=one.offset, actor=call.actor)
+        found = handling_traces.of_message(
+            queue=one.queue, offset=one.offset, actor=call.actor
+        )
         return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})
 
 
 class Message(Endpoint):
     @operation("recallMessage", tag="messages", status=204)
     def delete(self, call: Call, message_id: str) -> HttpResponse:
-        """Recalls a delayed message before it is due; 409 `already_delivered` when it is in its queue."""
+        """Recalls a delayed message before it is due; 409 `already_delivered` when it is in
+        its queue.
+        """
         delayed_admin.recall(message_id=message_id, actor=call.actor)
         return call.done()
 
@@ -88,17 +105,23 @@ class Delayed(Endpoint):
         """Delayed messages that are not due yet, ordered by id, and their number."""
         asked = call.query(DelayedQuery)
         after = asked.after if isinstance(asked.after, str) else None
-        found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
+        found = delayed_admin.of_topic(
+            topic=topic, after=after, limit=asked.limit, actor=call.actor
+        )
         return call.answer(delayed_shapes.delayed(found, call.kind))
 
 
 def _sender(call: Call) -> metrics.Sender:
-    return metrics.Sender(call.actor, call.actor.address, call.request.META.get("HTTP_USER_AGENT", ""))
+    return metrics.Sender(
+        call.actor, call.actor.address, call.request.META.get("HTTP_USER_AGENT", "")
+    )
 
 
 def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.Found:
     if isinstance(asked.message_id, str):
-        raise Invalid.field("message_id", "names one message: leave out the search conditions")
+        raise Invalid.field(
+            "message_id", "names one message: leave out the search conditions"
+        )
     return search.search(
         topic=topic,
         wanted=asked.wanted(),

@@ -24,13 +24,17 @@ from metadata.nodes import node_rows
 
 
 class Nodes(Endpoint):
-    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", NodeAnswer))
+    @operation(
+        "listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", NodeAnswer)
+    )
     def get(self, call: Call) -> HttpResponse:
         """The nodes, by name."""
         page = node_rows.page(window=call.window(), actor=call.actor)
         return call.answer(NodeAnswer.page("nodes", page))
 
-    @operation("registerNode", tag="nodes", request=NodeCreate, answer=NodeAnswer, status=201)
+    @operation(
+        "registerNode", tag="nodes", request=NodeCreate, answer=NodeAnswer, status=201
+    )
     def post(self, call: Call) -> HttpResponse:
         """Tests a database and registers it as a node."""
         asked = call.fields(NodeCreate)
@@ -48,7 +52,9 @@ class Node(Endpoint):
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens or closes a node, or takes it offline."""
         settings = call.fields(NodeChange)
-        return call.answer(NodeAnswer.of(registry.update(name=node, settings=settings, actor=call.actor)))
+        return call.answer(
+            NodeAnswer.of(registry.update(name=node, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
@@ -60,7 +66,9 @@ class Node(Endpoint):
 class Examine(Endpoint):
     @operation("examineNode", tag="nodes", request=NodeExamine, answer=ExaminationAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
-        """Tests a database as a node of this name, and returns the findings. Changes nothing."""
+        """Tests a database as a node of this name, and returns the findings. Changes
+        nothing.
+        """
         asked = call.fields(NodeExamine)
         found = preflight.examine(name=node, actor=call.actor, **asked)
         return call.answer(ExaminationAnswer.of(found))
@@ -91,20 +99,30 @@ class Reader(Endpoint):
 class Promote(Endpoint):
     @operation("promoteNode", tag="nodes", request=NodePromote, answer=NodeMoveAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
-        """Promotes the replica of a node, which may take a minute. `dry_run` changes nothing."""
+        """Promotes the replica of a node, which may take a minute. `dry_run` changes
+        nothing.
+        """
         asked = call.fields(NodePromote)
-        to = {name: asked[name] for name in ("host", "port", "tls", "tls_ca") if name in asked}
+        to = {
+            name: asked[name] for name in ("host", "port", "tls", "tls_ca") if name in asked
+        }
         if asked["dry_run"]:
             plan = promotion_plans.promote(name=node, actor=call.actor, **to)
             return call.answer(node_shapes.planned(plan))
-        done = promotion.promote(name=node, known_dead=asked["known_dead"], actor=call.actor, **to)
+        done = promotion.promote(
+            name=node, known_dead=asked["known_dead"], actor=call.actor, **to
+        )
         return call.answer(node_shapes.moved(done))
 
 
 class Adopt(Endpoint):
     @operation("adoptNode", tag="nodes", request=NodeAdopt, answer=NodeMoveAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
-        """Puts a node into service with the database at its address. `dry_run` changes nothing."""
+        """Puts a node into service with the database at its address. `dry_run` changes
+        nothing.
+        """
         if call.fields(NodeAdopt)["dry_run"]:
-            return call.answer(node_shapes.planned(promotion_plans.adopt(name=node, actor=call.actor)))
+            return call.answer(
+                node_shapes.planned(promotion_plans.adopt(name=node, actor=call.actor))
+            )
         return call.answer(node_shapes.moved(promotion.adopt(name=node, actor=call.actor)))

@@ -1,4 +1,6 @@
-"""The queues of a topic: more of them, fewer, one closed or opened, and how far they are read."""
+"""The queues of a topic: more of them, fewer, one closed or opened, and how far they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,29 @@ from messagestore.topology import drains, queues
 
 
 class Expand(Endpoint):
-    @operation("expandTopic", tag="topics", request=ExpandRequest, answer=LayoutChangeAnswer)
+    @operation(
+        "expandTopic", tag="topics", request=ExpandRequest, answer=LayoutChangeAnswer
+    )
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Adds queues to a topic, which get a share of the keys. `dry_run` changes nothing."""
         asked = call.fields(ExpandRequest, manages=("topic", topic))
-        return call.answer(topic_shapes.change(queues.expand(topic=topic, actor=call.actor, **asked)))
+        return call.answer(
+            topic_shapes.change(queues.expand(topic=topic, actor=call.actor, **asked))
+        )
 
 
 class Shrink(Endpoint):
-    @operation("shrinkTopic", tag="topics", request=ShrinkRequest, answer=LayoutChangeAnswer)
+    @operation(
+        "shrinkTopic", tag="topics", request=ShrinkRequest, answer=LayoutChangeAnswer
+    )
     def post(self, call: Call, topic: str) -> HttpResponse:
-        """Closes queues. They are retired when all groups have read them. `dry_run` changes nothing."""
+        """Closes queues. They are retired when all groups have read them. `dry_run` changes
+        nothing.
+        """
         asked = call.fields(ShrinkRequest, manages=("topic", topic))
-        return call.answer(topic_shapes.change(queues.shrink(topic=topic, actor=call.actor, **asked)))
+        return call.answer(
+            topic_shapes.change(queues.shrink(topic=topic, actor=call.actor, **asked))
+        )
 
 
 class Queues(Endpoint):
@@ -52,5 +64,7 @@ class Queue(Endpoint):
     def patch(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """Closes a queue for sends, or opens it."""
         asked = call.fields(QueueChange, manages=("topic", topic))
-        changed = queues.set_state(topic=topic, queue=queue, state=asked["state"], actor=call.actor)
+        changed = queues.set_state(
+            topic=topic, queue=queue, state=asked["state"], actor=call.actor
+        )
         return call.answer(QueueState.of(changed))

@@ -13,13 +13,20 @@ from metadata.membership import history, rebalance
 
 class Rebalances(Endpoint):
     @operation(
-        "listRebalances", tag="groups", query=NewestQuery, answer=page_of("rebalances", RebalanceAnswer)
+        "listRebalances",
+        tag="groups",
+        query=NewestQuery,
+        answer=page_of("rebalances", RebalanceAnswer),
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
-        found, following = history.page(group=group, actor=call.actor, **call.named(NewestQuery))
+        found, following = history.page(
+            group=group, actor=call.actor, **call.named(NewestQuery)
+        )
         behind = None if following is None else str(following)
-        return call.answer({"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind})
+        return call.answer(
+            {"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind}
+        )
 
 
 class Rebalance(Endpoint):

@@ -19,18 +19,34 @@ from metadata.groups import groups, subscription_rows
 
 
 class Subscriptions(Endpoint):
-    @operation("listSubscriptions", tag="groups", answer=list_of("subscriptions", SubscriptionAnswer))
+    @operation(
+        "listSubscriptions",
+        tag="groups",
+        answer=list_of("subscriptions", SubscriptionAnswer),
+    )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
-        return call.answer({"subscriptions": [SubscriptionAnswer.of(one) for one in view.subscriptions]})
+        return call.answer(
+            {"subscriptions": [SubscriptionAnswer.of(one) for one in view.subscriptions]}
+        )
 
-    @operation("subscribe", tag="groups", request=SubscriptionCreate, answer=SubscriptionAnswer, status=201)
+    @operation(
+        "subscribe",
+        tag="groups",
+        request=SubscriptionCreate,
+        answer=SubscriptionAnswer,
+        status=201,
+    )
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Subscribes a group to a topic, from its earliest or its latest message, or from a time."""
+        """Subscribes a group to a topic, from its earliest or its latest message, or from a
+        time.
+        """
         asked = call.fields(SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, actor=call.actor, **asked)
-        return call.created(SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"])
+        return call.created(
+            SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"]
+        )
 
 
 class Subscription(Endpoint):
@@ -40,11 +56,18 @@ class Subscription(Endpoint):
         view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
         return call.answer(SubscriptionAnswer.of(view))
 
-    @operation("changeSubscription", tag="groups", request=SubscriptionChange, answer=SubscriptionAnswer)
+    @operation(
+        "changeSubscription",
+        tag="groups",
+        request=SubscriptionChange,
+        answer=SubscriptionAnswer,
+    )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Pauses or resumes a subscription, or changes its settings."""
         settings = call.fields(SubscriptionChange, manages=("group", group))
-        changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
+        changed = subscription_rows.update(
+            group=group, topic=topic, settings=settings, actor=call.actor
+        )
         return call.answer(SubscriptionAnswer.of(changed))
 
     @operation("unsubscribe", tag="groups", status=204)
@@ -57,5 +80,9 @@ class Subscription(Endpoint):
 class TagMatches(Endpoint):
     @operation("countTagMatches", tag="topics", query=TagsQuery, answer=TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Count the matches of a tag filter and a header filter in the last 1,000 messages of a topic."""
-        return call.answer(tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).wanted()))
+        """Count the matches of a tag filter and a header filter in the last 1,000 messages
+        of a topic.
+        """
+        return call.answer(
+            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).wanted())
+        )

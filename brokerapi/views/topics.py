@@ -24,19 +24,28 @@ from metadata.topics import producers, send_tokens, topic_rows
 
 
 class Topics(Endpoint):
-    @operation("listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", TopicSummary))
+    @operation(
+        "listTopics",
+        tag="topics",
+        query=TopicsQuery,
+        answer=page_of("topics", TopicSummary),
+    )
     def get(self, call: Call) -> HttpResponse:
         """The topics on which the key has any right, by name."""
         kind = call.query(TopicsQuery).kind
         page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
         return call.answer(TopicSummary.page("topics", page))
 
-    @operation("createTopic", tag="topics", request=TopicCreate, answer=TopicAnswer, status=201)
+    @operation(
+        "createTopic", tag="topics", request=TopicCreate, answer=TopicAnswer, status=201
+    )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
         asked = call.fields(TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
-        topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
+        topic = topics.create(
+            name=name, queues=queues, node=node, settings=asked, actor=call.actor
+        )
         return call.created(topic_shapes.topic(topic), "topics", name)
 
 
@@ -44,7 +53,9 @@ class Topic(Endpoint):
     @operation("showTopic", tag="topics", answer=TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their offsets."""
-        return call.answer(topic_shapes.topic(topics.describe(name=topic, actor=call.actor)))
+        return call.answer(
+            topic_shapes.topic(topics.describe(name=topic, actor=call.actor))
+        )
 
     @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
@@ -63,13 +74,17 @@ class Topic(Endpoint):
 class SendTokens(Endpoint):
     @operation("listSendTokens", tag="topics", answer=list_of("tokens", SendTokenAnswer))
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """The send tokens of a topic. Java clients must name one of them; without any, none is needed."""
+        """The send tokens of a topic. Java clients must name one of them; without any, none
+        is needed.
+        """
         found = send_tokens.listed(topic=topic, actor=call.actor)
         return call.answer({"tokens": [SendTokenAnswer.of(one) for one in found]})
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
-        """Creates a send token; a topic has at most two. Only this answer has the token itself."""
+        """Creates a send token; a topic has at most two. Only this answer has the token
+        itself.
+        """
         view, plaintext = send_tokens.create(topic=topic, actor=call.actor)
         answer = NewSendTokenAnswer.of(view, token=plaintext)
         return call.created(answer, "topics", topic, "send-tokens", view.id)
@@ -78,16 +93,20 @@ class SendTokens(Endpoint):
 class SendToken(Endpoint):
     @operation("deleteSendToken", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str, token: str) -> HttpResponse:
-        """Deletes a send token. Sends of Java clients with it are refused from then on; without the last
-        token of a topic, none is needed."""
-        send_tokens.delete(topic=topic, token=token, confirm=call.confirm(), actor=call.actor)
+        """Deletes a send token. Sends of Java clients with it are refused from then on;
+        without the last token of a topic, none is needed."""
+        send_tokens.delete(
+            topic=topic, token=token, confirm=call.confirm(), actor=call.actor
+        )
         return call.done()
 
 
 class Producers(Endpoint):
     @operation("listProducers", tag="topics", answer=list_of("producers", ProducerAnswer))
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """The producers that sent to a topic in the last seven days, the last one first; at most 200."""
+        """The producers that sent to a topic in the last seven days, the last one first; at
+        most 200.
+        """
         found = producers.of_topic(topic=topic, actor=call.actor)
         return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
 
@@ -95,10 +114,13 @@ class Producers(Endpoint):
 class ReadPlan(Endpoint):
     @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Tables and offset ranges for jobs that read the nodes directly. Keys with `admin` on `*` also get
-        the reader accounts of the nodes, which can read every topic there."""
+        """Tables and offset ranges for jobs that read the nodes directly. Keys with `admin`
+        on `*` also get the reader accounts of the nodes, which can read every topic
+        there."""
         queues = call.query(PlanQuery).queues
         wanted = [int(one) for one in queues.split(",")] if queues else None
-        response = call.answer(read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor))
+        response = call.answer(
+            read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor)
+        )
         response["Cache-Control"] = "no-store"  # it holds passwords
         return response

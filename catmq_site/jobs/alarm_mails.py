@@ -1,8 +1,10 @@
-"""Sends the mails of alarms: one for each, or one for many at once; what cannot be sent waits for a next run.
+"""Sends the mails of alarms: one for each, or one for many at once; what cannot be sent
+waits for a next run.
 
-A mail server that does not answer ends the pass and nothing else: what waits stays written down for a day.
-An address gets mails every five minutes at most, so a storm of alarms is one mail with a list. A mail that is
-sent again because nobody noted that it went has the same Message-ID.
+A mail server that does not answer ends the pass and nothing else: what waits stays written
+down for a day. An address gets mails every five minutes at most, so a storm of alarms is
+one mail with a list. A mail that is sent again because nobody noted that it went has the
+same Message-ID.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ WORDS = {
 
 
 def tell() -> int:
-    """Write and send the mails that are due; how many were sent. Without a mail server none is written."""
+    """Write and send the mails that are due; how many were sent. Without a mail server none
+    is written.
+    """
     if not config.smtp_url:
         return 0
     mails.write()
@@ -80,7 +84,11 @@ def _send(ends_at: float) -> int:
     except (OSError, smtplib.SMTPException) as error:
         waiting = [one.id for notices in due.values() for one in notices]
         mails.failed(waiting, why=f"{type(error).__name__}: {error}")
-        log.warning("Alarm mails could not be sent, will retry (%d waiting): %s", len(waiting), error)
+        log.warning(
+            "Alarm mails could not be sent, will retry (%d waiting): %s",
+            len(waiting),
+            error,
+        )
     finally:
         backend.close()
     return done
@@ -91,7 +99,9 @@ def _parcels(notices: Sequence[AlarmNotice]) -> list[Sequence[AlarmNotice]]:
 
 
 def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]) -> bool:
-    """Send one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
+    """Send one mail; whether the server took it. Raises OSError and SMTPException where it
+    is gone.
+    """
     ids = [one.id for one in notices]
     subject, body = written(notices)
     try:
@@ -117,9 +127,11 @@ def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
 
 
 def _id(notices: Sequence[AlarmNotice]) -> str:
-    """The Message-ID of a mail about some rows, the same whenever and by whatever process it is sent.
+    """The Message-ID of a mail about some rows, the same whenever and by whatever process
+    it is sent.
 
-    A row's number may come again in a metadata database that is made anew, but not made at the same time.
+    A row's number may come again in a metadata database that is made anew, but not made at
+    the same time.
     """
     rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in notices)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
@@ -139,7 +151,11 @@ def _written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
     counts = {"began": began, "ended": len(notices) - began}
     subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
     shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in notices[:LISTED])
-    more = "\n\n" + _("and %d more.") % (len(notices) - LISTED) if len(notices) > LISTED else ""
+    more = (
+        "\n\n" + _("and %d more.") % (len(notices) - LISTED)
+        if len(notices) > LISTED
+        else ""
+    )
     return subject, f"{shown}{more}\n\n{_foot()}"
 
 
@@ -164,18 +180,25 @@ def _time(at_ms: int) -> str:
 
 
 def _foot() -> str:
-    return _("All alarms: %s") % f"{url_with_prefix(_portal_url(), config.path_prefix)}/alarms"
+    return (
+        _("All alarms: %s") % f"{url_with_prefix(_portal_url(), config.path_prefix)}/alarms"
+    )
 
 
 def _portal_url() -> str:
     """Return the URL of a broker for people.
 
-    A command does not know at which port its server was started, so it takes the URL of a broker that lives.
+    A command does not know at which port its server was started, so it takes the URL of a
+    broker that lives.
     """
     if config.process != "command":
         return config.broker_url
     with suppress(MetadataUnavailable):
-        urls = [broker.url for broker in discovery.listed(actor=command("mails")) if broker.alive]
+        urls = [
+            broker.url
+            for broker in discovery.listed(actor=command("mails"))
+            if broker.alive
+        ]
         return config.broker_url if config.broker_url in urls or not urls else urls[0]
     return config.broker_url
 
@@ -183,9 +206,13 @@ def _portal_url() -> str:
 def send_test(address: str) -> None:
     """Send a mail that only shows that mails arrive. Raises Unavailable with the reason."""
     with override(config.language):
-        text = f"{_('This mail shows that alarms of CatMQ reach %s.') % address}\n\n{_foot()}"
+        text = (
+            f"{_('This mail shows that alarms of CatMQ reach %s.') % address}\n\n{_foot()}"
+        )
         subject = f"[CatMQ] {_('Test mail')}"
     try:
         EmailMessage(subject, text, config.mail_from, [address]).send()
     except (OSError, smtplib.SMTPException) as error:
-        raise Unavailable(f"The mail server refused the mail: {error}", retry_after_ms=1000) from error
+        raise Unavailable(
+            f"The mail server refused the mail: {error}", retry_after_ms=1000
+        ) from error

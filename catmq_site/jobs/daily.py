@@ -1,6 +1,7 @@
 """The jobs of the data pipeline that run once a day, where settings want them.
 
-They may take hours, so no worker of django-q waits for them: each runs as a process of its own (see tasks).
+They may take hours, so no worker of django-q waits for them: each runs as a process of its
+own (see tasks).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ DAYS = 7  # that reports look back
 
 
 def archive_topics() -> int:
-    """Archive the days that are over of the topics that settings name; return how many topics.
+    """Archive the days that are over of the topics that settings name; return how many
+    topics.
 
     With CATMQ_ARCHIVE_PURGES what an archive proves is dropped then. Raises JobFailed.
     """
@@ -50,7 +52,9 @@ def _report(text: str) -> None:
 
 
 def _each(names: Iterable[str], do: Callable[[str], None]) -> int:
-    """Do it for every name, also behind one that fails. Raises JobFailed with all that went wrong."""
+    """Do it for every name, also behind one that fails. Raises JobFailed with all that went
+    wrong.
+    """
     count, faults = 0, []
     for name in names:
         try:

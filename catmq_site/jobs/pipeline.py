@@ -1,4 +1,5 @@
-"""Runs of the data pipeline that users asked for in the portal; they do the same as the commands.
+"""Runs of the data pipeline that users asked for in the portal; they do the same as the
+commands.
 
 A run is taken up by `manage.py run_asked RUN`, a process of its own that django-q starts.
 """
@@ -24,7 +25,12 @@ LOG_LINES = 300  # the last ones are kept
 
 
 def place() -> Place:
-    return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.blocked_by())
+    return Place(
+        str(config.archive_home),
+        config.spark_master,
+        config.spark_memory,
+        spark.blocked_by(),
+    )
 
 
 def carry_out(id: int) -> bool:
@@ -60,7 +66,9 @@ def _replay(run: Run, settings: Settings) -> None:
 
 
 class _ProgressLog:
-    """Reports of a run of this process: each step at once, its last lines every few seconds."""
+    """Reports of a run of this process: each step at once, its last lines every few
+    seconds.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -74,7 +82,9 @@ class _ProgressLog:
         if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
             self.live()
         if self._run.cancel_asked():
-            raise runs.Cancelled(f"{self._run.name} was cancelled: {progress.what} {progress.done:,}")
+            raise runs.Cancelled(
+                f"{self._run.name} was cancelled: {progress.what} {progress.done:,}"
+            )
 
     def live(self) -> None:
         self._lived_at = time.monotonic()
@@ -85,7 +95,10 @@ def _purge(run: Run, settings: Settings) -> None:
     progress = _ProgressLog(run)
     try:
         found = retention.purge(
-            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=progress
+            topic=settings["topic"],
+            archive=config.archive_home,
+            actor=actors.job("purge"),
+            progress=progress,
         )
     finally:
         progress.live()

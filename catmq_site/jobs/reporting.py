@@ -31,20 +31,27 @@ def make(
     say: spark.Say | None = None,
     record: Run | None = None,
 ) -> tuple[int, Sequence[Row]]:
-    """Make a report; (the id it is kept under, its rows). With `record` a Spark job is part of that run.
+    """Make a report; (the id it is kept under, its rows). With `record` a Spark job is part
+    of that run.
 
     Raises Invalid, NotFound, JobFailed, Cancelled.
     """
     if engine not in ENGINES:
-        raise Invalid.field("engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}")
+        raise Invalid.field(
+            "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
+        )
     asked = {"topic": topic, "days": days}
     rows: Sequence[Row] = light_reports.make(name=name, topic=topic, days=days, actor=actor)
     run = None
     if engine == "spark":
         settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
-        run, directory = spark.run(f"report_{name}", settings=settings, inputs=inputs, say=say, record=record)
+        run, directory = spark.run(
+            f"report_{name}", settings=settings, inputs=inputs, say=say, record=record
+        )
         rows = spark.results(directory)["report"]
-    kept = reports.keep(name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run)
+    kept = reports.keep(
+        name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run
+    )
     return kept, rows
 
 
@@ -52,13 +59,21 @@ def for_spark(
     name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
 ) -> tuple[dict[str, Any], Sequence[Row]]:
     """(settings, inputs) of the job that completes the rows of a report."""
-    settings = {"days": days, "away": light_reports.away(topic=topic, actor=actor), **_places(topic, actor)}
-    return settings, [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
+    settings = {
+        "days": days,
+        "away": light_reports.away(topic=topic, actor=actor),
+        **_places(topic, actor),
+    }
+    return settings, [
+        with_steps(row, days, actor) for row in rows
+    ] if name == "latency" else rows
 
 
 def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
     """The topics that a job scans, their queues, and which node each queue is on."""
-    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    chosen = (
+        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    )
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
     queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
     departments = {one.name: one.department for one in chosen}
@@ -67,7 +82,9 @@ def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
 
 
 def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
-    """A row of the report on latency with what the job needs to know of the group's commits."""
+    """A row of the report on latency with what the job needs to know of the group's
+    commits.
+    """
     steps = commits.history(topic=row["topic"], group=row["group"], days=days, actor=actor)
     return {**row, "steps": steps}
 
@@ -83,7 +100,9 @@ def save(rows: Sequence[Row], path: Path) -> None:
         WRITERS[path.suffix](rows, draft)
         os.replace(draft, path)
     except OSError as error:
-        raise Invalid.field("output", f"{path} cannot be written: {error.strerror}") from None
+        raise Invalid.field(
+            "output", f"{path} cannot be written: {error.strerror}"
+        ) from None
     finally:
         draft.unlink(missing_ok=True)
 

@@ -1,7 +1,8 @@
-"""Every schedule of the system, written to django-q by `manage.py syncjobs`; a minute is the finest grain.
+"""Every schedule of the system, written to django-q by `manage.py syncjobs`; a minute is
+the finest grain.
 
-A job makes bounded passes, answers how many things it did, and is correct when it runs twice at once. One
-that may take hours runs apart, as a process of its own.
+A job makes bounded passes, answers how many things it did, and is correct when it runs
+twice at once. One that may take hours runs apart, as a process of its own.
 """
 
 from __future__ import annotations
@@ -59,9 +60,13 @@ def prune_alarms() -> int:
 
 
 def check_health() -> int:
-    """Look at everything that may be wrong, and have mails written and sent; how many alarms turned."""
+    """Look at everything that may be wrong, and have mails written and sent; how many
+    alarms turned.
+    """
     snapshot.refresh()
-    turned = alarm_job.look(every_minutes={name: job.every_minutes for name, job in JOBS.items()})
+    turned = alarm_job.look(
+        every_minutes={name: job.every_minutes for name, job in JOBS.items()}
+    )
     return turned + alarm_mails.tell()
 
 
@@ -74,7 +79,9 @@ def expire_dead_letters() -> int:
 
 
 def prune_batches() -> int:
-    """Delete the records of batches that no client repeats any more, and the routings that they went by."""
+    """Delete the records of batches that no client repeats any more, and the routings that
+    they went by.
+    """
     return batches.expire() + routings.prune()
 
 
@@ -89,7 +96,9 @@ def prune_sessions() -> int:
 
 
 def sweep_rebalances() -> int:
-    """Rebalance the groups whose mark is set, or that have a queue without a reader; return how many."""
+    """Rebalance the groups whose mark is set, or that have a queue without a reader; return
+    how many.
+    """
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
 
 
@@ -102,7 +111,9 @@ def record_lag() -> int:
 
 
 def prune_metrics() -> int:
-    """Delete what is older than it is kept: figures of charts, looks at positions, producers, traces."""
+    """Delete what is older than it is kept: figures of charts, looks at positions,
+    producers, traces.
+    """
     series = rollups.prune() + commits.prune() + size_rows.prune()
     return series + producers.prune() + java_callers.prune() + handling_traces.prune()
 
@@ -114,31 +125,54 @@ def record_sizes() -> int:
 
 JOBS = {
     "record_lag": Job("Record the lag of every group", 1, record_lag),
-    "roll_up": Job("Aggregate minute figures for the charts of weeks and years", 5, rollups.roll_up),
+    "roll_up": Job(
+        "Aggregate minute figures for the charts of weeks and years", 5, rollups.roll_up
+    ),
     "prune_metrics": Job("Delete old figures of charts", 10, prune_metrics),
-    "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
+    "sweep_rebalances": Job(
+        "Rebalance groups that nobody has rebalanced", 1, sweep_rebalances
+    ),
     "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),
-    "prune_instances": Job("Delete instances of broadcasting groups that are gone", 60, instances.prune),
-    "retire_queues": Job("Retire drained queues that every group has read", 1, drains.retire_drained),
-    "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
-    "expire_messages": Job("Delete messages past the retention of their topics", 10, expire_messages),
-    "check_health": Job("Check health, raise and end alarms, and send mails", 1, check_health),
+    "prune_instances": Job(
+        "Delete instances of broadcasting groups that are gone", 60, instances.prune
+    ),
+    "retire_queues": Job(
+        "Retire drained queues that every group has read", 1, drains.retire_drained
+    ),
+    "drop_tables": Job(
+        "Drop the tables of deleted topics and retired queues", 60, drop_tables
+    ),
+    "expire_messages": Job(
+        "Delete messages past the retention of their topics", 10, expire_messages
+    ),
+    "check_health": Job(
+        "Check health, raise and end alarms, and send mails", 1, check_health
+    ),
     "check_consistency": Job("Compare metadata with the nodes", 60, check_consistency),
-    "prune_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, prune_alarms),
+    "prune_alarms": Job(
+        "Delete alarms that were not raised for 90 days", 24 * 60, prune_alarms
+    ),
     "expire_dead_letters": Job("Delete expired dead letters", 60, expire_dead_letters),
     "prune_batches": Job("Delete old records of batch ids", 60, prune_batches),
     "note_heads": Job("Record the log end offsets of each node", 1, note_heads),
     "record_sizes": Job("Record the size of each node", 60, record_sizes),
     "prune_audit": Job("Delete audit rows older than 400 days", 24 * 60, audit.prune),
-    "prune_brokers": Job("Delete brokers that were not seen for 7 days", 60, broker_rows.prune_silent),
+    "prune_brokers": Job(
+        "Delete brokers that were not seen for 7 days", 60, broker_rows.prune_silent
+    ),
     "prune_sessions": Job("Delete expired web sessions", 24 * 60, prune_sessions),
-    "prune_offset_resets": Job("Delete offset resets older than 90 days", 60, offset_resets.prune),
+    "prune_offset_resets": Job(
+        "Delete offset resets older than 90 days", 60, offset_resets.prune
+    ),
     "prune_job_runs": Job("Delete old records of job runs", 24 * 60, runs.prune),
     "prune_reports": Job("Delete reports older than 400 days", 24 * 60, reports.prune),
 }
 if config.archive_topics:
     JOBS["archive_topics"] = Job(
-        "Archive the configured topics", daily.EVERY_MINUTES, daily.archive_topics, apart=True
+        "Archive the configured topics",
+        daily.EVERY_MINUTES,
+        daily.archive_topics,
+        apart=True,
     )
 if config.daily_reports:
     JOBS["make_reports"] = Job(
@@ -147,7 +181,9 @@ if config.daily_reports:
 
 
 def sync() -> tuple[int, int]:
-    """Make django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
+    """Make django-q's schedules equal to JOBS; (how many there are, how many others were
+    removed).
+    """
     from django_q.models import Schedule
 
     for name, job in JOBS.items():
@@ -156,6 +192,8 @@ def sync() -> tuple[int, int]:
             "args": repr((name,)),
             "minutes": job.every_minutes,
         }
-        Schedule.objects.update_or_create(name=name, defaults={**wanted, "schedule_type": Schedule.MINUTES})
+        Schedule.objects.update_or_create(
+            name=name, defaults={**wanted, "schedule_type": Schedule.MINUTES}
+        )
     removed, _ = Schedule.objects.exclude(name__in=JOBS).delete()
     return len(JOBS), removed

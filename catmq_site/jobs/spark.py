@@ -1,8 +1,8 @@
 """Starts Spark jobs as processes of their own, follows them, and takes in what they found.
 
-Nothing here imports Spark: a job is `python -m spark_tasks.jobs NAME DIRECTORY`, and speaks through files in
-its directory (spark_tasks/jobs/running.py names them). A job that dies leaves no manifest, so nothing of it
-counts.
+Nothing here imports Spark: a job is `python -m spark_tasks.jobs NAME DIRECTORY`, and speaks
+through files in its directory (spark_tasks/jobs/running.py names them). A job that dies
+leaves no manifest, so nothing of it counts.
 """
 
 from __future__ import annotations
@@ -47,17 +47,28 @@ class JobFailed(CatmqError):
 
 
 def run(
-    name: str, *, settings: Row, inputs: object = None, say: Say | None = None, record: Run | None = None
+    name: str,
+    *,
+    settings: Row,
+    inputs: object = None,
+    say: Say | None = None,
+    record: Run | None = None,
 ) -> tuple[int, Path]:
-    """Run a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
+    """Run a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's
+    directory).
 
-    With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid if what Spark
-    needs is not installed, JobFailed, runs.Cancelled.
+    With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid
+    if what Spark needs is not installed, JobFailed, runs.Cancelled.
     """
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
     directory.mkdir(mode=0o700, parents=True)
-    given = {"master": config.spark_master, "memory": config.spark_memory, **settings, "parent": os.getpid()}
+    given = {
+        "master": config.spark_master,
+        "memory": config.spark_memory,
+        **settings,
+        "parent": os.getpid(),
+    }
     (directory / "settings.json").write_text(json.dumps(given))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
@@ -84,18 +95,24 @@ def blocked_by() -> str:
         return "Spark is not installed: run script/setup --with-spark."
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
-        return "Spark needs Java 17 or 21: apt-get install -y default-jre-headless, as root."
+        return (
+            "Spark needs Java 17 or 21: apt-get install -y default-jre-headless, as root."
+        )
     return ""
 
 
 def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results of a job that is done, by name. Raises JobFailed if they are not as it left them."""
+    """The results of a job that is done, by name. Raises JobFailed if they are not as it
+    left them.
+    """
     manifest = json.loads((directory / "manifest.json").read_text())
     found = {}
     for one in manifest["results"]:
         data = (directory / f"{one['name']}.jsonl").read_bytes()
         if hashlib.sha256(data).hexdigest() != one["sha256"]:
-            raise JobFailed(f"The result {one['name']} in {directory} was changed after the job ended.")
+            raise JobFailed(
+                f"The result {one['name']} in {directory} was changed after the job ended."
+            )
         found[one["name"]] = [json.loads(line) for line in data.splitlines()]
     return found
 
@@ -103,11 +120,15 @@ def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
 def _environ() -> dict[str, str]:
     """The environment of jobs: where a broker is and with which key. Raises Invalid."""
     if importlib.util.find_spec("pyspark") is None:
-        raise Invalid("Spark is not installed: run script/setup --with-spark. Or use --engine direct.")
+        raise Invalid(
+            "Spark is not installed: run script/setup --with-spark. Or use --engine direct."
+        )
     known = {**credentials.known(), **os.environ}
     missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not known.get(name)]
     if missing:
-        raise Invalid(f"Set {' and '.join(missing)}: a job asks a broker where the messages are.")
+        raise Invalid(
+            f"Set {' and '.join(missing)}: a job asks a broker where the messages are."
+        )
     paths = [str(HOME), str(HOME / "client" / "src"), os.environ.get("PYTHONPATH", "")]
     ours = {name: known[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
     return {**os.environ, **ours, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -123,7 +144,13 @@ class _Process:
 
     def follow(self, environ: Mapping[str, str]) -> None:
         """Run it to its end. Raises JobFailed, Cancelled."""
-        command = [sys.executable, "-m", "spark_tasks.jobs", self._name, str(self._directory)]
+        command = [
+            sys.executable,
+            "-m",
+            "spark_tasks.jobs",
+            self._name,
+            str(self._directory),
+        ]
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program
                 command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -139,7 +166,9 @@ class _Process:
         if process.returncode == 0:
             return
         if self._asked_at is not None and process.returncode < 0:
-            raise Cancelled(f"{self._name} was cancelled; it did not stop, so its processes were killed.")
+            raise Cancelled(
+                f"{self._name} was cancelled; it did not stop, so its processes were killed."
+            )
         words = _last_words(self._directory)
         if self._asked_at is not None or process.returncode == CANCELLED:
             raise Cancelled(words)
@@ -178,7 +207,7 @@ class _Process:
 def waits_for_executors(log: str) -> bool:
     """Return True if the last thing that Spark logged is that it gets no resources.
 
-    >>> waits_for_executors("WARN TaskSchedulerImpl: Initial job has not accepted any resources; check …\\n")
+    >>> waits_for_executors("TaskSchedulerImpl: Initial job has not accepted any resources; …\\n")
     True
     """
     lines = log.rstrip().splitlines()
@@ -201,7 +230,9 @@ def _log_end(directory: Path) -> str:
 
 
 def _last_words(directory: Path) -> str:
-    """Return the last line that the job itself logged, else Spark's last error, else the last line."""
+    """Return the last line that the job itself logged, else Spark's last error, else the
+    last line.
+    """
     log = (directory / "log").read_text(errors="replace")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own = [line for line in lines if " failed: " in line or " was cancelled: " in line]

@@ -1,4 +1,5 @@
-"""Tasks of django-q: background work that metadata asks for, and the entry point of every schedule.
+"""Tasks of django-q: background work that metadata asks for, and the entry point of every
+schedule.
 
 Tasks run at least once, so each is harmless when repeated.
 """
@@ -25,7 +26,9 @@ MOST_WAITING = 20  # tasks
 
 
 def connect() -> None:
-    """Give metadata its way to ask for background work; called once by every process that changes it."""
+    """Give metadata its way to ask for background work; called once by every process that
+    changes it.
+    """
     from catmq_site.jobs.pipeline import place
     from catmq_site.jobs.schedules import JOBS
 
@@ -36,16 +39,19 @@ def connect() -> None:
 
 
 def ask_for_rebalance(group_id: int) -> None:
-    """Have a worker of django-q rebalance the group; metadata calls this once its transaction has committed.
+    """Have a worker of django-q rebalance the group; metadata calls this once its
+    transaction has committed.
 
-    The mark on the group is the truth: if the task is lost, a broker takes the group up after 3 s. So when
-    tasks pile up, because no worker of django-q lives, none is added.
+    The mark on the group is the truth: if the task is lost, a broker takes the group up
+    after 3 s. So when tasks pile up, because no worker of django-q lives, none is added.
     """
     if OrmQ.objects.count() >= MOST_WAITING:
         log.info("group %d is left to the brokers: no task worker runs", group_id)
         return
     name = f"rebalance group {group_id}"
-    async_task("catmq_site.jobs.tasks.run_rebalance", group_id, ms(database_now()), task_name=name)
+    async_task(
+        "catmq_site.jobs.tasks.run_rebalance", group_id, ms(database_now()), task_name=name
+    )
 
 
 def ask_for_job(name: str) -> None:
@@ -58,7 +64,9 @@ def ask_for_run(id: int) -> None:
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
-    """Rebalance one group now, unless that was asked for long ago: a broker did it then. Whether it ran."""
+    """Rebalance one group now, unless that was asked for long ago: a broker did it then.
+    Whether it ran.
+    """
     if ms(database_now()) - asked_at_ms > MOST_AGE_MS:
         return False
     try:
@@ -69,9 +77,11 @@ def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
 
 
 def run_job(name: str) -> None:
-    """Run the scheduled job of that name and record the run; one that runs apart is only started.
+    """Run the scheduled job of that name and record the run; one that runs apart is only
+    started.
 
-    A process apart stays in django-q's process group: the server that stops takes it along, and it its Spark.
+    A process apart stays in django-q's process group: the server that stops takes it along,
+    and it its Spark.
     """
     from catmq_site.jobs.schedules import JOBS
 
@@ -82,7 +92,9 @@ def run_job(name: str) -> None:
 
 
 def run_asked(id: int) -> None:
-    """Start the process that takes up a run of the data pipeline; a second one would find it taken."""
+    """Start the process that takes up a run of the data pipeline; a second one would find
+    it taken.
+    """
     _apart("run_asked", str(id))
 
 

@@ -33,7 +33,9 @@ PROGRESS_EVERY_S = 3.0
 def add_yes(parser: ArgumentParser) -> None:
     """The option of a command that asks before it does what cannot be taken back."""
     parser.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation; required without a terminal"
+        "--yes",
+        action="store_true",
+        help="do not ask for confirmation; required without a terminal",
     )
 
 
@@ -41,7 +43,8 @@ class CatmqCommand(BaseCommand):
     """A command that calls one verb; subclasses have `add_arguments` and `run`."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
-    checks_keys = True  # before anything else: are the keys of this process those of the installation?
+    # before anything else: are the keys of this process those of the installation?
+    checks_keys = True
 
     @property
     def actor(self) -> Actor:
@@ -55,7 +58,9 @@ class CatmqCommand(BaseCommand):
                 fingerprints.require()
             self.run(**options)
         except CatmqError as error:
-            raise CommandError(one_line(error), returncode=LATER if error.retriable else REFUSED) from None
+            raise CommandError(
+                one_line(error), returncode=LATER if error.retriable else REFUSED
+            ) from None
         except Cancelled as stop:
             raise CommandError(str(stop), returncode=REFUSED) from None
         except DatabaseError as error:
@@ -64,7 +69,9 @@ class CatmqCommand(BaseCommand):
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:
-        """Raise Invalid unless a person at the terminal types the name again, or a script said --yes."""
+        """Raise Invalid unless a person at the terminal types the name again, or a script
+        said --yes.
+        """
         if yes:
             return
         if not sys.stdin.isatty():
@@ -72,7 +79,9 @@ class CatmqCommand(BaseCommand):
             raise Invalid(said, code=Code.NOT_CONFIRMED)
         self.stderr.write(f"{what} {name}? Type the name:")
         if sys.stdin.readline().strip() != name:
-            raise Invalid("Nothing was done: the name does not match.", code=Code.NOT_CONFIRMED)
+            raise Invalid(
+                "Nothing was done: the name does not match.", code=Code.NOT_CONFIRMED
+            )
 
     def progress(self) -> Callable[[Progress], None]:
         """Return a listener that says on stderr, now and then, where a long run is."""
@@ -115,7 +124,9 @@ def variable_of_node(name: str, what: str) -> str:
 
 
 def password_of(name: str, username: str, what: str) -> str:
-    """Return the password that the environment holds for an account of a node. Raises Invalid."""
+    """Return the password that the environment holds for an account of a node. Raises
+    Invalid.
+    """
     variable = variable_of_node(name, what)
     password = os.environ.get(variable, "")
     if username and not password:

@@ -21,8 +21,9 @@ MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
 class DatabaseWrapper(base.DatabaseWrapper):
     """One thread's connection, taken from the idle ones and given back by close().
 
-    `last_words` are statements that a transaction sends together with its COMMIT, in one string: a lock that
-    they take is held while the server works, and not while this process waits.
+    `last_words` are statements that a transaction sends together with its COMMIT, in one
+    string: a lock that they take is held while the server works, and not while this process
+    waits.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -32,9 +33,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """An idle connection made with the same parameters, else a new one."""
         note_connection()
-        # The isolation level is part of the session but not of conn_params: without it the aliases `default`
+        # The isolation level is part of the session but not of conn_params: without it the
+        # aliases `default`
         # and `snapshot` would exchange their connections, and snapshots would be torn.
-        self._kind = repr((self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0])))
+        self._kind = repr(
+            (self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0]))
+        )
         self._seasoned = (raw := idle.take(self._kind)) is not None
         if raw is None:
             mode = _MODES.get(conn_params.get("ssl_mode", ""), "off")
@@ -56,9 +60,17 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super().init_connection_state()
 
     def set_autocommit(self, autocommit: bool, *more: bool, **named: bool) -> None:
-        """As Django's, but a pooled connection is known to be in autocommit mode: no round trip for that."""
-        known = self.connection is not None and self._seasoned  # it may have been lost in its transaction
-        if known and autocommit and self.run_on_commit == [] and self.connection.get_autocommit():
+        """As Django's, but a pooled connection is known to be in autocommit mode: no round
+        trip for that.
+        """
+        # it may have been lost in its transaction
+        known = self.connection is not None and self._seasoned
+        if (
+            known
+            and autocommit
+            and self.run_on_commit == []
+            and self.connection.get_autocommit()
+        ):
             self.autocommit = True
             return
         super().set_autocommit(autocommit, *more, **named)
@@ -68,7 +80,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super()._commit()  # type: ignore[misc]  # the stubs lack it
             return
         text, self.last_words = "; ".join([*self.last_words, "COMMIT"]), []
-        # What an error in the middle leaves open the caller rolls back, as after any COMMIT that failed.
+        # What an error in the middle leaves open the caller rolls back, as after any COMMIT
+        # that failed.
         with (
             debug_transaction(self, "COMMIT"),
             self.wrap_database_errors,

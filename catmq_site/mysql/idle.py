@@ -1,4 +1,6 @@
-"""Connections nobody uses at the moment, to be taken by the next thread that needs one like it."""
+"""Connections nobody uses at the moment, to be taken by the next thread that needs one like
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ TRUSTED_S = 1.0  # after so long a rest a connection is tried before use
 
 
 class IdleConnections:
-    """A stack of raw connections per kind (host, user, database, options); last in, first out."""
+    """A stack of raw connections per kind (host, user, database, options); last in, first
+    out.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stacks: dict[Hashable, list[tuple[Any, float]]] = {}
-        # A connection of the parent process must neither be used nor closed in a forked child: closing says
-        # goodbye on the shared socket. The references are kept so that nothing is ever collected.
+        # A connection of the parent process must neither be used nor closed in a forked
+        # child: closing says
+        # goodbye on the shared socket. The references are kept so that nothing is ever
+        # collected.
         self._of_parent: list[object] = []
         os.register_at_fork(after_in_child=self._forked)
 

@@ -1,8 +1,11 @@
 """Their rows as a document of definitions, with remarks on what it cannot say.
 
-Names of columns are theirs. `topic_type` 1 is a topic, 2 the retry topic of a group and a topic. A group of
-`mode` 2 broadcasts: each of its consumers reads a copy of the group, whose `origin_name` is the group's.
-`delay_process_time` is in seconds, although comments of the column say milliseconds: clients count so.
+Names of columns are theirs. `topic_type` 1 is a topic, 2 the retry topic of a group and a
+topic. A group of
+`mode` 2 broadcasts: each of its consumers reads a copy of the group, whose `origin_name` is
+the group's.
+`delay_process_time` is in seconds, although comments of the column say milliseconds:
+clients count so.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class Remark(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """Progress of a group in a topic there: the sum of its last consumed ids, and who reads."""
+    """Progress of a group in a topic there: the sum of its last consumed ids, and who
+    reads.
+    """
 
     group: str
     topic: str
@@ -94,7 +99,12 @@ class Mapping:
         )
 
     def run(self) -> Found:
-        document = self.found.document = {"version": VERSION, "topics": [], "groups": [], "subscriptions": []}
+        document = self.found.document = {
+            "version": VERSION,
+            "topics": [],
+            "groups": [],
+            "subscriptions": [],
+        }
         document["topics"] = list(self._all_topics())
         document["groups"] = list(self._all_groups())
         document["subscriptions"] = list(self._all_subscriptions())
@@ -112,7 +122,9 @@ class Mapping:
         for row in self._tables.topics:
             name = text(row, "name")
             if number(row, "topic_type", NORMAL) == RETRY:
-                self._leave("topic", name, "is a retry topic: each subscription gets its own here")
+                self._leave(
+                    "topic", name, "is a retry topic: each subscription gets its own here"
+                )
             elif self._is_name("topic", name):
                 self._topics[row["id"]] = name
                 yield self._topic(row, name, queues.get(row["id"], []))
@@ -130,10 +142,20 @@ class Mapping:
             self.found.tokens[name] = token
         if number(row, "consumer_flag", 1) == 0:
             groups = text(row, "consumer_group_names") or "none"
-            self._note("topic", name, f"only these groups may subscribe there: {groups}; here rights say so")
+            self._note(
+                "topic",
+                name,
+                f"only these groups may subscribe there: {groups}; here rights say so",
+            )
         if number(row, "normal_flag", 1) == 0:
-            self._note("topic", name, "has nodes of its own there; here its queues are spread over all nodes")
-        days = self._within(("topic", name), row, "save_day_num", TOPIC["retention_days"].kind)
+            self._note(
+                "topic",
+                name,
+                "has nodes of its own there; here its queues are spread over all nodes",
+            )
+        days = self._within(
+            ("topic", name), row, "save_day_num", TOPIC["retention_days"].kind
+        )
         return {
             "name": name,
             "queues": self._count(name, queues),
@@ -142,11 +164,16 @@ class Mapping:
         }
 
     def _count(self, name: str, queues: list[Row]) -> int:
-        """Return the number of queues: those that can be written, at least one, at most what is allowed."""
+        """Return the number of queues: those that can be written, at least one, at most
+        what is allowed.
+        """
         open_ones = sum(number(row, "read_only", WRITABLE) == WRITABLE for row in queues)
         wanted = min(max(open_ones, 1), config.max_topic_queues)
         if wanted != len(queues):
-            said = f"has {len(queues)} queues there, {open_ones} of them open for sends, and gets {wanted}"
+            said = (
+                f"has {len(queues)} queues there, {open_ones} of them open for sends, "
+                f"and gets {wanted}"
+            )
             self._note("topic", name, said)
         return wanted
 
@@ -154,14 +181,18 @@ class Mapping:
         """Return owners, department, alarm addresses and description."""
         owners = owner_names(text(row, "owner_ids") or text(row, "owner_names"))
         if strangers := [one for one in owners if one not in self._users]:
-            self._note(kind, name, f"owners without an account here: {', '.join(strangers)}")
+            self._note(
+                kind, name, f"owners without an account here: {', '.join(strangers)}"
+            )
         good: list[str] = []
         bad: list[str] = []
         for one in mail.addresses(text(row, emails)):
             fits = mail.is_address(one) and mail.may_go_to(one, config.mail_domains)
             (good if fits else bad).append(one)
         if bad:
-            self._note(kind, name, f"alarm addresses that are not allowed here: {', '.join(bad)}")
+            self._note(
+                kind, name, f"alarm addresses that are not allowed here: {', '.join(bad)}"
+            )
         return {
             "owners": ", ".join(owners),
             "department": text(row, "dpt_name"),
@@ -169,8 +200,12 @@ class Mapping:
             "description": text(row, "remark"),
         }
 
-    def _within(self, about: About, row: Row, column: str, kind: Kind, *, factor: int = 1) -> Any:
-        """Return a number in the range of a setting, None for NULL; a remark says if it is another one."""
+    def _within(
+        self, about: About, row: Row, column: str, kind: Kind, *, factor: int = 1
+    ) -> Any:
+        """Return a number in the range of a setting, None for NULL; a remark says if it is
+        another one.
+        """
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
         given = int(row[column]) * factor
@@ -188,9 +223,15 @@ class Mapping:
             if mode == BROADCASTING and origin and origin != name:
                 copies[origin] += 1
             elif origin and origin != name:
-                self._leave("group", name, f"is the copy of group {origin} for environment {env}")
+                self._leave(
+                    "group", name, f"is the copy of group {origin} for environment {env}"
+                )
             elif mode not in MODES:
-                self._leave("group", name, f"is of mode {mode} (proxy): nothing here calls consumers by HTTP")
+                self._leave(
+                    "group",
+                    name,
+                    f"is of mode {mode} (proxy): nothing here calls consumers by HTTP",
+                )
             elif self._is_name("group", name):
                 self._groups[row["id"]] = name
                 yield self._group(row, name, mode)
@@ -199,21 +240,39 @@ class Mapping:
             self._note("group", origin, said)
 
     def _group(self, row: Row, name: str, mode: int) -> dict[str, Any]:
-        made = {"name": name, "mode": MODES[mode], **self._owned("group", name, row, "alarm_emails")}
-        for setting, column in (("allow_addresses", "ip_white_list"), ("deny_addresses", "ip_black_list")):
+        made = {
+            "name": name,
+            "mode": MODES[mode],
+            **self._owned("group", name, row, "alarm_emails"),
+        }
+        for setting, column in (
+            ("allow_addresses", "ip_white_list"),
+            ("deny_addresses", "ip_black_list"),
+        ):
             made[setting] = self._addresses(name, row, column)
         if number(row, "consumer_quality", 0) > 0:
             allowed = GROUP["max_active_members"].kind
-            made["max_active_members"] = self._within(("group", name), row, "consumer_quality", allowed)
+            made["max_active_members"] = self._within(
+                ("group", name), row, "consumer_quality", allowed
+            )
         lags = [
-            lag for one in self._subscriptions.get(row["id"], []) if (lag := number(one, "max_lag", 0)) > 0
+            lag
+            for one in self._subscriptions.get(row["id"], [])
+            if (lag := number(one, "max_lag", 0)) > 0
         ]
         if number(row, "alarm_flag", 1) == 0:
-            self._note("group", name, "has no lag alarms there; here the threshold of the server holds")
+            self._note(
+                "group",
+                name,
+                "has no lag alarms there; here the threshold of the server holds",
+            )
         elif lags:
             made["alarm_lag"] = min(lags)
             if len(set(lags)) > 1:
-                said = f"has lag thresholds {min(lags)} to {max(lags)} there; here the first holds for all"
+                said = (
+                    f"has lag thresholds {min(lags)} to {max(lags)} there; here the "
+                    "first holds for all"
+                )
                 self._note("group", name, said)
         return made
 
@@ -227,8 +286,18 @@ class Mapping:
             else:
                 good.append(one)
         if bad:
-            rest = "" if good else ": all addresses may read" if column == "ip_white_list" else ""
-            self._note("group", name, f"{column} names what is no address, left out: {', '.join(bad)}{rest}")
+            rest = (
+                ""
+                if good
+                else ": all addresses may read"
+                if column == "ip_white_list"
+                else ""
+            )
+            self._note(
+                "group",
+                name,
+                f"{column} names what is no address, left out: {', '.join(bad)}{rest}",
+            )
         return ", ".join(good)
 
     def _all_subscriptions(self) -> Iterable[dict[str, Any]]:
@@ -239,7 +308,9 @@ class Mapping:
                 topic = self._topics.get(row["topic_id"])
                 pair = f"{name}/{topic or text(row, 'topic_name')}"
                 if topic is None:
-                    self._leave("subscription", pair, "its topic is left out, or is no more")
+                    self._leave(
+                        "subscription", pair, "its topic is left out, or is no more"
+                    )
                 elif self._is_filter(pair, text(row, "tag")):
                     yield self._subscription(row, pair, group=name, topic=topic)
 
@@ -262,9 +333,16 @@ class Mapping:
             return False
         return True
 
-    def _subscription(self, row: Row, pair: str, *, group: str, topic: str) -> dict[str, Any]:
+    def _subscription(
+        self, row: Row, pair: str, *, group: str, topic: str
+    ) -> dict[str, Any]:
         tags = text(row, "tag").strip(",")
-        made: dict[str, Any] = {"group": group, "topic": topic, "start": "earliest", "tags": tags}
+        made: dict[str, Any] = {
+            "group": group,
+            "topic": topic,
+            "start": "earliest",
+            "tags": tags,
+        }
         for setting, (column, factor) in NUMBERS.items():
             zero = column in OFF_AT_ZERO and number(row, column, 0) <= 0
             about, kind = ("subscription", pair), DELIVERY[setting].kind
@@ -272,7 +350,10 @@ class Mapping:
             if value is not None:
                 made[setting] = value
         if "delay_s" in made:
-            said = f"is delayed by {made['delay_s']} s: clients there count delay_process_time in seconds"
+            said = (
+                f"is delayed by {made['delay_s']} s: clients there count "
+                "delay_process_time in seconds"
+            )
             self._note("subscription", pair, said)
         return made
 
@@ -288,7 +369,10 @@ class Mapping:
         for (group, topic), mine in sorted(rows.items(), key=lambda one: one[0]):
             stopped = sum(number(row, "stop_flag", 0) == 1 for row in mine)
             if stopped:
-                said = f"is stopped there in {stopped} of {len(mine)} queues; here it begins running"
+                said = (
+                    f"is stopped there in {stopped} of {len(mine)} queues; here it "
+                    "begins running"
+                )
                 self._note("subscription", f"{group}/{topic}", said)
             consumed = sum(number(row, "offset", 0) for row in mine)
             readers = {text(row, "consumer_name") for row in mine} - {""}

@@ -1,7 +1,7 @@
 """Rows of their metadata database. Nothing is written there: the session is read-only.
 
-Both products have the same tables; versions differ by columns. Those without which nothing can be made are
-required, others are None where they are missing.
+Both products have the same tables; versions differ by columns. Those without which nothing
+can be made are required, others are None where they are missing.
 """
 
 from __future__ import annotations
@@ -46,13 +46,17 @@ class Tables:
 
 
 def read(url: str) -> Tables:
-    """Return the rows of a database. Raises Invalid for another one, Unavailable if it does not answer."""
+    """Return the rows of a database. Raises Invalid for another one, Unavailable if it does
+    not answer.
+    """
     try:
         where = parse_database_url(url)
     except ConfigError as error:
         raise Invalid.field("--from", str(error)) from None
     with _session(where) as cursor:
-        found = {table: _rows(cursor, table, needed, where) for table, needed in NEEDED.items()}
+        found = {
+            table: _rows(cursor, table, needed, where) for table, needed in NEEDED.items()
+        }
     return Tables(*found.values())
 
 
@@ -90,11 +94,16 @@ def _session(where: Database) -> Iterator[Any]:
 def _rows(cursor: Any, table: str, needed: tuple[str, ...], where: Database) -> list[Row]:
     cursor.execute("SHOW TABLES LIKE %s", (table,))
     if not cursor.fetchall():
-        raise Invalid.field("--from", f"database {where.name} has no table {table}: {REMEDY}")
+        raise Invalid.field(
+            "--from", f"database {where.name} has no table {table}: {REMEDY}"
+        )
     cursor.execute(f"SHOW COLUMNS FROM `{table}`")  # a name of NEEDED
     columns = {str(row["Field"]) for row in cursor.fetchall()}
     if missing := [name for name in needed if name not in columns]:
-        said = f"table {table} of database {where.name} has no column {', '.join(missing)}: {REMEDY}"
+        said = (
+            f"table {table} of database {where.name} has no column "
+            f"{', '.join(missing)}: {REMEDY}"
+        )
         raise Invalid.field("--from", said)
     active = " WHERE is_active = 0" if "is_active" in columns else ""  # 1 is deleted there
     cursor.execute(f"SELECT * FROM `{table}`{active} ORDER BY 1")  # noqa: S608  a name of NEEDED

@@ -16,7 +16,8 @@ LARGE_BYTES = 64 << 10  # of a piece of a body that is not copied to leave with 
 class Answer(Response):  # type: ignore[misc]
     """An answer whose head leaves in one piece with the beginning of its body.
 
-    Another write, and the client that wakes up for it, would cost as much as reading the request.
+    Another write, and the client that wakes up for it, would cost as much as reading the
+    request.
     """
 
     head = b""
@@ -40,11 +41,14 @@ class Answer(Response):  # type: ignore[misc]
         self.is_last = self.should_close() or self._is_unread()
         kept = "close" if self.is_last else "keep-alive"
         return [
-            f"HTTP/{major}.{minor} {self.status}\r\nDate: {_date(int(time.time()))}\r\nConnection: {kept}\r\n"
+            f"HTTP/{major}.{minor} {self.status}\r\nDate: "
+            f"{_date(int(time.time()))}\r\nConnection: {kept}\r\n"
         ]
 
     def _is_unread(self) -> bool:
-        """Return True if a part of the request's body has not arrived: it is not waited for."""
+        """Return True if a part of the request's body has not arrived: it is not waited
+        for.
+        """
         reader = self.req.body.reader
         if hasattr(reader, "length"):
             return bool(reader.length > len(self.req.unreader.buf.getbuffer()))

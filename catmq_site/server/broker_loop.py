@@ -20,7 +20,8 @@ COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
 
 @dataclass(slots=True)
 class BrokerLoop:
-    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row says.
+    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row
+    says.
 
     While metadata is away the last list stays, and the broker is in or out as it was.
     """
@@ -48,7 +49,9 @@ class BrokerLoop:
         self._follow(known)
 
     def _acknowledge(self) -> None:
-        """Tell up to which change this worker uses nothing older: who moves a node waits for that."""
+        """Tell up to which change this worker uses nothing older: who moves a node waits
+        for that.
+        """
         change = snapshot.current().version[1]
         if node_pools.follows():
             registry.report_heads()
@@ -65,13 +68,17 @@ class BrokerLoop:
 
     def _complain(self, complaint: str) -> None:
         now = time.monotonic()
-        if complaint and (complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S):
+        if complaint and (
+            complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S
+        ):
             log.error("This broker is not registered, so no client finds it: %s", complaint)
             self.complained_at = now
         self.complained = complaint
 
     def finish(self) -> None:
-        """The good-bye, if there was none, and the end of the list that nobody keeps fresh now."""
+        """The good-bye, if there was none, and the end of the list that nobody keeps fresh
+        now.
+        """
         try:
             if draining.draining():
                 registration.stopped(identity=self.identity)

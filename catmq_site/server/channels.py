@@ -1,9 +1,9 @@
 """A client's socket as a thread reads and writes it during one request.
 
-The socket never blocks. Who waits for the client does so here, under two limits: the client must move
-LEAST_BYTES_S, counted from GRACE_S on, and so many threads of a worker wait for clients at most: beyond that
-the oldest wait ends (catmq_site/server/crowds.py). A long poll reads and writes nothing while it waits, so no
-limit touches it.
+The socket never blocks. Who waits for the client does so here, under two limits: the client
+must move LEAST_BYTES_S, counted from GRACE_S on, and so many threads of a worker wait for
+clients at most: beyond that the oldest wait ends (catmq_site/server/crowds.py). A long poll
+reads and writes nothing while it waits, so no limit touches it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ HEAD, BODY, REST = "head", "body", "rest"
 
 
 class Channel:
-    """The stand-in that gunicorn takes for a socket, from the head of one request to the end of its answer.
+    """The stand-in that gunicorn takes for a socket, from the head of one request to the
+    end of its answer.
 
-    `phase` is HEAD (all of it is here: nothing may be read), BODY, or REST (nothing is waited for).
+    `phase` is HEAD (all of it is here: nothing may be read), BODY, or REST (nothing is
+    waited for).
     `has_read` tells that more was read than the loop had collected.
     """
 
     __slots__ = (
-        "__weakref__", "_is_cut", "_moved", "_slow", "_sock", "_waited_s", "address", "has_read", "phase",
+        "__weakref__", "_is_cut", "_moved", "_slow", "_sock", "_waited_s", "address",
+        "has_read", "phase",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, slow: Crowd[Channel]) -> None:
@@ -89,7 +92,8 @@ class Channel:
     def _wait(self, event: int) -> None:
         left_s = GRACE_S + self._moved / LEAST_BYTES_S - self._waited_s
         if self.phase is REST or left_s <= 0 or not self._has_come(event, left_s):
-            if event == select.POLLOUT:  # or the kernel would keep what the client does not take
+            # or the kernel would keep what the client does not take
+            if event == select.POLLOUT:
                 with suppress(OSError):
                     self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             raise TimeoutError("the client was too slow")

@@ -1,7 +1,8 @@
-"""Connections that wait for their clients: the oldest first, each until its time, no more than so many.
+"""Connections that wait for their clients: the oldest first, each until its time, no more
+than so many.
 
-An address that opens many connections harms itself: what is too much is taken from the address that has
-most, and there the oldest goes.
+An address that opens many connections harms itself: what is too much is taken from the
+address that has most, and there the oldest goes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Waiting(Protocol):
-    """A waiting thing. `address` is the client's; '' stands for many, such as a trusted proxy's."""
+    """A waiting thing. `address` is the client's; '' stands for many, such as a trusted
+    proxy's.
+    """
 
     address: str
 
@@ -23,12 +26,15 @@ T = TypeVar("T", bound=Waiting)
 
 
 class Crowd(Generic[T]):
-    """Clients that wait for the same kind of thing, each for `limit_s` seconds at most. Threads may share it.
+    """Clients that wait for the same kind of thing, each for `limit_s` seconds at most.
+    Threads may share it.
 
     `most` is the limit of all, `most_of_one` that of one address.
     """
 
-    def __init__(self, *, limit_s: float, most: int, most_of_one: int | None = None) -> None:
+    def __init__(
+        self, *, limit_s: float, most: int, most_of_one: int | None = None
+    ) -> None:
         self._limit_s, self._most, self._most_of_one = limit_s, most, most_of_one
         self._guard = threading.Lock()
         self._until: dict[T, float] = {}  # time.monotonic(), rising
@@ -43,7 +49,8 @@ class Crowd(Generic[T]):
     def add(self, one: T, then: Callable[[], object] | None = None) -> T | None:
         """Let one wait, and call `then` before anybody else can take it away.
 
-        Returns who has to go instead, who no longer belongs to the crowd; None while there is room.
+        Returns who has to go instead, who no longer belongs to the crowd; None while there
+        is room.
         """
         with self._guard:
             self._until[one] = time.monotonic() + self._limit_s
@@ -86,7 +93,9 @@ class Crowd(Generic[T]):
         """Return those that have waited so long, the oldest first. They stay."""
         until = time.monotonic() + self._limit_s - age_s
         with self._guard:
-            return list(itertools.takewhile(lambda one: self._until[one] <= until, self._until))
+            return list(
+                itertools.takewhile(lambda one: self._until[one] <= until, self._until)
+            )
 
     def hurry(self, limit_s: float) -> None:
         """Let nobody wait longer than so from now on."""

@@ -1,7 +1,9 @@
-"""Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py catmq_site.wsgi`.
+"""Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py
+catmq_site.wsgi`.
 
-Threads are plenty because most of them wait: a long poll occupies one. The master loads the code and forks
-workers that share it in memory and serve at once; connections and threads are made after the fork.
+Threads are plenty because most of them wait: a long poll occupies one. The master loads the
+code and forks workers that share it in memory and serve at once; connections and threads
+are made after the fork.
 """
 
 from __future__ import annotations
@@ -28,25 +30,32 @@ from metadata.config import config as ours  # `config` would be a setting of gun
 if TYPE_CHECKING:
     from catmq_site.server.maintenance import Loops
 
-log = logging.getLogger("catmq_site.gunicorn")  # gunicorn's own says nothing of starts at its level
-METRICS_DIR = Path(os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics")))
+# gunicorn's own says nothing of starts at its level
+log = logging.getLogger("catmq_site.gunicorn")
+METRICS_DIR = Path(
+    os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics"))
+)
 PR_SET_PDEATHSIG = 1
 GARBAGE_EVERY = 20_000  # new objects; see post_worker_init()
-SWITCH_S = 0.05  # a thread that waits for the interpreter asks for it so often; see post_fork()
+# a thread that waits for the interpreter asks for it so often; see post_fork()
+SWITCH_S = 0.05
 
 wsgi_app = "catmq_site.wsgi:application"
 bind = ours.bind
-worker_class = "catmq_site.server.worker.Worker"  # gthread, with a loop of its own that waits for clients
+# gthread, with a loop of its own that waits for clients
+worker_class = "catmq_site.server.worker.Worker"
 workers = ours.workers
 threads = ours.threads
-worker_connections = 10_000  # a client keeps a few connections; only busy ones need a thread
+# a client keeps a few connections; only busy ones need a thread
+worker_connections = 10_000
 backlog = 1024
 keepalive = 75  # s; longer than what proxies in front usually keep, so they close first
 graceful_timeout = 40  # s; more than the longest wait of a pull
 timeout = 60  # s without a sign of life of a worker's main thread
 preload_app = False  # load() does it, once the data directory is as it must be
 control_socket_disable = True
-forwarded_allow_ips = ",".join(ours.trusted_proxies)  # who may say that a client came by https
+# who may say that a client came by https
+forwarded_allow_ips = ",".join(ours.trusted_proxies)
 forwarder_headers = ""  # nobody may set SCRIPT_NAME or PATH_INFO
 logger_class = "catmq_site.server.worker.Log"
 accesslog = None
@@ -58,10 +67,11 @@ _loops: Loops | None = None
 
 
 def on_starting(server: Any) -> None:
-    """In the master, first: room for files and sockets, a data directory that is closed to others, and a
-    clean place for the workers' metrics.
+    """In the master, first: room for files and sockets, a data directory that is closed to
+    others, and a clean place for the workers' metrics.
 
-    A worker cannot tell whether SIGTERM ends it alone, so the master says when it is for all.
+    A worker cannot tell whether SIGTERM ends it alone, so the master says when it is for
+    all.
     """
     end = server.stop
 
@@ -82,9 +92,9 @@ def on_starting(server: Any) -> None:
 def load() -> None:
     """Load the application, and take it out of the garbage collector's sight: it stays.
 
-    A full collection looks at every object and lets no other thread run meanwhile: with those of the
-    application 65 ms each time, which whoever waited for this worker waited, too. While it loads, collections
-    would find nothing again and again.
+    A full collection looks at every object and lets no other thread run meanwhile: with
+    those of the application 65 ms each time, which whoever waited for this worker waited,
+    too. While it loads, collections would find nothing again and again.
     """
     gc.disable()
     for name in ("catmq_site.wsgi", "catmq_site.urls", "catmq_site.server.maintenance"):
@@ -95,10 +105,12 @@ def load() -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """In the worker, first: it dies with its master, so that a restarted broker finds the port free.
+    """In the worker, first: it dies with its master, so that a restarted broker finds the
+    port free.
 
-    Threads here give the interpreter up at every database call, within about a millisecond. By default each
-    that waits for it would wake every 5 ms to ask: with a hundred of them that costs more than their work.
+    Threads here give the interpreter up at every database call, within about a millisecond.
+    By default each that waits for it would wake every 5 ms to ask: with a hundred of them
+    that costs more than their work.
     """
     sys.setswitchinterval(SWITCH_S)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -107,10 +119,11 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """In the worker, with the application loaded: starts the loops and hears of the end first.
+    """In the worker, with the application loaded: starts the loops and hears of the end
+    first.
 
-    The rows of an answer are new objects, and by default every 700 of them make Python look for garbage. What
-    was loaded stays, see load(), and messages are no garbage in circles.
+    The rows of an answer are new objects, and by default every 700 of them make Python look
+    for garbage. What was loaded stays, see load(), and messages are no garbage in circles.
     """
     global _loops
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
@@ -128,15 +141,20 @@ def post_worker_init(worker: Any) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
     signal.siginterrupt(signal.SIGTERM, False)
     log.info(
-        "Worker %d of broker %s has started with up to %d threads", worker.pid, ours.broker_name, threads
+        "Worker %d of broker %s has started with up to %d threads",
+        worker.pid,
+        ours.broker_name,
+        threads,
     )
 
 
 def leave(worker: Any, number: int, frame: FrameType | None) -> None:
-    """On SIGTERM: no pull waits any longer, requests under way are finished, then the worker ends.
+    """On SIGTERM: no pull waits any longer, requests under way are finished, then the
+    worker ends.
 
-    If the whole broker stops, nothing new begins, and the registry hears of it at once. What follows takes
-    locks, so a second SIGTERM must not interrupt it: its handler would wait for ever.
+    If the whole broker stops, nothing new begins, and the registry hears of it at once.
+    What follows takes locks, so a second SIGTERM must not interrupt it: its handler would
+    wait for ever.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi.http import draining
@@ -151,11 +169,18 @@ def leave(worker: Any, number: int, frame: FrameType | None) -> None:
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """In the worker, last: wakes whoever still waits, then stops the loops, which hold connections."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # see leave(); the worker may also end without one
+    """In the worker, last: wakes whoever still waits, then stops the loops, which hold
+    connections.
+    """
+    # see leave(); the worker may also end without one
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _loops is None:
         return
-    log.info("Worker %d ends: %s", worker.pid, "the broker stops" if master.stopping() else "it alone")
+    log.info(
+        "Worker %d ends: %s",
+        worker.pid,
+        "the broker stops" if master.stopping() else "it alone",
+    )
     from brokerapi.http import draining
     from messagestore.pool import node_pools
 

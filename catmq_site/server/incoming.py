@@ -1,7 +1,9 @@
-"""A client's connection: the part of its next request that has come, and of its answers that it has not read.
+"""A client's connection: the part of its next request that has come, and of its answers
+that it has not read.
 
-The worker's loop collects requests here as they come. A thread is given a request only when its head is whole
-and, if its body is small, the body too; a large body is read by the thread (catmq_site/server/channels.py).
+The worker's loop collects requests here as they come. A thread is given a request only when
+its head is whole and, if its body is small, the body too; a large body is read by the
+thread (catmq_site/server/channels.py).
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from metadata.rules.membership import addresses
 MOST_HEAD_BYTES = 32 << 10  # of a request's line and headers together
 SMALL_BODY_BYTES = 64 << 10  # a body of this size is collected before a thread begins
 READ_BYTES = 64 << 10  # of one read
-MOST_DRAINED = 8 << 20  # bytes that a client may send after its last answer, until it hears of the end
+# bytes that a client may send after its last answer, until it hears of the end
+MOST_DRAINED = 8 << 20
 END = b"\r\n\r\n"
-# The kernel takes no more of an answer than this beyond what the client's window has room for.
+# The kernel takes no more of an answer than this beyond what the client's window has room
+# for.
 MOST_UNSENT_BYTES = 128 << 10
-SILENT_MS = 30_000  # the kernel ends a connection whose client takes nothing of what it was sent for so long
+# the kernel ends a connection whose client takes nothing of what it was sent for so long
+SILENT_MS = 30_000
 TCP_CLOSE = 7  # the first byte of TCP_INFO, of a connection that is no more
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent is dropped
 UNREAD_BYTES = 16 << 10  # of answers that a client has not taken and that count as none
@@ -40,7 +45,8 @@ MOST_UNREAD_OF_ONE = 64  # … of one address
 HARD_LIMIT = 8  # times as many are not even let in
 YOUNG_S = 2.0  # a client that reads may be that late
 LOOK_S = 1.0  # between two looks for too many
-NEXT_MS = 25  # a thread waits so long for a connection's next request before it gives it back
+# a thread waits so long for a connection's next request before it gives it back
+NEXT_MS = 25
 TRUSTED = addresses.networks(config.trusted_proxies)
 
 
@@ -49,7 +55,8 @@ class Incoming:
 
     def __init__(self, data: bytes = b"") -> None:
         self._data = bytearray()
-        self._needed: int | None = None  # bytes until a thread can begin; None: the head has no end yet
+        # bytes until a thread can begin; None: the head has no end yet
+        self._needed: int | None = None
         self.add(data)
 
     def __len__(self) -> int:
@@ -62,7 +69,9 @@ class Incoming:
             self._needed = _needed(self._data, searched)
 
     def is_whole(self) -> bool:
-        """Return whether a thread can begin: it finds a whole request, or one that it refuses as it is."""
+        """Return whether a thread can begin: it finds a whole request, or one that it
+        refuses as it is.
+        """
         return self._needed is not None and len(self._data) >= self._needed
 
     def peek(self, most: int) -> bytes:
@@ -82,7 +91,8 @@ class Connection:
     """
 
     __slots__ = (
-        "address", "came_at", "client", "crowd", "drained", "has_ended", "incoming", "peer", "server", "sock",
+        "address", "came_at", "client", "crowd", "drained", "has_ended", "incoming", "peer",
+        "server", "sock",
         "unsent_before",
     )  # fmt: skip
 
@@ -102,16 +112,20 @@ class Connection:
         self.came_at: float | None = None
 
     def hears(self) -> bool:
-        """Take what has come; whether a request is whole. Raises BlockingIOError, and ConnectionError at
-        the client's end."""
+        """Take what has come; whether a request is whole. Raises BlockingIOError, and
+        ConnectionError at the client's end."""
         data = self.sock.recv(READ_BYTES)
         if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "the client has closed the connection")
+            raise ConnectionResetError(
+                errno.ECONNRESET, "the client has closed the connection"
+            )
         self.incoming.add(data)
         return self.incoming.is_whole()
 
     def drains(self) -> bool:
-        """Take what the client sends after its last answer; False. Raises ConnectionError at its end."""
+        """Take what the client sends after its last answer; False. Raises ConnectionError
+        at its end.
+        """
         got = len(self.sock.recv(READ_BYTES))
         self.drained += got
         if not got or self.drained > MOST_DRAINED:
@@ -119,17 +133,27 @@ class Connection:
         return False
 
     def unsent(self) -> int:
-        """Return the bytes of answers that the client has not taken yet, 0 if it has reset the connection."""
+        """Return the bytes of answers that the client has not taken yet, 0 if it has reset
+        the connection.
+        """
         try:
-            count = int.from_bytes(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-            if count and self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
+            count = int.from_bytes(
+                fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder
+            )
+            if (
+                count
+                and self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+                == TCP_CLOSE
+            ):
                 return 0
         except OSError:
             return 0
         return count
 
     def is_unread(self) -> bool:
-        """Return True if the client has more to read than counts as nothing, and remember how much."""
+        """Return True if the client has more to read than counts as nothing, and remember
+        how much.
+        """
         self.unsent_before = self.unsent()
         return self.unsent_before > UNREAD_BYTES
 
@@ -139,7 +163,9 @@ class Connection:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def asks_again(self) -> bool:
-        """Return True if the next request comes at once; then it needs no way over the loop."""
+        """Return True if the next request comes at once; then it needs no way over the
+        loop.
+        """
         if self.incoming.is_whole():
             return True
         waiting = select.poll()
@@ -148,7 +174,9 @@ class Connection:
 
 
 class Unread(Crowd[Connection]):
-    """Connections whose clients have yet to take the answers that the kernel keeps for them."""
+    """Connections whose clients have yet to take the answers that the kernel keeps for
+    them.
+    """
 
     def __init__(self) -> None:
         most, most_of_one = HARD_LIMIT * MOST_UNREAD, HARD_LIMIT * MOST_UNREAD_OF_ONE
@@ -164,12 +192,20 @@ class Unread(Crowd[Connection]):
         for connection in self.overdue():
             before = connection.unsent_before
             overdue.append(
-                (connection, connection.is_unread() and before - connection.unsent_before < LEAST_READ)
+                (
+                    connection,
+                    connection.is_unread()
+                    and before - connection.unsent_before < LEAST_READ,
+                )
             )
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            surplus = [connection for connection in self._surplus_of_old() if self.remove(connection)]
+            surplus = [
+                connection
+                for connection in self._surplus_of_old()
+                if self.remove(connection)
+            ]
             overdue += [(connection, connection.is_unread()) for connection in surplus]
         return overdue
 
@@ -191,16 +227,19 @@ def _needed(data: bytearray, searched: int) -> int | None:
     """Return how many bytes a thread needs to begin; None while that is unknown."""
     end = data.find(END, searched)
     if end < 0:
-        # The parser refuses a line that ends in a bare LF as soon as it sees it, and a head that is too long.
+        # The parser refuses a line that ends in a bare LF as soon as it sees it, and a head
+        # that is too long.
         wrong = len(data) > MOST_HEAD_BYTES or data.count(b"\n") != data.count(b"\r\n")
         return 0 if wrong else None
     return end + len(END) + _small_body(bytes(data[:end]).lower())
 
 
 def _small_body(head: bytes) -> int:
-    """Return the length of the body if it is small and comes without being asked for, else 0.
+    """Return the length of the body if it is small and comes without being asked for, else
+    0.
 
-    The head is in small letters. What is ambiguous or wrong in it counts as 0: the parser refuses it.
+    The head is in small letters. What is ambiguous or wrong in it counts as 0: the parser
+    refuses it.
     """
     _, found, rest = head.partition(b"\r\ncontent-length:")
     if not found or b"\r\nexpect:" in head or b"\r\ntransfer-encoding:" in head:

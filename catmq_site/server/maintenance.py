@@ -1,9 +1,11 @@
-"""Every loop that runs inside a broker process, and the only place where the server starts threads.
+"""Every loop that runs inside a broker process, and the only place where the server starts
+threads.
 
-gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
-(name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
-up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _FailureLog. What
-runs every minute or more rarely is a schedule of django-q instead (schedules.py).
+gunicorn starts the loops of a worker after the fork and stops them when the worker leaves.
+A loop is (name, every, run_once): one bounded pass, then a pause. A pass that fails is
+logged, and the pause doubles up to MAX_PAUSE_S, so a database that is down is not flooded
+with calls; nor is the log, see _FailureLog. What runs every minute or more rarely is a
+schedule of django-q instead (schedules.py).
 """
 
 from __future__ import annotations
@@ -41,7 +43,15 @@ from metadata.db import leases
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import consumers, grants, heartbeats, history, java_beats, java_pulls, rebalance
+from metadata.membership import (
+    consumers,
+    grants,
+    heartbeats,
+    history,
+    java_beats,
+    java_pulls,
+    rebalance,
+)
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
 from metadata.release import VERSION
@@ -51,7 +61,8 @@ log = logging.getLogger(__name__)
 Act = Callable[[], object]
 AFTER_FAILURE_S = 0.05  # the least that the pause after failures begins with
 MAX_PAUSE_S = 5.0
-LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
+# a lease lasts so many pauses; when its holder dies another process goes on after that
+LEASE_PASSES = 3
 ROSTER_EVERY_S = 0.2  # between two looks at who came and went
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
@@ -59,7 +70,8 @@ PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds, `finish` ends it.
+    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds,
+    `finish` ends it.
 
     `jitter` is the part of the pause by which it varies.
     """
@@ -73,7 +85,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A loop for each of some things that come and go: `members` tells their ids, `loop` makes one's loop.
+    """A loop for each of some things that come and go: `members` tells their ids, `loop`
+    makes one's loop.
 
     The loop of one that is gone ends after the pass it is in.
     """
@@ -84,10 +97,17 @@ class Each:
 
 
 def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
-    """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
+    """All loops of a worker, in the order in which they start; `url` is what clients are
+    told of it.
+    """
     overdue = OverdueRebalances()
     return [
-        Loop("metadata", metadata_loops.LOOK_EVERY_S, metadata_loops.look_at_metadata, bulkhead.end_looks),
+        Loop(
+            "metadata",
+            metadata_loops.LOOK_EVERY_S,
+            metadata_loops.look_at_metadata,
+            bulkhead.end_looks,
+        ),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", 0.0, metadata_loops.SnapshotLoop().follow),
@@ -95,10 +115,17 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("bell", head_watcher.APART_S, head_watcher.listen, jitter=0.0),
         Each("heads", head_watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
-        Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
+        Loop(
+            "figures",
+            group_metrics.REFRESH_S,
+            group_metrics.board.refresh,
+            group_metrics.board.leave,
+        ),
         Loop("nodes", 5.0, registry.probe),
         Loop("series", 3.0, metrics_history.flush, metrics_history.flush),
-        Loop("traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush),
+        Loop(
+            "traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush
+        ),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
         Each("circuits", node_pools.in_use, circuit_loop),
         Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
@@ -111,7 +138,12 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("lost leases", lost_leases.EVERY_S, lost_leases.sweep),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
-        leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.raise_alarms),
+        leased(
+            "corruption",
+            5.0,
+            corruption_alarms.review,
+            first=corruption_alarms.raise_alarms,
+        ),
         Each("delays", delayed_delivery.nodes, delays_loop),
         *(java_loops() if config.java_networks else ()),
     ]
@@ -138,13 +170,16 @@ def leased(
     *,
     first: Callable[[], object] | None = None,
 ) -> Loop:
-    """A loop whose passes are made by one process of all brokers; all of them run `first` in every pass.
+    """A loop whose passes are made by one process of all brokers; all of them run `first`
+    in every pass.
 
-    `first` runs before the lease is asked for, so it is what meets a metadata database that is away.
-    Two at once would be harmless but wasteful. A process that stops gives its lease up, so the next one need
-    not wait for its end.
+    `first` runs before the lease is asked for, so it is what meets a metadata database that
+    is away. Two at once would be harmless but wasteful. A process that stops gives its
+    lease up, so the next one need not wait for its end.
     """
-    lease = leases.LeaseHolder(name, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_PASSES * every_s)
+    lease = leases.LeaseHolder(
+        name, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_PASSES * every_s
+    )
 
     def pass_if_leader() -> object:
         if first is not None:
@@ -182,14 +217,17 @@ def process_name() -> str:
 
 
 def broker_loop(url: str) -> Loop:
-    identity = registration.BrokerIdentity(config.broker_name, url, VERSION, master.INCARNATION)
+    identity = registration.BrokerIdentity(
+        config.broker_name, url, VERSION, master.INCARNATION
+    )
     speaker = BrokerLoop(identity, snapshot_acks.SnapshotAck(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 
 @dataclass(slots=True)
 class OverdueRebalances:
-    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker.
+    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q
+    worker.
 
     All processes look, so that whoever follows a dead one need not wait for as long again.
     """
@@ -203,13 +241,17 @@ class OverdueRebalances:
     def run_once(self) -> int:
         """The number of groups rebalanced in this pass, of those that the last look found."""
         now = time.monotonic()
-        overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
+        overdue = [
+            group
+            for group, first_seen in self.since.items()
+            if now - first_seen >= PATIENCE_S
+        ]
         return rebalance.each(overdue, rebalance.settle)
 
 
 def finish_creations() -> None:
-    """Finish or removes what a crash left between metadata and tables. Raises what ended a sweep, after
-    all others had their turn.
+    """Finish or removes what a crash left between metadata and tables. Raises what ended a
+    sweep, after all others had their turn.
     """
     with ExitStack() as turns:  # the last one in is the first one run
         for sweep in (retry_topics.sweep, queues.sweep, subscriptions.sweep, topics.sweep):
@@ -217,8 +259,9 @@ def finish_creations() -> None:
 
 
 class _FailureLog:
-    """The log's lines on a loop's failures: of those that are expected a line at their begin and their end,
-    of a bug the traceback, and while it stays the same a line a minute."""
+    """The log's lines on a loop's failures: of those that are expected a line at their
+    begin and their end, of a bug the traceback, and while it stays the same a line a
+    minute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -236,7 +279,12 @@ class _FailureLog:
         if bug != self._bug:
             log.error("Loop %s failed", self._name, exc_info=error)
         elif now - self._told_at >= AGAIN_S:
-            log.error("Loop %s failed for the %dth time in a row: %s", self._name, self._count, bug)
+            log.error(
+                "Loop %s failed for the %dth time in a row: %s",
+                self._name,
+                self._count,
+                bug,
+            )
         else:
             return
         self._bug, self._told_at = bug, now
@@ -253,7 +301,9 @@ class _Running:
         self._loop = loop
         self._ending = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"loop-{loop.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"loop-{loop.name}", daemon=True
+        )
         self._thread.start()
 
     def wake(self) -> None:
@@ -267,13 +317,17 @@ class _Running:
     def join(self, seconds: float) -> None:
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
-            log.warning("%s did not stop in time; it ends with the process", self._thread.name)
+            log.warning(
+                "%s did not stop in time; it ends with the process", self._thread.name
+            )
 
     def _run(self) -> None:
         loop, pause, failures = self._loop, 0.0, 0
         failure_log = _FailureLog(loop.name)
         # Jitter from the first pause on: workers that start together must not ask together.
-        while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
+        while not self._ends_within(
+            pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)
+        ):
             try:
                 loop.run_once()
             except Exception as error:  # noqa: BLE001 - a loop must live on: it tries again, and tells
@@ -307,7 +361,9 @@ class Loops:
         rosters = [self._roster(one) for one in listed if isinstance(one, Each)]
         self._listed = [one for one in listed if isinstance(one, Loop)]
         if rosters:
-            self._listed.append(Loop("rosters", ROSTER_EVERY_S, lambda: [look() for look in rosters]))
+            self._listed.append(
+                Loop("rosters", ROSTER_EVERY_S, lambda: [look() for look in rosters])
+            )
         self._guard = threading.Lock()
         self._stopping = False
         self._running: dict[str, _Running] = {}
@@ -323,14 +379,17 @@ class Loops:
             running.wake()
 
     def stop(self, *, limit_s: float = 5.0) -> None:
-        """Ask all loops to end and wait for their last pass, together no longer than the limit."""
+        """Ask all loops to end and wait for their last pass, together no longer than the
+        limit.
+        """
         with self._guard:
             self._stopping = True
             running = list(self._running.values())
             self._running = {}
         for one in running:
             one.end()
-        for wake in (board.wake_all, heartbeats.wake, grants.wake, snapshot.wake):  # what passes wait for
+        # what passes wait for
+        for wake in (board.wake_all, heartbeats.wake, grants.wake, snapshot.wake):
             wake()
         end = time.monotonic() + limit_s
         for one in running:

@@ -1,7 +1,8 @@
 """State that the workers of one gunicorn master share.
 
-Made in the master before its first fork; workers inherit it. gunicorn reads its configuration again when it
-reloads, but not this module. Without gunicorn the process is its own master.
+Made in the master before its first fork; workers inherit it. gunicorn reads its
+configuration again when it reloads, but not this module. Without gunicorn the process is
+its own master.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ STOPPING, REGISTERED = 0, 1
 _flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
 CONTACT = mmap.mmap(-1, contact.SIZE)  # likewise, to metadata.db.contact
 LEASES = mmap.mmap(-1, lease_ends.SIZE)  # likewise
-HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads.heads
+# likewise; workers hand it to messagestore.heads.heads
+HEADS = mmap.mmap(-1, shared_heads.SIZE)
 BELLS = bells.Bells()  # likewise
 
 
 def stop() -> None:
-    """Tell all workers that the broker stops, not only they: the master does this before it ends them."""
+    """Tell all workers that the broker stops, not only they: the master does this before it
+    ends them.
+    """
     _flags[STOPPING] = 1
 
 

@@ -1,4 +1,6 @@
-"""The loops of a worker that follow metadata: one looks at the database, the other loads what changed."""
+"""The loops of a worker that follow metadata: one looks at the database, the other loads
+what changed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from metadata.config import config
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import consumers
 
-LOOK_EVERY_S = min(0.25, config.snapshot_interval_ms / 1000)  # at least so often for outages
-UNTOLD_S = max(1.0, config.snapshot_interval_ms / 1000)  # between two refreshes that nobody asked for
+# at least so often for outages
+LOOK_EVERY_S = min(0.25, config.snapshot_interval_ms / 1000)
+# between two refreshes that nobody asked for
+UNTOLD_S = max(1.0, config.snapshot_interval_ms / 1000)
 
 
 def look_at_metadata() -> None:
     """Ask the metadata database for its state, in one statement for three ends.
 
-    An answer lets calls through that were refused; its clock tells whether silent members may be dead; and
-    the number of the last change tells whether the snapshot is current.
+    An answer lets calls through that were refused; its clock tells whether silent members
+    may be dead; and the number of the last change tells whether the snapshot is current.
     """
     bulkhead.look(_ask)
 
@@ -33,7 +37,9 @@ def _ask() -> None:
 
 @dataclass(slots=True)
 class SnapshotLoop:
-    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues that are gone."""
+    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues
+    that are gone.
+    """
 
     seen: Snapshot | None = None
 
@@ -43,7 +49,9 @@ class SnapshotLoop:
         self.run_once()
 
     def run_once(self) -> None:
-        """Load what changed; a group whose generation, state or subscriptions moved is woken."""
+        """Load what changed; a group whose generation, state or subscriptions moved is
+        woken.
+        """
         snapshot.refresh()
         before, self.seen = self.seen, snapshot.current()
         if before is None or before.version == self.seen.version:
@@ -55,8 +63,12 @@ class SnapshotLoop:
 
 
 def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
-    """The groups that a waiting pull must hear of: themselves or a subscription of theirs changed."""
+    """The groups that a waiting pull must hear of: themselves or a subscription of theirs
+    changed.
+    """
     groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
     old, new = before.subscriptions, after.subscriptions
-    moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
+    moved = [
+        old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)
+    ]
     return groups | {subscription.group_id for subscription in moved}

@@ -33,7 +33,9 @@ MOST_CHARS = 200  # of what is said, in the answer and in the log
 
 def status_of(error: Exception) -> HTTPStatus:
     """Return the HTTP status for what the HTTP parser raised, 500 for everything else."""
-    return next((status for kind, status in STATUS if isinstance(error, kind)), HTTPStatus(500))
+    return next(
+        (status for kind, status in STATUS if isinstance(error, kind)), HTTPStatus(500)
+    )
 
 
 def said(error: Exception) -> str:
@@ -43,7 +45,9 @@ def said(error: Exception) -> str:
 
 
 def answer(error: Exception) -> bytes:
-    """Return the whole HTTP answer to a request that could not be read; the connection ends with it."""
+    """Return the whole HTTP answer to a request that could not be read; the connection ends
+    with it.
+    """
     status = status_of(error)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return _whole(status, "This is a fault of the broker, not of the request.")
@@ -52,7 +56,9 @@ def answer(error: Exception) -> bytes:
 
 def too_late(limit_s: float) -> bytes:
     """Return the whole HTTP answer to a request that did not come to its end in time."""
-    return _whole(HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive within {limit_s:.0f} s.")
+    return _whole(
+        HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive within {limit_s:.0f} s."
+    )
 
 
 def _whole(status: HTTPStatus, detail: str) -> bytes:
@@ -60,13 +66,17 @@ def _whole(status: HTTPStatus, detail: str) -> bytes:
         problem,  # its imports need the settings, which gunicorn's master has not
     )
 
-    code = CODE.get(status, Code.REQUEST_TIMEOUT if status == HTTPStatus.REQUEST_TIMEOUT else Code.MALFORMED)
+    code = CODE.get(
+        status,
+        Code.REQUEST_TIMEOUT if status == HTTPStatus.REQUEST_TIMEOUT else Code.MALFORMED,
+    )
     retriable = status == HTTPStatus.REQUEST_TIMEOUT
     body = problem(status=status, code=code, detail=detail, retriable=retriable)
     head = (
         f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n"
         "Content-Type: application/problem+json\r\n"
-        f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {len(body)}\r\n\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Length: "
+        f"{len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -86,9 +96,11 @@ class SentAway:
         if now - self._logged_at >= SAID_EVERY_S:
             self._logged_at = now
             self._log.warning(
-                "Connections ended in the last %d s or more, the last of %s: %d whose request did not arrive "
+                "Connections ended in the last %d s or more, the last of %s: %d whose "
+                "request did not arrive "
                 "within %d s, %d because too many waited, %d whose client did not take its answers",
-                SAID_EVERY_S, address, self._counts["late"], self._request_s, self._counts["crowded"],
+                SAID_EVERY_S, address, self._counts["late"], self._request_s,
+                self._counts["crowded"],
                 self._counts["unread"],
             )  # fmt: skip
             self._counts = dict.fromkeys(self._counts, 0)

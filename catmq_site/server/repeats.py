@@ -1,9 +1,11 @@
-"""Requests that clients repeat byte for byte while nothing changes, as those do that wait for news.
+"""Requests that clients repeat byte for byte while nothing changes, as those do that wait
+for news.
 
-A view may say of an answer under which conditions the same request gets it again (Repeat). Then the
-worker's loop does what is left: it notes that the request came, lets its connection wait without a thread,
-and sends the answer when the time is over. At news, and in doubt, the request goes to a thread, which answers
-it in full. See docs/decisions/0030-repeated-requests.md.
+A view may say of an answer under which conditions the same request gets it again (Repeat).
+Then the worker's loop does what is left: it notes that the request came, lets its
+connection wait without a thread, and sends the answer when the time is over. At news, and
+in doubt, the request goes to a thread, which answers it in full. See
+docs/decisions/0030-repeated-requests.md.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from brokerapi.http.repeats import Repeat
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # waits end together at multiples of it: each turn of the loop costs as much as a few answers
+# waits end together at multiples of it: each turn of the loop costs as much as a few
+# answers
+TICK_S = 0.1
 MOST_KNOWN = 10_000  # requests of a worker; the one that came longest ago goes
 MOST_BYTES = 4096  # of a request that is remembered
 
@@ -44,7 +48,9 @@ class Loop(Protocol[C]):
         """Let a client wait, who may hang up."""
 
     def answer_again(self, client: C, status: bytes, rest: bytes) -> None:
-        """Answer a request, with a date between two parts, whether its client was held or not."""
+        """Answer a request, with a date between two parts, whether its client was held or
+        not.
+        """
 
     def answer_anew(self, client: C) -> None:
         """Have the request of a client that was held answered in full."""
@@ -80,7 +86,9 @@ class Held(Generic[C]):
         return self._is_set
 
     def has_news(self) -> bool:
-        """Return True if the request is to be answered in full. What comes later raises the flag again."""
+        """Return True if the request is to be answered in full. What comes later raises the
+        flag again.
+        """
         self._is_set = False
         return not self.known.repeat.holds()
 
@@ -96,7 +104,8 @@ class Repeats(Generic[C]):
         self._guard = threading.Lock()
         self._known: OrderedDict[tuple[str, bytes], Known] = OrderedDict()
         self._held: dict[C, Held[C]] = {}
-        self._due: list[tuple[float, int, Held[C]]] = []  # a heap by time.monotonic(), with those that left
+        # a heap by time.monotonic(), with those that left
+        self._due: list[tuple[float, int, Held[C]]] = []
         self._numbers = itertools.count()
 
     def learn(self, client: C, request: bytes, answer: bytes, repeat: Repeat) -> None:
@@ -105,7 +114,9 @@ class Repeats(Generic[C]):
         if not end or len(request) > MOST_BYTES:
             return
         with self._guard:
-            self._known[client.peer, request] = Known(repeat, status, rest[rest.index(b"\r\n") :])
+            self._known[client.peer, request] = Known(
+                repeat, status, rest[rest.index(b"\r\n") :]
+            )
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
 
@@ -144,7 +155,11 @@ class Repeats(Generic[C]):
 
     def within_s(self, most_s: float) -> float:
         """Return the time until the next is due, at most so long."""
-        return max(0.0, min(most_s, self._due[0][0] - time.monotonic())) if self._due else most_s
+        return (
+            max(0.0, min(most_s, self._due[0][0] - time.monotonic()))
+            if self._due
+            else most_s
+        )
 
     def _find(self, client: C, request: bytes) -> Known | None:
         if not self._known:
@@ -159,7 +174,8 @@ class Repeats(Generic[C]):
         held = _asked(lambda: Held(client, known, self._loop.tell_news), otherwise=None)
         if held is None:
             return False
-        if _asked(held.has_news, otherwise=True):  # that came before the flag could be raised
+        # that came before the flag could be raised
+        if _asked(held.has_news, otherwise=True):
             _asked(held.leave, otherwise=None)
             return False
         until = math.ceil((time.monotonic() + known.repeat.wait_s) / TICK_S) * TICK_S
@@ -185,5 +201,7 @@ def _asked(question: Callable[[], T], *, otherwise: T) -> T:
     try:
         return question()
     except Exception:
-        log.exception("A view cannot say what becomes of a repeated request: it is answered in full")
+        log.exception(
+            "A view cannot say what becomes of a repeated request: it is answered in full"
+        )
         return otherwise

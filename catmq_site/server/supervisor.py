@@ -1,14 +1,17 @@
 """Runs a whole server in the foreground: `script/server` ends here.
 
-It prepares the database, starts the broker (gunicorn) and the jobs (django-q), says when they answer, starts
-again what died, and stops everything on SIGTERM or Ctrl-C. In the data directory it keeps
+It prepares the database, starts the broker (gunicorn) and the jobs (django-q), says when
+they answer, starts again what died, and stops everything on SIGTERM or Ctrl-C. In the data
+directory it keeps
 
     server.lock       held while it runs: a second server on the directory is refused
     broker.pid        gunicorn's master; kill it in whatever way to restart the broker alone
-    log/*.log         what the children and the preparation say, cut back when a file exceeds LOG_BYTES
+    log/*.log         what the children and the preparation say, cut back when a file exceeds
+                      LOG_BYTES
     credentials.env   URL, API key and administrator
 
-A child gets SIGTERM from the kernel when this process dies, so that not even kill -9 leaves orphans.
+A child gets SIGTERM from the kernel when this process dies, so that not even kill -9 leaves
+orphans.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ PR_SET_PDEATHSIG = 1
 STOP_S = 50  # of a child to stop by itself: more than gunicorn's graceful time
 READY_S = 120  # from the start of the broker to its first answer
 LOG_BYTES = 32 << 20  # of one log file; as much again is kept as <name>.1
-PAUSES_S = (0.2, 0.5, 1, 2, 5, 10)  # before the 1st, 2nd, … restart of a child that keeps dying
+# before the 1st, 2nd, … restart of a child that keeps dying
+PAUSES_S = (0.2, 0.5, 1, 2, 5, 10)
 STEADY_S = 30  # a child that ran so long starts again without delay
 
 
@@ -46,7 +50,9 @@ class Refused(Exception):
 
 @dataclass
 class Child:
-    """One process to keep alive, in a session of its own so that Ctrl-C reaches only the supervisor."""
+    """One process to keep alive, in a session of its own so that Ctrl-C reaches only the
+    supervisor.
+    """
 
     name: str
     command: list[str]
@@ -74,7 +80,8 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent(os.getpid()),  # safe here: this process has one thread
+                # safe here: this process has one thread
+                preexec_fn=die_with_parent(os.getpid()),
             )
         self.started = time.monotonic()
 
@@ -85,7 +92,8 @@ class Child:
         self.failures = 0 if asked_to or lasted > STEADY_S else self.failures + 1
         pause = PAUSES_S[min(max(self.failures - 1, 0), len(PAUSES_S) - 1)]
         note(
-            f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts again. See {self.log}"
+            f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts "
+            f"again. See {self.log}"
         )
         self.process, self.due = None, time.monotonic() + pause
 
@@ -101,7 +109,9 @@ class Child:
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a new child runs before its program: SIGTERM when the parent ends, in whatever way."""
+    """Return what a new child runs before its program: SIGTERM when the parent ends, in
+    whatever way.
+    """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def arrange() -> None:
@@ -133,7 +143,9 @@ class Supervisor:
         ]
         self.broker = Child("The broker", serve, logs / "broker.log")
         work = [python, "manage.py", "qcluster", "--skip-checks"]
-        self.jobs = Child("The job runner", work, logs / "jobs.log", {"CATMQ_PROCESS": "jobs"})
+        self.jobs = Child(
+            "The job runner", work, logs / "jobs.log", {"CATMQ_PROCESS": "jobs"}
+        )
         self.children = [self.broker, self.jobs]
 
     def run(self) -> None:
@@ -154,7 +166,9 @@ class Supervisor:
         self.stopping = True
 
     def _rest(self, seconds: float) -> bool:
-        """Wait so long; True if the server is to stop. An event hangs if a signal sets it inside wait()."""
+        """Wait so long; True if the server is to stop. An event hangs if a signal sets it
+        inside wait().
+        """
         if not self.stopping:
             time.sleep(seconds)
         return self.stopping
@@ -165,25 +179,35 @@ class Supervisor:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise Refused(f"A server (pid {file.read().strip()}) already runs on {self.data}.") from None
+            raise Refused(
+                f"A server (pid {file.read().strip()}) already runs on {self.data}."
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         return file
 
     def _wait_for_port(self) -> None:
-        """Return when the port is free; a broker that a killed server left is given time to end."""
+        """Return when the port is free; a broker that a killed server left is given time to
+        end.
+        """
         end = time.monotonic() + STOP_S
         while not self._port_is_free():
             if not self._left_broker() or time.monotonic() > end or self._rest(0.2):
-                raise Refused(f"Port {self.port} of {self.host} is in use; choose another one with --port.")
+                raise Refused(
+                    f"Port {self.port} of {self.host} is in use; choose another one with --port."
+                )
         (self.data / "broker.pid").unlink(missing_ok=True)
 
     def _port_is_free(self) -> bool:
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
         except OSError as error:
-            raise Refused(f"{self.host} is not an address of this machine: {error.strerror}") from None
+            raise Refused(
+                f"{self.host} is not an address of this machine: {error.strerror}"
+            ) from None
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -191,7 +215,9 @@ class Supervisor:
                 probe.bind(address)
                 probe.listen(1)
             except PermissionError:
-                raise Refused(f"Port {self.port} needs root; choose one above 1023 with --port.") from None
+                raise Refused(
+                    f"Port {self.port} needs root; choose one above 1023 with --port."
+                ) from None
             except OSError:
                 return False
         return True
@@ -208,12 +234,18 @@ class Supervisor:
         with log.open("ab") as output:
             command = [sys.executable, "manage.py", "prepare", "--url", self.url]
             done = subprocess.Popen(  # noqa: S603  our own program
-                command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE
+                command,
+                cwd=HOME,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
             )
             _, complaints = done.communicate()
             output.write(complaints)
         if done.returncode and not self.stopping:
-            last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+            last = complaints.decode(errors="replace").strip().splitlines()[-1:] or [
+                "no reason given"
+            ]
             raise Refused(f"The database could not be prepared: {last[0]}\nMore in {log}")
 
     def _serve(self) -> None:
@@ -235,16 +267,29 @@ class Supervisor:
         print(f"CatMQ is ready: {self.url}", flush=True)  # noqa: T201  the one line of our stdout
         client, credentials = HOME / "client", self.data / "credentials.env"
         if "CATMQ_API_KEY=" not in credentials.read_text():
-            say("  The metadata has an administrator already, so this directory got neither key nor account.")
+            say(
+                "  The metadata has an administrator already, so this directory got "
+                "neither key nor account."
+            )
             say("  To make a key: manage.py create_api_key NAME --right admin='*'")
             return
         if not self.known:
-            say(f"  Made: an administrator and an API key that may do everything, in {credentials}")
+            say(
+                f"  Made: an administrator and an API key that may do everything, in {credentials}"
+            )
         say(f"  set -a; . {credentials}; set +a")
-        say(f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH")
-        if b"no node is registered" in readiness(self.url)[1]:  # as with a database of one's own
-            say("  Register a node before the next line: docs/how-to/run-on-mariadb.md, step 3")
-        say("  catmq topic create first --queues 4 && echo hello | catmq send first && catmq peek first")
+        say(
+            f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH"
+        )
+        # as with a database of one's own
+        if b"no node is registered" in readiness(self.url)[1]:
+            say(
+                "  Register a node before the next line: docs/how-to/run-on-mariadb.md, step 3"
+            )
+        say(
+            "  catmq topic create first --queues 4 && echo hello | catmq send first && "
+            "catmq peek first"
+        )
 
     def _end(self) -> None:
         """Stop all children: politely, then not."""
@@ -293,7 +338,11 @@ def cut(log: Path) -> None:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
+    return (
+        "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        if log.exists()
+        else ""
+    )
 
 
 def say(text: str) -> None:
@@ -308,16 +357,30 @@ def note(text: str) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/server",
-        description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C or SIGTERM.",
-        epilog="Prints `CatMQ is ready: URL` on stdout when it answers. DIR/credentials.env holds URL, API "
-        "key and administrator. CATMQ_DATABASE_URL=mysql://user:password@host:port/name puts the metadata "
+        description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C "
+        "or SIGTERM.",
+        epilog="Prints `CatMQ is ready: URL` on stdout when it answers. "
+        "DIR/credentials.env holds URL, API "
+        "key and administrator. CATMQ_DATABASE_URL=mysql://user:password@host:port/name "
+        "puts the metadata "
         "on MySQL or MariaDB; register nodes with `manage.py register_node` then. Other settings: "
-        "docs/reference/settings.md. script/server --with-spark installs what Spark jobs need, too.",
+        "docs/reference/settings.md. script/server --with-spark installs what Spark jobs "
+        "need, too.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on (default %(default)s)"
+    )
     data = Path(os.environ.get("CATMQ_DATA_DIR") or HOME / "var")
-    parser.add_argument("--data", type=Path, default=data, metavar="DIR", help="data directory (default var)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=data,
+        metavar="DIR",
+        help="data directory (default var)",
+    )
     chosen = parser.parse_args()
     if not 0 < chosen.port < 65536:
         parser.error("--port must be from 1 to 65535")
@@ -325,14 +388,18 @@ def arguments() -> argparse.Namespace:
 
 
 def make_usable(data: Path) -> None:
-    """Make the data directory. Raises Refused if there is none afterwards that can be written to."""
+    """Make the data directory. Raises Refused if there is none afterwards that can be
+    written to.
+    """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = "" if os.access(data, os.W_OK | os.X_OK) else "Permission denied"
     except OSError as error:
         problem = str(error.strerror)
     if problem:
-        raise Refused(f"The data directory {data} cannot be used: {problem}. Give another one with --data.")
+        raise Refused(
+            f"The data directory {data} cannot be used: {problem}. Give another one with --data."
+        )
 
 
 def main() -> int:

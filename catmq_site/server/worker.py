@@ -1,13 +1,15 @@
-"""gunicorn's threaded worker with a loop of its own: no thread waits for what a client has yet to send.
+"""gunicorn's threaded worker with a loop of its own: no thread waits for what a client has
+yet to send.
 
-The loop collects requests without blocking (catmq_site/server/incoming.py) and gives a thread only
-those that are whole, so a client that sends slowly, or nothing, costs a file and a kilobyte, and no thread.
-Bodies above SMALL_BODY_BYTES are the exception: the thread reads them, under limits
-(catmq_site/server/channels.py), and so it is with answers that a client does not take. What the kernel has
-taken of an answer, and the client has not, is memory as well: such connections are few, and must move. A
-connection that ends is closed by the loop when the client has closed it, too. Where too many wait, the oldest
-of the address with most of them goes (catmq_site/server/crowds.py). Requests that are repeated while nothing
-changes take no thread either (catmq_site/server/repeats.py).
+The loop collects requests without blocking (catmq_site/server/incoming.py) and gives a
+thread only those that are whole, so a client that sends slowly, or nothing, costs a file
+and a kilobyte, and no thread. Bodies above SMALL_BODY_BYTES are the exception: the thread
+reads them, under limits (catmq_site/server/channels.py), and so it is with answers that a
+client does not take. What the kernel has taken of an answer, and the client has not, is
+memory as well: such connections are few, and must move. A connection that ends is closed by
+the loop when the client has closed it, too. Where too many wait, the oldest of the address
+with most of them goes (catmq_site/server/crowds.py). Requests that are repeated while
+nothing changes take no thread either (catmq_site/server/repeats.py).
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ NOTIFY_S = 0.5
 TURN_S = 1.0  # the longest pause of the loop
 MOST_UNFINISHED = 1024  # requests of a worker that have begun to arrive, at most
 MOST_UNFINISHED_OF_ONE = 256  # of one address
-SLOW_SHARE = 8  # of so many threads one may wait for a slow client; half of these for those of one address
+# of so many threads one may wait for a slow client; half of these for those of one address
+SLOW_SHARE = 8
 SPARE_FILES = 512  # what is no client's connection: databases, logs, listeners
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NOBODY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
@@ -68,7 +71,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         slow = max(2, self.cfg.threads // SLOW_SHARE)
-        self.slow: Crowd[Channel] = Crowd(limit_s=float("inf"), most=slow, most_of_one=slow // 2)
+        self.slow: Crowd[Channel] = Crowd(
+            limit_s=float("inf"), most=slow, most_of_one=slow // 2
+        )
         self.capacity = self.cfg.worker_connections
         self.idle: Crowd[Connection] = Crowd(limit_s=self.cfg.keepalive, most=self.capacity)
         most = {"most": MOST_UNFINISHED, "most_of_one": MOST_UNFINISHED_OF_ONE}
@@ -78,7 +83,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.held: Crowd[Connection] = Crowd(limit_s=float("inf"), most=self.capacity)
         self.repeats: Repeats[Connection] = Repeats(self)
         self.connections: dict[int, Connection] = {}  # by file
-        self.accepts_at = 0.0  # time.monotonic(); later than now while there is no room for more
+        # time.monotonic(); later than now while there is no room for more
+        self.accepts_at = 0.0
         self.sent_away = refusals.SentAway(self.log, REQUEST_S)
 
     def init_process(self) -> None:
@@ -135,9 +141,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def stop_listening(self) -> None:
         """Accept nobody any more.
 
-        The listening sockets are closed at once: gunicorn would keep them until the last request has
-        finished, and clients would connect, send, and learn nothing for so long. Those that have connected
-        are served; a client that is refused knows that nothing was done.
+        The listening sockets are closed at once: gunicorn would keep them until the last
+        request has finished, and clients would connect, send, and learn nothing for so
+        long. Those that have connected are served; a client that is refused knows that
+        nothing was done.
         """
         self.set_accept_enabled(False)
         for listener in self.sockets:
@@ -168,7 +175,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return True
 
     def make_room(self) -> bool:
-        """End a connection that is not being served; if there is none, accept nobody for a while."""
+        """End a connection that is not being served; if there is none, accept nobody for a
+        while.
+        """
         for crowd in (self.closing, self.unread, self.unfinished, self.idle, self.held):
             oldest = crowd.oldest()
             if oldest is not None:
@@ -177,18 +186,28 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.accepts_at = time.monotonic() + TURN_S
         return False
 
-    def park(self, connection: Connection, crowd: Crowd[Connection], for_what: int = READABLE) -> None:
-        """Let a connection wait for its client in the loop. From here on it is the loop's alone."""
+    def park(
+        self, connection: Connection, crowd: Crowd[Connection], for_what: int = READABLE
+    ) -> None:
+        """Let a connection wait for its client in the loop. From here on it is the loop's
+        alone.
+        """
         connection.crowd = crowd
-        surplus = crowd.add(connection, lambda: self.epoll.modify(connection.sock, for_what))
+        surplus = crowd.add(
+            connection, lambda: self.epoll.modify(connection.sock, for_what)
+        )
         if surplus is not None:
             self.method_queue.defer(self.send_away, surplus)
 
     def hear(self, connection: Connection) -> None:
-        """Take what a client has sent; a whole request goes to a thread, unless it is a repeated one."""
+        """Take what a client has sent; a whole request goes to a thread, unless it is a
+        repeated one.
+        """
         crowd = connection.crowd
         if crowd is None or connection not in crowd or connection.has_ended:
-            return  # it was found to be one too many meanwhile, or waits for its client to read only
+            # it was found to be one too many meanwhile, or waits for its client to read
+            # only
+            return
         if crowd is self.held:  # it has hung up
             crowd.remove(connection)
             self.drop(connection)
@@ -207,9 +226,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.take_up(connection)
 
     def take_up(self, connection: Connection) -> None:
-        """Begin with a request that is whole: in the loop if it is a repeated one, else in a thread."""
+        """Begin with a request that is whole: in the loop if it is a repeated one, else in
+        a thread.
+        """
         connection.crowd, connection.came_at = None, None
-        if not self.alive or not self.repeats.begin(connection, connection.incoming.peek(MOST_BYTES)):
+        if not self.alive or not self.repeats.begin(
+            connection, connection.incoming.peek(MOST_BYTES)
+        ):
             self.tpool.submit(self.serve, connection)
 
     def hold(self, client: Connection) -> None:
@@ -262,8 +285,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 self.park(connection, self.waiting_for(connection))
 
     def finish(self, connection: Connection) -> None:
-        """Close a connection that has ended. One whose client has yet to read its answers is closed later, or
-        the kernel would keep them, of any number of clients."""
+        """Close a connection that has ended. One whose client has yet to read its answers
+        is closed later, or the kernel would keep them, of any number of clients."""
         if connection.is_unread():
             connection.has_ended = True
             self.park(connection, self.unread, select.EPOLLONESHOT)
@@ -271,7 +294,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.drop(connection)
 
     def send_away(self, one: Connection, why: str = "crowded", answer: bytes = b"") -> None:
-        """End a connection that takes too long, or is one too many; the log gets a line now and then."""
+        """End a connection that takes too long, or is one too many; the log gets a line now
+        and then.
+        """
         with suppress(OSError):  # it is told as well as it can be
             one.sock.send(answer)
         if one.is_unread():
@@ -280,18 +305,23 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.sent_away.note(why, one.address)
 
     def drop(self, connection: Connection) -> None:
-        self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
+        # before another one can have the number
+        self.connections.pop(connection.sock.fileno(), None)
         self.repeats.forget(connection)
         connection.sock.close()
         if not self.alive:
             self.method_queue.defer(lambda: None)  # the loop may wait for this one
 
     def serve(self, connection: Connection) -> None:
-        """Answer the requests of a connection as long as they come at once: a thread's work."""
+        """Answer the requests of a connection as long as they come at once: a thread's
+        work.
+        """
         try:
             while kept := self.answer(connection):
                 again = self.alive and connection.asks_again()
-                if not again or self.repeats.knows(connection, connection.incoming.peek(MOST_BYTES)):
+                if not again or self.repeats.knows(
+                    connection, connection.incoming.peek(MOST_BYTES)
+                ):
                     break
         except BlockingIOError:
             pass
@@ -312,10 +342,15 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if connection.incoming.is_whole():
             self.method_queue.defer(self.take_up, connection)
         else:
-            self.park(connection, self.unfinished if connection.incoming else self.waiting_for(connection))
+            self.park(
+                connection,
+                self.unfinished if connection.incoming else self.waiting_for(connection),
+            )
 
     def waiting_for(self, connection: Connection) -> Crowd[Connection]:
-        """Return where a connection without a request waits: for the next one, or for its client to read."""
+        """Return where a connection without a request waits: for the next one, or for its
+        client to read.
+        """
         return self.unread if connection.is_unread() else self.idle
 
     def answer(self, connection: Connection) -> bool:
@@ -328,12 +363,18 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             channel.phase = BODY
             answer = self.handle_request(request, connection, channel)
             channel.phase = REST
-            # The rest of a body that was refused is not read here: its client may send without end.
+            # The rest of a body that was refused is not read here: its client may send
+            # without end.
             if answer.is_last or answer.should_close() or not parser.finish_body():
                 return False
             more = parser.unreader.take_buffered()
             connection.incoming.add(more)
-            if answer.repeat is not None and answer.whole and not more and not channel.has_read:
+            if (
+                answer.repeat is not None
+                and answer.whole
+                and not more
+                and not channel.has_read
+            ):
                 self.repeats.learn(connection, came, answer.whole, answer.repeat)
         except (NoMoreData, StopIteration, TimeoutError):
             return False
@@ -347,21 +388,32 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return True
 
     def refuse(self, error: Exception, connection: Connection, channel: Channel) -> None:
-        """Answer a request that the parser refuses, or at which the application failed outside its views."""
+        """Answer a request that the parser refuses, or at which the application failed
+        outside its views.
+        """
         if refusals.status_of(error) == 500:
             self.log.error("A request failed", exc_info=error)
         else:
-            self.log.warning("Refused a request from %s: %s", connection.address, refusals.said(error))
+            self.log.warning(
+                "Refused a request from %s: %s", connection.address, refusals.said(error)
+            )
         channel.phase = REST  # nobody waits for whoever does not take it
         with suppress(OSError):
             channel.sendall(refusals.answer(error))
 
-    def handle_request(self, request: Any, connection: Connection, channel: Channel) -> Answer:
-        """Have a request answered. gunicorn's own also calls hooks, and writes a log of accesses, that this
-        broker does not have."""
+    def handle_request(
+        self, request: Any, connection: Connection, channel: Channel
+    ) -> Answer:
+        """Have a request answered. gunicorn's own also calls hooks, and writes a log of
+        accesses, that this broker does not have."""
         answer: Answer
         answer, environ = wsgi.create(
-            request, channel, connection.client, connection.server, self.cfg, response_class=Answer
+            request,
+            channel,
+            connection.client,
+            connection.server,
+            self.cfg,
+            response_class=Answer,
         )
         environ["wsgi.multithread"] = True
         if connection.came_at is not None:

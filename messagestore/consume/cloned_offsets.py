@@ -19,9 +19,9 @@ from metadata.membership import instances
 def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
     """Return the committed offset of a group in each queue of a topic, by queue id.
 
-    Queues without a committed offset are left out. In a share group it is the lowest unfinished
-    offset. Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), Invalid,
-    NodeUnavailable.
+    Queues without a committed offset are left out. In a share group it is the lowest
+    unfinished offset. Needs `consume` or `browse` on the topic. Raises
+    NotFound(group_not_found), Invalid, NodeUnavailable.
     """
     offsets: dict[int, int] = {}
     queue_rows = ownership.of_topic(group=group, topic=topic, actor=actor)
@@ -32,10 +32,16 @@ def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
     return offsets
 
 
-def _on_node(session: Session, rows: Sequence[QueueOwner], *, is_share: bool) -> dict[int, int]:
+def _on_node(
+    session: Session, rows: Sequence[QueueOwner], *, is_share: bool
+) -> dict[int, int]:
     group_id = rows[0].group_id
-    positions = reader_sql.read_positions(session, group_id=group_id, queues=[row.queue for row in rows])
-    offsets = {queue: p.committed for queue, p in positions.items() if p.committed is not None}
+    positions = reader_sql.read_positions(
+        session, group_id=group_id, queues=[row.queue for row in rows]
+    )
+    offsets = {
+        queue: p.committed for queue, p in positions.items() if p.committed is not None
+    }
     if is_share:
         return {
             queue: _unfinished(session, group_id, positions[queue], committed)
@@ -46,9 +52,11 @@ def _on_node(session: Session, rows: Sequence[QueueOwner], *, is_share: bool) ->
 
 def _unfinished(session: Session, group_id: int, position: Position, committed: int) -> int:
     """Return the lowest unfinished offset of a share group in a queue."""
-    # A loop copies this offset to the reader row (shares/upkeep.py), so `committed` may be older.
+    # A loop copies this offset to the reader row (shares/upkeep.py), so `committed` may be
+    # older.
     floor = position_sql.read_floor(session, group_id=group_id, queue=position.queue)
-    # A share position of another epoch counts for nothing: leasing starts again at `committed`.
+    # A share position of another epoch counts for nothing: leasing starts again at
+    # `committed`.
     if floor is None or floor.epoch != position.epoch:
         return committed
     return max(committed, floor.offset)

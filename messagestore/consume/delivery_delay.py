@@ -1,9 +1,10 @@
-"""Delivery delay of a subscription: messages are served a fixed time after they were stored.
+"""Delivery delay of a subscription: messages are served a fixed time after they were
+stored.
 
-Ages are by the clock of the queue's node. `stored_at` never falls within a queue, so the messages
-that are old enough are a prefix of the rows that were read. A pull ends before the first younger
-message and returns the time until that message is due. The delay changes neither the position nor
-the lag.
+Ages are by the clock of the queue's node. `stored_at` never falls within a queue, so the
+messages that are old enough are a prefix of the rows that were read. A pull ends before the
+first younger message and returns the time until that message is due. The delay changes
+neither the position nor the lag.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from metadata.cache import snapshot
 
 
 def youngest_ms(session: Session, *, group_id: int, queue: int) -> int | None:
-    """Return the latest `stored_at` in ms that a group may receive, or None if it has no delay."""
+    """Return the latest `stored_at` in ms that a group may receive, or None if it has no
+    delay.
+    """
     # By the node's clock, not the broker's: `stored_at` is written by the node.
     delay_s = snapshot.current().delay_s(group_id, queue)
     return node_sql.now_ms(session) - 1000 * delay_s if delay_s else None

@@ -1,9 +1,9 @@
 """Restart of Java clients whose pulling threads have died.
 
-One process of all brokers runs the passes. A client that handles a message for long does not pull
-either, and a restart would deliver that message again. So only clients that have committed all
-messages they were given are restarted. A queue must also be silent for WATCHED_S first: after an
-outage or a stop its client is about to pull.
+One process of all brokers runs the passes. A client that handles a message for long does
+not pull either, and a restart would deliver that message again. So only clients that have
+committed all messages they were given are restarted. A queue must also be silent for
+WATCHED_S first: after an outage or a stop its client is about to pull.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from metadata.membership.java_pulls import SilentQueue
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
-# Longer than a client needs to learn of a change, and longer than java_pulls.FLUSH_S takes to
+# Longer than a client needs to learn of a change, and longer than java_pulls.FLUSH_S takes
+# to
 # record a pull.
 WATCHED_S = 25.0
 
 
 @dataclass(slots=True)
 class JavaStarts:
-    """Silent queues, with the time.monotonic() of the first pass that found each of them silent."""
+    """Silent queues, with the time.monotonic() of the first pass that found each of them
+    silent.
+    """
 
     since: dict[SilentQueue, float] = field(default_factory=dict)
 
@@ -37,14 +40,21 @@ class JavaStarts:
         """Restart clients that stopped pulling; return the number of restarted clients."""
         now = time.monotonic()
         silent_queues = [queue for queue in java_pulls.silent() if not _is_stopped(queue)]
-        # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the start
+        # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the
+        # start
         # again.
         self.since = {queue: self.since.get(queue, now) for queue in silent_queues}
-        dead_queues = [queue for queue in silent_queues if now - self.since[queue] >= WATCHED_S]
+        dead_queues = [
+            queue for queue in silent_queues if now - self.since[queue] >= WATCHED_S
+        ]
         restarted_clients = 0
-        for consumer, silent in grouped((queue.consumer, queue) for queue in dead_queues).items():
+        for consumer, silent in grouped(
+            (queue.consumer, queue) for queue in dead_queues
+        ).items():
             handled_queues = _handled(silent)
-            if handled_queues and java_pulls.start_again(consumer=consumer, queues=handled_queues):
+            if handled_queues and java_pulls.start_again(
+                consumer=consumer, queues=handled_queues
+            ):
                 log.warning(
                     "group %d: %s pulls no more, so it is told to start again",
                     consumer.group_id,
@@ -61,7 +71,8 @@ def _is_stopped(silent: SilentQueue) -> bool:
 
 
 def _handled(silent_queues: list[SilentQueue]) -> list[int]:
-    """Return the queues that the consumer owns on the nodes and has read and committed to the end.
+    """Return the queues that the consumer owns on the nodes and has read and committed to
+    the end.
 
     Empty if a node is unavailable.
     """
@@ -72,5 +83,7 @@ def _handled(silent_queues: list[SilentQueue]) -> list[int]:
     except NodeUnavailable:
         return []  # pulls of these queues fail as well, so a restart would not help
     return sorted(
-        s.queue for s in silent_queues if s.queue in held_queues and held_queues[s.queue][1] >= s.given
+        s.queue
+        for s in silent_queues
+        if s.queue in held_queues and held_queues[s.queue][1] >= s.given
     )

@@ -37,14 +37,16 @@ class QueueLag:
     """Offsets and lag of a group in a queue.
 
     Fields that are read from the node are None if the node is unavailable.
-    `lag` is head - committed, without declared gaps and without messages that retention deleted.
+    `lag` is head - committed, without declared gaps and without messages that retention
+    deleted.
     `lag_ms` is the age of the first unread message by the node's clock, 0 if there is none.
     `owner` is the member's name. `instance` is None unless the group is broadcasting.
     The node was read between `asked_ms` and `told_ms`, both by its own clock.
 
-    Only for a share group: the number of `runs`, the messages in them (`in_flight`), how many of
-    these were delivered before (`redelivered`), and the age of the oldest lease. The lag of a share
-    group is not counted from `committed`, because messages above that offset may be finished.
+    Only for a share group: the number of `runs`, the messages in them (`in_flight`), how
+    many of these were delivered before (`redelivered`), and the age of the oldest lease.
+    The lag of a share group is not counted from `committed`, because messages above that
+    offset may be finished.
     """
 
     topic: str
@@ -83,13 +85,16 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
 
 
 def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress | None]:
-    """Return the group_offsets() of a group and its progress, None if it was deleted meanwhile."""
+    """Return the group_offsets() of a group and its progress, None if it was deleted
+    meanwhile.
+    """
     offsets = group_offsets(group=group, actor=actor)
     return offsets, progress.of_group(group=group, lags=by_topic(offsets))
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
-    """Return the lag of a group in each topic. It is unknown if the lag of one queue is unknown.
+    """Return the lag of a group in each topic. It is unknown if the lag of one queue is
+    unknown.
 
     In a broadcasting group it is the lag of the slowest instance.
     """
@@ -98,7 +103,9 @@ def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
 
 
 def _together(rows: Sequence[QueueLag]) -> Lag:
-    """Add up the lag of a topic's queues for each reader, and return that of the slowest reader."""
+    """Add up the lag of a topic's queues for each reader, and return that of the slowest
+    reader.
+    """
     messages: dict[str | None, int] = {}  # by instance, which is None in other groups
     for row in rows:
         if row.lag is None:
@@ -110,8 +117,8 @@ def _together(rows: Sequence[QueueLag]) -> Lag:
 def record(*, pass_s: float = PASS_S) -> int:
     """Record lag and positions of all subscriptions, the least recently recorded first.
 
-    One pass of at most `pass_s` seconds. Return the number of recorded backlogs. Values of an
-    unavailable node stay as recorded before.
+    One pass of at most `pass_s` seconds. Return the number of recorded backlogs. Values of
+    an unavailable node stay as recorded before.
     """
     ends_at = time.monotonic() + pass_s
     count = 0
@@ -121,39 +128,55 @@ def record(*, pass_s: float = PASS_S) -> int:
         try:
             offsets = group_offsets(group=group, actor=actors.job("record_lag"))
         except CatmqError as error:
-            log.warning("Lag of group %s could not be recorded, will retry: %s", group, error.detail)
+            log.warning(
+                "Lag of group %s could not be recorded, will retry: %s", group, error.detail
+            )
             continue
         count += metrics_history.record_lag(_backlogs(offsets, subscriptions))
         commits.note(_positions(offsets, subscriptions))
     return count
 
 
-def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[metrics_history.Backlog]:
+def _backlogs(
+    offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]
+) -> list[metrics_history.Backlog]:
     """Return a group's lag in each of its topics whose queues were all read."""
     lags = by_topic(offsets)
     return [
-        metrics_history.Backlog(s.id, s.group_id, s.topic_id, lag.messages, lag.oldest_ms or 0)
+        metrics_history.Backlog(
+            s.id, s.group_id, s.topic_id, lag.messages, lag.oldest_ms or 0
+        )
         for s in subscriptions
         if (lag := lags.get(s.topic)) is not None and lag.messages is not None
     ]
 
 
-def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[commits.Seen]:
+def _positions(
+    offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]
+) -> list[commits.Seen]:
     """Return the committed offsets of a group by topic, of the queues that were read."""
     topic_positions = []
     for subscription in subscriptions:
         looks: dict[int, Look] = {}
         rows = [row for row in offsets if row.topic == subscription.topic]
         for row in rows:
-            if row.committed is not None and row.asked_ms is not None and row.told_ms is not None:
+            if (
+                row.committed is not None
+                and row.asked_ms is not None
+                and row.told_ms is not None
+            ):
                 look = Look(row.committed, row.asked_ms, row.told_ms)
-                # In a broadcasting group a queue has a row for each instance: the slowest one
+                # In a broadcasting group a queue has a row for each instance: the slowest
+                # one
                 # counts.
                 looks[row.queue] = min(looks.get(row.queue, look), look)
         if looks:
             topic_positions.append(
                 commits.Seen(
-                    subscription.topic_id, subscription.group_id, looks, all(row.lag == 0 for row in rows)
+                    subscription.topic_id,
+                    subscription.group_id,
+                    looks,
+                    all(row.lag == 0 for row in rows),
                 )
             )
     return topic_positions
@@ -163,10 +186,13 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
     """Read the lag of queues of one node. Raises NodeUnavailable."""
     lags: dict[QueueOwner, QueueLag] = {}
     with node_pools.node(node_id).reading() as session:
-        # The first clock reading precedes every offset, and `told_ms` follows them: so both bound
+        # The first clock reading precedes every offset, and `told_ms` follows them: so both
+        # bound
         # the moment at which a committed offset was read.
         clock = _Clock(session)
-        gaps = promotion_sql.read_all_gaps(session, queues=sorted({row.queue for row in rows}))
+        gaps = promotion_sql.read_all_gaps(
+            session, queues=sorted({row.queue for row in rows})
+        )
         for reader, reader_rows in grouped((row.reader, row) for row in rows).items():
             queues = [row.queue for row in reader_rows]
             positions = reader_sql.read_positions(
@@ -179,14 +205,17 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
         told_ms = node_sql.now_ms(session)
         lags = _leased(session, lags, gaps)
     heads = {row.queue: lag.head for row, lag in lags.items() if lag.head is not None}
-    # The heads must be durable before they are shown, as for a pull. The session was returned
+    # The heads must be durable before they are shown, as for a pull. The session was
+    # returned
     # before, because the barrier borrows one of its own.
     durability.confirm(node_id=node_id, heads=heads)
     return {row: replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()}
 
 
 def _leased(
-    session: Session, lags: Mapping[QueueOwner, QueueLag], gaps: Mapping[int, Sequence[tuple[int, int]]]
+    session: Session,
+    lags: Mapping[QueueOwner, QueueLag],
+    gaps: Mapping[int, Sequence[tuple[int, int]]],
 ) -> dict[QueueOwner, QueueLag]:
     """Return the lags, with the leases added for queues of share groups."""
     groups = snapshot.current().groups
@@ -194,19 +223,28 @@ def _leased(
     for group_id, group_rows in grouped((row.group_id, row) for row in lags).items():
         group = groups.get(group_id)
         if group is not None and group.is_share:
-            leases = run_sql.standing(session, group_id=group_id, queues=[row.queue for row in group_rows])
+            leases = run_sql.standing(
+                session, group_id=group_id, queues=[row.queue for row in group_rows]
+            )
             for row in group_rows:
                 if row.queue in leases and lags[row].head is not None:
                     updated_lags[row] = _shared(
-                        lags[row], leases[row.queue], gaps.get(row.queue, ()), group.lease_ms
+                        lags[row],
+                        leases[row.queue],
+                        gaps.get(row.queue, ()),
+                        group.lease_ms,
                     )
     return updated_lags
 
 
-def _shared(lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int) -> QueueLag:
+def _shared(
+    lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int
+) -> QueueLag:
     head, first_unleased = lag.head or 0, max(leases.next_offset, lag.low or 0)
     # A node stores when a lease ends; the setting of the group tells when it began.
-    oldest_ms = None if leases.oldest_left_ms is None else max(0, lease_ms - leases.oldest_left_ms)
+    oldest_ms = (
+        None if leases.oldest_left_ms is None else max(0, lease_ms - leases.oldest_left_ms)
+    )
     return replace(
         lag,
         lag=left(first_unleased, head, gaps=gaps) + leases.in_flight,
@@ -220,7 +258,8 @@ def _shared(lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], le
 class _Clock:
     """Ages of a node's messages by the node's clock.
 
-    Each age is looked up once, because many instances of a group may wait at the same message.
+    Each age is looked up once, because many instances of a group may wait at the same
+    message.
     """
 
     def __init__(self, session: Session) -> None:
@@ -229,7 +268,9 @@ class _Clock:
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def age_ms(self, queue: int, offset: int) -> int:
-        """Return the age of the first message at or above the offset in ms, 0 if there is none."""
+        """Return the age of the first message at or above the offset in ms, 0 if there is
+        none.
+        """
         if (queue, offset) not in self._stored:
             stored_at = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
             self._stored[queue, offset] = stored_at
@@ -243,11 +284,15 @@ def _unknown(row: QueueOwner) -> QueueLag:
 
 
 def _lag(
-    clock: _Clock, gaps: Sequence[tuple[int, int]], row: QueueOwner, position: Position | None
+    clock: _Clock,
+    gaps: Sequence[tuple[int, int]],
+    row: QueueOwner,
+    position: Position | None,
 ) -> QueueLag:
     if position is None or position.committed is None:
         return _unknown(row)
-    # Messages below `low` were deleted by retention. They cannot be read, so they are no lag.
+    # Messages below `low` were deleted by retention. They cannot be read, so they are no
+    # lag.
     first_unread = max(position.committed, position.low)
     return replace(
         _unknown(row),

@@ -1,9 +1,9 @@
 """Owners of queues by their reader rows on the nodes, used while metadata is unavailable.
 
-The reader row fences every pull and commit, so a member that the row names may continue or begin to
-read without metadata. A new owner must be named there before metadata can fail. So the broker that
-granted a queue writes the row at once (claim_granted()), and does not wait for the owner to acquire
-it.
+The reader row fences every pull and commit, so a member that the row names may continue or
+begin to read without metadata. A new owner must be named there before metadata can fail. So
+the broker that granted a queue writes the row at once (claim_granted()), and does not wait
+for the owner to acquire it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 WITHIN_S = 0.5  # longest time that one node may take to answer
 SERVE_S = 0.25  # longest wait for grants in one pass of the loop
-# Lifetime of the remembered rows of a group. When metadata fails, all members of a group ask at
+# Lifetime of the remembered rows of a group. When metadata fails, all members of a group
+# ask at
 # once.
 BELIEVED_S = 0.5
 MOST_GROUPS = 1_000  # groups that are remembered before all are forgotten
@@ -44,7 +45,8 @@ def claim_granted() -> None:
     A node that fails is logged only: the owner's own acquire writes the row, too.
     """
     queues = snapshot.current().queues
-    # A grant of a queue that this snapshot does not have yet is left to its owner's acquire.
+    # A grant of a queue that this snapshot does not have yet is left to its owner's
+    # acquire.
     known_grants = [grant for grant in grants.take(SERVE_S) if grant.queue in queues]
     for node_id, node_grants in grouped(
         (queues[grant.queue].node_id, grant) for grant in known_grants
@@ -52,26 +54,36 @@ def claim_granted() -> None:
         try:
             _claim(node_id, node_grants)
         except NodeUnavailable as error:
-            log.info("New queue owners could not be written to node %d: %s", node_id, error.detail)
+            log.info(
+                "New queue owners could not be written to node %d: %s",
+                node_id,
+                error.detail,
+            )
 
 
 def _claim(node_id: int, node_grants: Iterable[Grant]) -> None:
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
         for grant in node_grants:
-            # A member that keeps the queue under a new epoch still commits under the earlier one:
-            # raising the epoch here would fence it. The member raises it itself by its acquire.
+            # A member that keeps the queue under a new epoch still commits under the
+            # earlier one:
+            # raising the epoch here would fence it. The member raises it itself by its
+            # acquire.
             positions = reader_sql.read_positions(
                 session, group_id=grant.group_id, queues=[grant.queue], instance=""
             )
             if grant.queue in positions and positions[grant.queue].owner != grant.owner:
                 reader = ReaderKey(grant.group_id, grant.queue, "")
-                reader_sql.acquire_reader(session, reader=reader, epoch=grant.epoch, owner=grant.owner)
+                reader_sql.acquire_reader(
+                    session, reader=reader, epoch=grant.epoch, owner=grant.owner
+                )
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the committed offset of each claimed queue that the consumer owns on the nodes.
+    """Return the committed offset of each claimed queue that the consumer owns on the
+    nodes.
 
-    The reader row must have the epoch of the claim. Queues of unavailable nodes are left out.
+    The reader row must have the epoch of the claim. Queues of unavailable nodes are left
+    out.
     """
     claimed_epochs = dict(claims)
     offsets: dict[int, int] = {}
@@ -86,24 +98,27 @@ def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dic
 
 
 def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return (epoch, committed offset) of queues that the consumer owns on the nodes, by queue id.
+    """Return (epoch, committed offset) of queues that the consumer owns on the nodes, by
+    queue id.
 
-    Raises NodeUnavailable if one node does not answer: a missing answer does not prove another
-    owner.
+    Raises NodeUnavailable if one node does not answer: a missing answer does not prove
+    another owner.
     """
     return {
         row.queue: (row.epoch, row.committed)
         for node_id, node_queues in _by_node(queues).items()
         for row in _read_rows(node_id, consumer.group_id, node_queues, consumer.instance)
-        if row.owner == consumer.text and row.epoch is not None and row.committed is not None
+        if row.owner == consumer.text
+        and row.epoch is not None
+        and row.committed is not None
     }
 
 
 def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     """Return the queues that the consumer owns on the nodes.
 
-    Queues of unavailable nodes are left out.
-    Empty for a broadcasting group, where queues never move between members.
+    Queues of unavailable nodes are left out. Empty for a broadcasting group, where queues
+    never move between members.
     """
     current = snapshot.current()
     group = current.groups.get(consumer.group_id)
@@ -115,9 +130,13 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
         if info is None:  # deleted since the nodes were asked
             continue
         topic = current.topics[info.topic_id]
-        origin = current.topics.get(topic.failure_of) if topic.failure_of is not None else None
+        origin = (
+            current.topics.get(topic.failure_of) if topic.failure_of is not None else None
+        )
         stopped = current.stopped(group.id, info)
-        owned_queues.append(OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None))
+        owned_queues.append(
+            OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None)
+        )
     return owned_queues
 
 
@@ -136,8 +155,16 @@ def _owned(group_id: int) -> _Owned:
 
 def _read(group_id: int) -> _Owned:
     nodes = _by_node(_queues_of(group_id))
-    rows = [row for node_id, queues in nodes.items() for row in _rows(node_id, group_id, queues, "")]
-    return grouped((row.owner, (row.queue, row.epoch)) for row in rows if row.owner and row.epoch is not None)
+    rows = [
+        row
+        for node_id, queues in nodes.items()
+        for row in _rows(node_id, group_id, queues, "")
+    ]
+    return grouped(
+        (row.owner, (row.queue, row.epoch))
+        for row in rows
+        if row.owner and row.epoch is not None
+    )
 
 
 def _queues_of(group_id: int) -> list[int]:
@@ -145,18 +172,28 @@ def _queues_of(group_id: int) -> list[int]:
     current = snapshot.current()
     topics = [current.topics.get(s.topic_id) for s in current.subscriptions_of(group_id)]
     retry_topics = [
-        current.failure_topics.get((group_id, s.topic_id)) for s in current.subscriptions_of(group_id)
+        current.failure_topics.get((group_id, s.topic_id))
+        for s in current.subscriptions_of(group_id)
     ]
-    return [queue for topic in (*topics, *retry_topics) if topic is not None for queue in topic.queues]
+    return [
+        queue
+        for topic in (*topics, *retry_topics)
+        if topic is not None
+        for queue in topic.queues
+    ]
 
 
 def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     """Group queue ids by node id. Queues that the snapshot does not have are left out."""
     known_queues = snapshot.current().queues
-    return grouped((known_queues[queue].node_id, queue) for queue in queues if queue in known_queues)
+    return grouped(
+        (known_queues[queue].node_id, queue) for queue in queues if queue in known_queues
+    )
 
 
-def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[shapes.Position]:
+def _rows(
+    node_id: int, group_id: int, queues: Sequence[int], instance: str
+) -> Iterable[shapes.Position]:
     """Read positions from a node. Empty if the node is unavailable."""
     try:
         return _read_rows(node_id, group_id, queues, instance)
@@ -169,5 +206,7 @@ def _read_rows(
     node_id: int, group_id: int, queues: Sequence[int], instance: str
 ) -> Iterable[shapes.Position]:
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-        positions = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+        positions = reader_sql.read_positions(
+            session, group_id=group_id, queues=queues, instance=instance
+        )
     return positions.values()

@@ -1,13 +1,16 @@
 """Offset resets: move a group's offsets by hand, and undo such a move.
 
-The target is the earliest or latest offset, a given offset, a point in time, or the offsets of
-another group. A reset is a change of epoch, so it needs no stop of the group:
+The target is the earliest or latest offset, a given offset, a point in time, or the offsets
+of another group. A reset is a change of epoch, so it needs no stop of the group:
 
-1. One UPDATE on the node sets the position, clears the owner and raises the epoch. From then on the
+1. One UPDATE on the node sets the position, clears the owner and raises the epoch. From
+then on the
    former owner can no longer commit.
-2. Metadata follows with an epoch above that, and the generation of the group rises. A waiting pull
+2. Metadata follows with an epoch above that, and the generation of the group rises. A
+waiting pull
    returns because of that, and the member sends a heartbeat.
-3. The answer grants the queue under the new epoch. The member drops the messages that it fetched,
+3. The answer grants the queue under the new epoch. The member drops the messages that it
+fetched,
    acquires the queue, and gets the new position. Handlers that still run commit nothing.
 
 Queues are moved one by one. Each move is stored (metadata/groups/offset_resets.py).
@@ -44,7 +47,8 @@ class Target:
     * `earliest`, `latest`: the lowest offset, or the log end offset, of each queue
     * `offset`: with `offset`
     * `time`: with `at_ms` (since 1970) or `ago_ms`
-    * `group`: with `source_group`, whose committed offsets are copied as they are at that moment
+    * `group`: with `source_group`, whose committed offsets are copied as they are at that
+      moment
     """
 
     to: str
@@ -58,10 +62,11 @@ class Target:
 class Move:
     """Move of one queue. A move forward skips messages, a move backward repeats them.
 
-    `asked` is the requested offset if it is outside the queue's messages, so that `to_offset` is
-    the nearest offset inside; else None. `reset` is the id under which the move can be undone, ''
-    while the move is only planned. `kept` is True if the queue stays where it is, because the
-    source group has no committed offset there.
+    `asked` is the requested offset if it is outside the queue's messages, so that
+    `to_offset` is
+    the nearest offset inside; else None. `reset` is the id under which the move can be
+    undone, '' while the move is only planned. `kept` is True if the queue stays where it
+    is, because the source group has no committed offset there.
     """
 
     queue: int
@@ -77,7 +82,9 @@ class Move:
 
 
 def check(target: Target) -> Target:
-    """Return the target. Raises Invalid if a value is missing, wrong or does not belong to it."""
+    """Return the target. Raises Invalid if a value is missing, wrong or does not belong to
+    it.
+    """
     values = {"offset": target.offset, "at_ms": target.at_ms, "ago_ms": target.ago_ms}
     given_fields = {name for name, value in values.items() if value is not None}
     given_fields |= {"source_group"} if target.source_group else set()
@@ -111,50 +118,72 @@ def reset(
     instance: str | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
-    """Move a group's offsets in all topics, in one topic, or in some queues. Return the moves.
+    """Move a group's offsets in all topics, in one topic, or in some queues. Return the
+    moves.
 
-    With `dry_run` the moves are only planned. The group may be running. In a broadcasting group one
-    instance must be named, and only its offsets move. An offset outside a queue's low … head
-    becomes the nearest offset inside, and the move has the requested one in `asked`.
+    With `dry_run` the moves are only planned. The group may be running. In a broadcasting
+    group one instance must be named, and only its offsets move. An offset outside a queue's
+    low … head becomes the nearest offset inside, and the move has the requested one in
+    `asked`.
 
-    Needs `manage` on the group, and `consume` or `browse` on the topic if the target is another
-    group. Raises NotFound, Invalid, NodeUnavailable. Queues that were moved before the error stay
-    moved, and the call may be repeated.
+    Needs `manage` on the group, and `consume` or `browse` on the topic if the target is
+    another group. Raises NotFound, Invalid, NodeUnavailable. Queues that were moved before
+    the error stay moved, and the call may be repeated.
     """
     access.require(actor, "manage", group, what="group")
     check(target)
     _check_instance(groups.describe(name=group, actor=actor), instance)
-    queue_rows = [row for row in ownership.queues(group=group, actor=actor) if row.instance == instance]
+    queue_rows = [
+        row
+        for row in ownership.queues(group=group, actor=actor)
+        if row.instance == instance
+    ]
     queue_rows = _chosen(queue_rows, group, topic, queues)
     targets = (
-        _cloned(queue_rows, target, topic, actor) if target.to == "group" else [target] * len(queue_rows)
+        _cloned(queue_rows, target, topic, actor)
+        if target.to == "group"
+        else [target] * len(queue_rows)
     )
-    moves = [_planned(row, queue_target) for row, queue_target in zip(queue_rows, targets, strict=True)]
+    moves = [
+        _planned(row, queue_target)
+        for row, queue_target in zip(queue_rows, targets, strict=True)
+    ]
     return moves if dry_run else _made(queue_rows, moves, actor)
 
 
-def undo(*, group: str, actor: Actor, reset: str | None = None, dry_run: bool = False) -> list[Move]:
+def undo(
+    *, group: str, actor: Actor, reset: str | None = None, dry_run: bool = False
+) -> list[Move]:
     """Move the offsets of a reset back to where they were. Return the moves.
 
-    Without `reset`, the last reset that is no undo itself and was not undone. An undo is a reset,
-    too, and can be undone by its id. Queues that the group no longer reads are left out. Needs
+    Without `reset`, the last reset that is no undo itself and was not undone. An undo is a
+    reset, too, and can be undone by its id. Queues that the group no longer reads are left
+    out. Needs
     `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
     former_moves = offset_resets.of(group=group, reset=reset)
-    queue_rows = {(row.queue, row.instance): row for row in ownership.queues(group=group, actor=actor)}
+    queue_rows = {
+        (row.queue, row.instance): row for row in ownership.queues(group=group, actor=actor)
+    }
     pairs = [
         (queue_rows[former.queue, former.instance], former)
         for former in former_moves
         if (former.queue, former.instance) in queue_rows
     ]
     rows = [row for row, _ in pairs]
-    moves = [_planned(row, Target("offset", offset=former.from_offset)) for row, former in pairs]
+    moves = [
+        _planned(row, Target("offset", offset=former.from_offset)) for row, former in pairs
+    ]
     return moves if dry_run else _made(rows, moves, actor, undoes=former_moves[0].reset)
 
 
 def _made(
-    queue_rows: Sequence[QueueOwner], moves: Sequence[Move], actor: Actor, *, undoes: str = ""
+    queue_rows: Sequence[QueueOwner],
+    moves: Sequence[Move],
+    actor: Actor,
+    *,
+    undoes: str = "",
 ) -> list[Move]:
     """Make the planned moves under one new reset id. Return them as they were made."""
     reset_id = str(uuid.uuid4())
@@ -167,26 +196,37 @@ def _made(
 def _check_instance(group: GroupView, instance: str | None) -> None:
     """Check that a broadcasting group's instance is named and exists.
 
-    Raises Invalid if it is missing or unknown, and if the group has no instances but one is named.
+    Raises Invalid if it is missing or unknown, and if the group has no instances but one is
+    named.
     """
     if group.mode != "broadcasting":
         if instance is not None:
-            raise Invalid.field("instance", f"group {group.name} is not broadcasting, so it has no instances")
+            raise Invalid.field(
+                "instance",
+                f"group {group.name} is not broadcasting, so it has no instances",
+            )
         return
     instance_names = [name for name, _ in instances.names(group.id).values()]
     if instance not in instance_names:
-        problem = "name the instance" if instance is None else f"there is no instance {instance}"
+        problem = (
+            "name the instance" if instance is None else f"there is no instance {instance}"
+        )
         examples = ", ".join(instance_names[:MOST_NAMED]) or "none yet"
-        raise Invalid.field("instance", f"group {group.name} is broadcasting: {problem}; it has {examples}")
+        raise Invalid.field(
+            "instance", f"group {group.name} is broadcasting: {problem}; it has {examples}"
+        )
 
 
 def _chosen(
-    queue_rows: Sequence[QueueOwner], group: str, topic: str | None, queues: Sequence[int] | None
+    queue_rows: Sequence[QueueOwner],
+    group: str,
+    topic: str | None,
+    queues: Sequence[int] | None,
 ) -> list[QueueOwner]:
     """Return the rows of a topic or of some queues.
 
-    Raises NotFound(subscription_not_found) if the group does not read the topic, Invalid if a queue
-    is not among the rows.
+    Raises NotFound(subscription_not_found) if the group does not read the topic, Invalid if
+    a queue is not among the rows.
     """
     topic_rows = [row for row in queue_rows if topic is None or row.topic == topic]
     if not topic_rows:
@@ -196,25 +236,37 @@ def _chosen(
     unknown_queues = set(queues or ()) - {row.queue for row in topic_rows}
     if unknown_queues:
         owner_text = f"topic {topic}" if topic else f"those that group {group} reads"
-        raise Invalid.field("queues", f"{min(unknown_queues)} is not a queue of {owner_text}")
+        raise Invalid.field(
+            "queues", f"{min(unknown_queues)} is not a queue of {owner_text}"
+        )
     return [row for row in topic_rows if queues is None or row.queue in queues]
 
 
 def _cloned(
     queue_rows: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
 ) -> list[Target | None]:
-    """Return the source group's committed offset as the target of each queue, None if it has none.
+    """Return the source group's committed offset as the target of each queue, None if it
+    has none.
 
     Raises Invalid if no topic is named, or the source group is the group itself.
     """
     group = queue_rows[0].group
     if topic is None:
-        raise Invalid.field("topic", "name the topic whose offsets are those of another group")
+        raise Invalid.field(
+            "topic", "name the topic whose offsets are those of another group"
+        )
     if target.source_group == group:
-        raise Invalid.field("source_group", f"{group} is the group whose offsets are reset: name another one")
-    source_offsets = cloned_offsets.committed(group=str(target.source_group), topic=topic, actor=actor)
+        raise Invalid.field(
+            "source_group",
+            f"{group} is the group whose offsets are reset: name another one",
+        )
+    source_offsets = cloned_offsets.committed(
+        group=str(target.source_group), topic=topic, actor=actor
+    )
     return [
-        Target("offset", offset=source_offsets[row.queue]) if row.queue in source_offsets else None
+        Target("offset", offset=source_offsets[row.queue])
+        if row.queue in source_offsets
+        else None
         for row in queue_rows
     ]
 
@@ -230,13 +282,28 @@ def _planned(row: QueueOwner, target: Target | None) -> Move:
         )
         position = positions.get(row.queue)
         if position is None or position.committed is None:
-            raise NotFound(f"Queue {row.queue} has no committed offset yet.", code=Code.QUEUE_NOT_FOUND)
+            raise NotFound(
+                f"Queue {row.queue} has no committed offset yet.", code=Code.QUEUE_NOT_FOUND
+            )
         committed = position.committed
         if target is None:
-            return Move(row.queue, row.number, committed, committed, topic=row.topic, kept=True)
+            return Move(
+                row.queue, row.number, committed, committed, topic=row.topic, kept=True
+            )
         to_offset = _offset(session, position, target)
-        requested_offset = target.offset if target.offset is not None and target.offset != to_offset else None
-        move = Move(row.queue, row.number, committed, to_offset, topic=row.topic, asked=requested_offset)
+        requested_offset = (
+            target.offset
+            if target.offset is not None and target.offset != to_offset
+            else None
+        )
+        move = Move(
+            row.queue,
+            row.number,
+            committed,
+            to_offset,
+            topic=row.topic,
+            asked=requested_offset,
+        )
         return _counted(session, move, position.low)
 
 
@@ -249,7 +316,9 @@ def _counted(session: Session, move: Move, low: int) -> Move:
     gaps = queue_sql.read_gaps(session, queue=move.queue, position=lower)
     count = left(lower, upper, gaps=gaps)
     is_forward = move.to_offset > move.from_offset
-    return replace(move, skipped=count if is_forward else 0, repeated=0 if is_forward else count)
+    return replace(
+        move, skipped=count if is_forward else 0, repeated=0 if is_forward else count
+    )
 
 
 def _offset(session: Session, position: Position, target: Target) -> int:
@@ -260,8 +329,13 @@ def _offset(session: Session, position: Position, target: Target) -> int:
         return position.head
     if target.offset is not None:
         return min(max(target.offset, position.low), position.head)
-    # `ago_ms` counts back from the node's clock, which also wrote `stored_at` of the messages.
-    at_ms = target.at_ms if target.at_ms is not None else node_sql.now_ms(session) - (target.ago_ms or 0)
+    # `ago_ms` counts back from the node's clock, which also wrote `stored_at` of the
+    # messages.
+    at_ms = (
+        target.at_ms
+        if target.at_ms is not None
+        else node_sql.now_ms(session) - (target.ago_ms or 0)
+    )
     bounds = position.low, position.head
     return first_at(session, queue=position.queue, bounds=bounds, at_ms=at_ms)
 
@@ -272,7 +346,8 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     It differs from the planned move if members committed meanwhile.
     Raises NotFound if the reader row was deleted meanwhile, NodeUnavailable.
     """
-    # Stored before the node changes, so that the move has an audit row even if this process ends.
+    # Stored before the node changes, so that the move has an audit row even if this process
+    # ends.
     # Only a move that done() completed can be undone.
     stored_move = offset_resets.begin(
         row=row,
@@ -285,12 +360,18 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     reader = ReaderKey(row.group_id, row.queue, row.reader)
     with node_pools.node(row.node_id).writing() as session:
         rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
-    # From here on no earlier owner can commit. If the process ends before metadata follows, the
+    # From here on no earlier owner can commit. If the process ends before metadata follows,
+    # the
     # next acquire meets the node's epoch, and metadata adopts it (positions._adopt).
     if rewound is None:
-        raise NotFound(f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(
+            f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND
+        )
     ownership.adopt_node_epoch(
-        group_id=row.group_id, queue=row.queue, epoch=rewound.epoch, instance_id=row.instance_id
+        group_id=row.group_id,
+        queue=row.queue,
+        epoch=rewound.epoch,
+        instance_id=row.instance_id,
     )
     # The offset that the UPDATE replaced is exact. The planned one may be older.
     offset_resets.done(move=stored_move, from_offset=rewound.former)
@@ -298,4 +379,6 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
         return move
     with node_pools.node(row.node_id).reading() as session:
         head = queue_sql.read_head(session, queue=row.queue)
-        return _counted(session, replace(move, from_offset=rewound.former), head.low if head else 0)
+        return _counted(
+            session, replace(move, from_offset=rewound.former), head.low if head else 0
+        )

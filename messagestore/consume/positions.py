@@ -1,8 +1,8 @@
 """Acquire queues and commit offsets, fenced by the reader rows on the nodes.
 
-Metadata decides who owns a queue. The reader row on the node enforces it. `acquire` is the first
-call of a new owner. From the moment it commits, no earlier owner can pull or commit through any
-broker.
+Metadata decides who owns a queue. The reader row on the node enforces it. `acquire` is the
+first call of a new owner. From the moment it commits, no earlier owner can pull or commit
+through any broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from messagestore.tables import queue_sql, reader_sql
 from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
-from metadata.errors import Code, Conflict, MetadataUnavailable, NodeUnavailable, NotFound, Unavailable
+from metadata.errors import (
+    Code,
+    Conflict,
+    MetadataUnavailable,
+    NodeUnavailable,
+    NotFound,
+    Unavailable,
+)
 from metadata.grouping import grouped
 from metadata.groups import ownership
 from metadata.membership import history
@@ -40,8 +47,9 @@ class Acquired(NamedTuple):
 class Committed(NamedTuple):
     """Result of commit() for a queue: `ok`, `fenced`, `out_of_range` or `unavailable`.
 
-    `out_of_range` means above the head. `handled` is the number of messages that the position moved
-    past. Offsets of a declared gap, and messages that retention deleted unread, do not count.
+    `out_of_range` means above the head. `handled` is the number of messages that the
+    position moved past. Offsets of a declared gap, and messages that retention deleted
+    unread, do not count.
     """
 
     queue: int
@@ -64,7 +72,8 @@ class CommitOffset(NamedTuple):
     offset: int
 
 
-# Longest time that a node may take if the call needs other nodes, too. A commit waits for the
+# Longest time that a node may take if the call needs other nodes, too. A commit waits for
+# the
 # node's disk.
 SLOW_S = 0.5
 
@@ -88,7 +97,8 @@ def check_owns(consumer: ConsumerId) -> None:
     group = snapshot.current().groups.get(consumer.group_id)
     if group is not None and group.is_share:
         raise Conflict(
-            f"Group {group.name} is a share group: its members lease messages (share), and own no queues.",
+            f"Group {group.name} is a share group: its members lease messages (share), and "
+            "own no queues.",
             code=Code.GROUP_SETTINGS_DIFFER,
         )
 
@@ -96,20 +106,25 @@ def check_owns(consumer: ConsumerId) -> None:
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     """Claim queues that metadata granted. Return a result for each queue, in order.
 
-    While metadata is unavailable, queues whose reader row names the member and the epoch already
-    are `ok` with that row's offset. Raises MetadataUnavailable if no node confirms one either, Gone
-    if the member expired or was replaced.
+    While metadata is unavailable, queues whose reader row names the member and the epoch
+    already are `ok` with that row's offset. Raises MetadataUnavailable if no node confirms
+    one either, Gone if the member expired or was replaced.
     """
     try:
-        granted = ownership.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
+        granted = ownership.check_owned(
+            consumer=consumer, queues=[claim.queue for claim in queues]
+        )
     except MetadataUnavailable:
-        # The node cannot be told a new owner now: only metadata grants queues. But an owner that
+        # The node cannot be told a new owner now: only metadata grants queues. But an owner
+        # that
         # the row names already (node_owners.claim_granted) needs no grant.
         offsets = node_owners.positions(consumer=consumer, claims=queues)
         if not offsets:
             raise
         return [
-            Acquired(queue, "ok", offsets[queue]) if queue in offsets else Acquired(queue, "unavailable")
+            Acquired(queue, "ok", offsets[queue])
+            if queue in offsets
+            else Acquired(queue, "unavailable")
             for queue, _ in queues
         ]
     # A claim that metadata does not confirm never reaches the node.
@@ -122,27 +137,35 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
             _acquire(node, consumer, claims, results)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
-    acquired_queues = [(claim.queue, claim.epoch) for claim in queues if results[claim.queue].state == "ok"]
+    acquired_queues = [
+        (claim.queue, claim.epoch) for claim in queues if results[claim.queue].state == "ok"
+    ]
     if acquired_queues:
         history.acquired(consumer=consumer, queues=acquired_queues)
     return [results[claim.queue] for claim in queues]
 
 
 class _NodeCall(NamedTuple):
-    """A node to call, and how long it may take to answer in seconds (None: the usual limit)."""
+    """A node to call, and how long it may take to answer in seconds (None: the usual
+    limit).
+    """
 
     node_id: int
     within_s: float | None
 
     def session(self) -> AbstractContextManager[Session]:
         """Borrow a session for statements that may be repeated."""
-        # Acquire and commit may be repeated, so a lost answer needs no unknown outcome: hence
+        # Acquire and commit may be repeated, so a lost answer needs no unknown outcome:
+        # hence
         # reading().
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
 def _acquire(
-    node: _NodeCall, consumer: ConsumerId, claims: Sequence[Claim], results: dict[int, Acquired]
+    node: _NodeCall,
+    consumer: ConsumerId,
+    claims: Sequence[Claim],
+    results: dict[int, Acquired],
 ) -> None:
     """Acquire the queues of one node and put the outcomes into `results`.
 
@@ -150,37 +173,49 @@ def _acquire(
     """
     missing, outdated = _claim(node, consumer, claims, results)
     if missing and consumer.instance_id:
-        # A broadcasting instance without a reader row joined while the subscription was created, or
-        # while the node was unavailable. Its row is inserted now, and the claim is repeated.
+        # A broadcasting instance without a reader row joined while the subscription was
+        # created, or
+        # while the node was unavailable. Its row is inserted now, and the claim is
+        # repeated.
         instances.place(consumer=consumer, queues=[claim.queue for claim in missing])
         missing, more_outdated = _claim(node, consumer, missing, results)
         outdated += more_outdated
     for claim in missing:
         log.error(
-            "Group %d lacks a reader row for queue %d: run manage.py verify", consumer.group_id, claim.queue
+            "Group %d lacks a reader row for queue %d: run manage.py verify",
+            consumer.group_id,
+            claim.queue,
         )
     for claim, epoch in outdated:
-        # If the subscription ended meanwhile, the claim stays fenced. Other queues are acquired.
+        # If the subscription ended meanwhile, the claim stays fenced. Other queues are
+        # acquired.
         with suppress(NotFound):
             _adopt(consumer, claim, epoch)
 
 
 def _claim(
-    node: _NodeCall, consumer: ConsumerId, claims: Sequence[Claim], results: dict[int, Acquired]
+    node: _NodeCall,
+    consumer: ConsumerId,
+    claims: Sequence[Claim],
+    results: dict[int, Acquired],
 ) -> tuple[list[Claim], list[tuple[Claim, int]]]:
     """Claim queues on their node, and put the outcomes into `results`.
 
-    Return the claims without a reader row, and the refused claims with the epoch of the row.
+    Return the claims without a reader row, and the refused claims with the epoch of the
+    row.
     """
     missing, outdated = [], []
     with node.session() as session:
         for claim in claims:
             reader = ReaderKey(consumer.group_id, claim.queue, consumer.instance)
-            row = reader_sql.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
+            row = reader_sql.acquire_reader(
+                session, reader=reader, epoch=claim.epoch, owner=consumer.text
+            )
             if row is None:
                 missing.append(claim)
                 continue
-            # The row as read after the UPDATE decides. Owner and epoch must both be those of the
+            # The row as read after the UPDATE decides. Owner and epoch must both be those
+            # of the
             # claim: the row may name another owner under the same epoch.
             epoch, owner, committed = row
             if epoch == claim.epoch and owner == consumer.text:
@@ -192,42 +227,58 @@ def _claim(
 
 
 def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
-    """Raise metadata's epoch above the node's, if metadata still confirms the refused claim.
+    """Raise metadata's epoch above the node's, if metadata still confirms the refused
+    claim.
 
     Raises MetadataUnavailable, Gone, NotFound(subscription_not_found).
     """
-    # Both can only be true if a reset ended between node and metadata, or metadata lost its latest
-    # changes. Asked again, because a claim may also be refused to an owner that has just lost the
+    # Both can only be true if a reset ended between node and metadata, or metadata lost its
+    # latest
+    # changes. Asked again, because a claim may also be refused to an owner that has just
+    # lost the
     # queue.
-    if ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
+    if (
+        ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue)
+        == claim.epoch
+    ):
         log.warning(
             "group %d queue %d: the node has epoch %d, metadata had %d",
             *(consumer.group_id, claim.queue, epoch, claim.epoch),
         )
         ownership.adopt_node_epoch(
-            group_id=consumer.group_id, queue=claim.queue, epoch=epoch, instance_id=consumer.instance_id
+            group_id=consumer.group_id,
+            queue=claim.queue,
+            epoch=epoch,
+            instance_id=consumer.instance_id,
         )
 
 
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
     """Commit offsets. Return a result for each, in order.
 
-    Needs no metadata for queues of this broker's snapshot. Raises Unavailable if no node answers.
+    Needs no metadata for queues of this broker's snapshot. Raises Unavailable if no node
+    answers.
     """
     known_queues, certain = snapshot.find_queues([offset.queue for offset in offsets])
     unknown_state = "fenced" if certain else "unavailable"
     results = {offset.queue: Committed(offset.queue, unknown_state) for offset in offsets}
-    failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
+    failure: Unavailable = MetadataUnavailable(
+        "None of these queues is known yet.", retry_after_ms=1000
+    )
     nodes = _by_node([offset for offset in offsets if offset.queue in known_queues])
     for node_id, node_offsets in nodes.items():
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
-            # In rising order of queues, so that two commits of a group lock reader rows in one
+            # In rising order of queues, so that two commits of a group lock reader rows in
+            # one
             # order.
             results |= _commit(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error
-            results |= {offset.queue: Committed(offset.queue, "unavailable") for offset in node_offsets}
+            results |= {
+                offset.queue: Committed(offset.queue, "unavailable")
+                for offset in node_offsets
+            }
     if results and {result.state for result in results.values()} == {"unavailable"}:
         raise failure
     return [results[offset.queue] for offset in offsets]
@@ -238,7 +289,9 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
-def _commit(node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:
+def _commit(
+    node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
+) -> dict[int, Committed]:
     """Commit offsets on one node in one transaction, and read why some were refused.
 
     `offsets` must rise by queue. Raises NodeUnavailable.
@@ -246,24 +299,38 @@ def _commit(node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]) 
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
         distances = reader_sql.update_committed(
-            session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
+            session,
+            group_id=group_id,
+            instance=instance,
+            owner=consumer.text,
+            offsets=offsets,
         )
-        refused = [offset for offset, distance in zip(offsets, distances, strict=True) if distance is None]
-        # Only a distance of a jump or more can contain a declared gap, so only then gaps are read.
+        refused = [
+            offset
+            for offset, distance in zip(offsets, distances, strict=True)
+            if distance is None
+        ]
+        # Only a distance of a jump or more can contain a declared gap, so only then gaps
+        # are read.
         handled = {
-            offset.queue: distance if distance < JUMP else _without_gaps(session, offset, distance)
+            offset.queue: distance
+            if distance < JUMP
+            else _without_gaps(session, offset, distance)
             for offset, distance in zip(offsets, distances, strict=True)
             if distance is not None
         }
         queues = [offset.queue for offset in refused]
         positions = (
-            reader_sql.read_positions(session, group_id=group_id, instance=instance, queues=queues)
+            reader_sql.read_positions(
+                session, group_id=group_id, instance=instance, queues=queues
+            )
             if queues
             else {}
         )
     results = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
     return results | {
-        o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer)) for o in refused
+        o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer))
+        for o in refused
     }
 
 
@@ -274,7 +341,14 @@ def _without_gaps(session: Session, offset: CommitOffset, distance: int) -> int:
     return left(before, offset.offset, gaps=gaps)
 
 
-def _why_refused(offset: CommitOffset, position: Position | None, consumer: ConsumerId) -> str:
-    """Return `out_of_range` if the row still names owner and epoch of the commit, else `fenced`."""
-    is_owner = position is not None and (position.epoch, position.owner) == (offset.epoch, consumer.text)
+def _why_refused(
+    offset: CommitOffset, position: Position | None, consumer: ConsumerId
+) -> str:
+    """Return `out_of_range` if the row still names owner and epoch of the commit, else
+    `fenced`.
+    """
+    is_owner = position is not None and (position.epoch, position.owner) == (
+        offset.epoch,
+        consumer.text,
+    )
     return "out_of_range" if is_owner else "fenced"

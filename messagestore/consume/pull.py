@@ -1,4 +1,5 @@
-"""Pull messages from the offsets that a consumer names, fenced by the reader rows of the nodes.
+"""Pull messages from the offsets that a consumer names, fenced by the reader rows of the
+nodes.
 
 Every queue of the answer has a `state`:
 
@@ -15,13 +16,14 @@ Every queue of the answer has a `state`:
 If a pull needs several nodes, it does not wait for a slow one: its queues are `ok`, without
 messages and without a head.
 
-For a group with a filter on tags or headers, a pull passes over messages that do not match: the
-position moves past up to `scan_limit` of them. So an answer without messages may have a higher
+For a group with a filter on tags or headers, a pull passes over messages that do not match:
+the position moves past up to `scan_limit` of them. So an answer without messages may have a
+higher
 `next_offset`.
 
-Only durable messages are delivered (durability.py), and the `head` of an answer is the durable
-head. Consumer ids are signed and everything else is on the node. So metadata is read only for a
-queue that the snapshot does not have yet.
+Only durable messages are delivered (durability.py), and the `head` of an answer is the
+durable head. Consumer ids are signed and everything else is on the node. So metadata is
+read only for a queue that the snapshot does not have yet.
 """
 
 from __future__ import annotations
@@ -61,28 +63,41 @@ def pull(
 ) -> list[PulledQueue]:
     """Return an answer for each named queue, in the order of `queues`.
 
-    The answers have at most `max_messages` and about `max_bytes` together; a larger message comes
-    alone. Raises NodeUnavailable if no node answers, MetadataUnavailable if no queue is in the
-    snapshot and metadata cannot be read.
+    The answers have at most `max_messages` and about `max_bytes` together; a larger message
+    comes alone. Raises NodeUnavailable if no node answers, MetadataUnavailable if no queue
+    is in the snapshot and metadata cannot be read.
     """
-    failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
+    failure: Unavailable = MetadataUnavailable(
+        "None of these queues is known yet.", retry_after_ms=1000
+    )
     budget = Budget(max_messages, max_bytes)
     nodes, pulled = _by_node(queues, consumer)
     for node_id, node_queues in nodes.items():
         node_pull = _NodePull(
-            node_id, node_queues, consumer, budget=budget, within_s=SLOW_S if len(nodes) > 1 else None
+            node_id,
+            node_queues,
+            consumer,
+            budget=budget,
+            within_s=SLOW_S if len(nodes) > 1 else None,
         )
         try:
-            for answer in itertools.chain(node_pull.first(), node_pull.empty(), node_pull.others()):
+            for answer in itertools.chain(
+                node_pull.first(), node_pull.empty(), node_pull.others()
+            ):
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
             unanswered = [ask for ask in node_queues if ask.queue not in pulled]
             pulled |= _not_served(unanswered, error)
-            # A slow node is asked again by the next pull. Only a failed one is replaced by its
+            # A slow node is asked again by the next pull. Only a failed one is replaced by
+            # its
             # replica.
-            if isinstance(error, NodeUnavailable) and not isinstance(error, db_errors.SlowNode):
+            if isinstance(error, NodeUnavailable) and not isinstance(
+                error, db_errors.SlowNode
+            ):
                 failure = error
-                pulled |= replicas.pull(node_id=node_id, asked=unanswered, consumer=consumer, budget=budget)
+                pulled |= replicas.pull(
+                    node_id=node_id, asked=unanswered, consumer=consumer, budget=budget
+                )
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
     return [pulled[ask.queue] for ask in queues]
@@ -98,7 +113,8 @@ def _by_node(
     known_queues, certain = snapshot.find_queues([ask.queue for ask in queues])
     current = snapshot.current()
     unknown_state = "fenced" if certain else "unavailable"
-    # Each pull starts at another queue. Else the first ones would use up the budget of every pull,
+    # Each pull starts at another queue. Else the first ones would use up the budget of
+    # every pull,
     # and the last ones would never be read.
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
@@ -117,7 +133,9 @@ def _by_node(
 def _not_served(
     unanswered: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
 ) -> dict[int, PulledQueue]:
-    """Return the answers for queues that their node did not answer, and report corrupt ones."""
+    """Return the answers for queues that their node did not answer, and report corrupt
+    ones.
+    """
     state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
     # A table of the node is missing or was altered. Other nodes are still read.
     if isinstance(error, db_errors.Final):
@@ -130,7 +148,8 @@ def _not_served(
 class _NodePull:
     """Pull from one node in three steps. Each step answers some of the remaining queues.
 
-    `within_s` is the longest time in seconds until an answer begins, None for the usual limit.
+    `within_s` is the longest time in seconds until an answer begins, None for the usual
+    limit.
     """
 
     def __init__(
@@ -142,7 +161,12 @@ class _NodePull:
         budget: Budget,
         within_s: float | None,
     ) -> None:
-        self._node_id, self._consumer, self._budget, self._within_s = node_id, consumer, budget, within_s
+        self._node_id, self._consumer, self._budget, self._within_s = (
+            node_id,
+            consumer,
+            budget,
+            within_s,
+        )
         self._left = list(queues)
         self._positions: dict[int, Position] = {}
 
@@ -161,13 +185,18 @@ class _NodePull:
             yield answer
 
     def empty(self) -> Iterator[PulledQueue]:
-        """Answer the queues whose position shows that they are fenced or have nothing to read."""
+        """Answer the queues whose position shows that they are fenced or have nothing to
+        read.
+        """
         asked, self._left = self._left, []
         if asked and not self._positions:
             queues = [ask.queue for ask in asked]
             with self._session() as session:
                 self._positions = reader_sql.read_positions(
-                    session, group_id=self._consumer.group_id, queues=queues, instance=self._consumer.instance
+                    session,
+                    group_id=self._consumer.group_id,
+                    queues=queues,
+                    instance=self._consumer.instance,
                 )
         for ask in asked:
             answer = _without_rows(ask, self._positions.get(ask.queue), self._consumer)
@@ -178,12 +207,15 @@ class _NodePull:
 
     def others(self) -> Iterator[PulledQueue]:
         """Read the remaining queues while the answer has room. The rest gets no messages."""
-        # A barrier is needed only if nothing above the offset is known to be durable. Other queues
-        # do not wait for one: messages that are not known to be durable yet come with the next
+        # A barrier is needed only if nothing above the offset is known to be durable. Other
+        # queues
+        # do not wait for one: messages that are not known to be durable yet come with the
+        # next
         # pull.
         risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
         durability.confirm(
-            node_id=self._node_id, heads={queue: self._positions[queue].head for queue in risen}
+            node_id=self._node_id,
+            heads={queue: self._positions[queue].head for queue in risen},
         )
         if self._left and not self._budget.spent():
             with self._session() as session:
@@ -199,21 +231,31 @@ class _NodePull:
     def _read(
         self, session: Session, ask: PullQueue, *, beside: Sequence[int] = ()
     ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Read a queue that has durable messages. Return its answer and the positions of `beside`.
+        """Read a queue that has durable messages. Return its answer and the positions of
+        `beside`.
 
-        For a group with a filter, read further parts until the answer is full or `scan_limit`
+        For a group with a filter, read further parts until the answer is full or
+        `scan_limit`
         offsets were scanned.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
         only = snapshot.current().only(group_id, ask.queue)
-        youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
+        youngest_ms = delivery_delay.youngest_ms(
+            session, group_id=group_id, queue=ask.queue
+        )
         end = min(durable, ask.offset + config.scan_limit) if only else durable
         rows: list[StoredRow] = []
         while True:
             part, other_positions = self._part(
-                session, ask, end, only=only, beside=beside if not only else (), youngest_ms=youngest_ms
+                session,
+                ask,
+                end,
+                only=only,
+                beside=beside if not only else (),
+                youngest_ms=youngest_ms,
             )
-            # Retention may have raised `low` between the reads of position and rows, so a hole is
+            # Retention may have raised `low` between the reads of position and rows, so a
+            # hole is
             # explained by a fresh `low` before it is called corrupt.
             if part.state == _HOLE:
                 part = _explained(session, ask, part.head)
@@ -224,7 +266,8 @@ class _NodePull:
             if not has_moved or part.next_offset >= end or self._budget.spent():
                 break
             ask = ask._replace(offset=part.next_offset)
-        # A state that ended the loop early (fenced, cleaned, corrupt) is not returned together with
+        # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
+        # together with
         # rows. The next pull begins at that offset and returns the state.
         if part.state == "ok" or not rows:
             return part._replace(rows=rows), other_positions
@@ -242,12 +285,14 @@ class _NodePull:
     ) -> tuple[PulledQueue, dict[int, Position]]:
         """Read messages below `end` that match the filter, with one statement.
 
-        Return the answer, whose state is _HOLE if the first message is missing, and the positions
-        of `beside`.
+        Return the answer, whose state is _HOLE if the first message is missing, and the
+        positions of `beside`.
         """
         consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
         available = end - ask.offset
-        scanned = min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
+        scanned = (
+            min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
+        )
         try:
             positions, rows, origins = message_sql.select_owned(
                 session,
@@ -261,7 +306,8 @@ class _NodePull:
                 copies=snapshot.current().holds_failures(ask.queue),
             )
         except db_errors.Final as fault:
-            # The table of this queue is missing or was altered. Other queues of the node are still
+            # The table of this queue is missing or was altered. Other queues of the node
+            # are still
             # read.
             corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
             return PulledQueue(ask.queue, "corrupt", [], ask.offset), {}
@@ -269,12 +315,15 @@ class _NodePull:
         answer = _without_rows(ask, position, consumer)
         if answer is not None or position is None:
             return answer or PulledQueue(ask.queue, "fenced", [], ask.offset), positions
-        # Rows past a hole are dropped. The next pull begins at the hole and must explain it.
+        # Rows past a hole are dropped. The next pull begins at the hole and must explain
+        # it.
         rows = rows[: dense(ask.offset, [row[ROW_OFFSET] for row in rows])]
         if not rows:
             return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
         count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
-        fitting_rows, passed_offsets = budget.choose(ask.queue, rows[:count], filtered=bool(only))
+        fitting_rows, passed_offsets = budget.choose(
+            ask.queue, rows[:count], filtered=bool(only)
+        )
         next_offset = ask.offset + passed_offsets
         corruption.delivered(ask.queue, next_offset=next_offset)
         return PulledQueue(
@@ -288,9 +337,12 @@ class _NodePull:
         ), positions
 
 
-def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
+def _without_rows(
+    ask: PullQueue, position: Position | None, consumer: ConsumerId
+) -> PulledQueue | None:
     """Return the answer that the position alone gives, None if there are messages to read."""
-    # The fence: a former owner, or one of an earlier epoch, gets nothing, however old its broker's
+    # The fence: a former owner, or one of an earlier epoch, gets nothing, however old its
+    # broker's
     # snapshot is.
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
@@ -298,7 +350,9 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
         head = min(position.head, max(position.low, board.known(ask.queue)))
         return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
     if ask.offset > position.head:
-        return PulledQueue(ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low)
+        return PulledQueue(
+            ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low
+        )
     if ask.offset == position.head:
         return PulledQueue(ask.queue, "ok", [], ask.offset, position.head)
     return None
@@ -307,13 +361,17 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
     """Return the answer for an offset that is missing although the head is above it.
 
-    It is `cleaned`, `lost_tail`, or `corrupt` if neither `low` nor a declared gap explains it.
+    It is `cleaned`, `lost_tail`, or `corrupt` if neither `low` nor a declared gap explains
+    it.
     """
-    # Both must be read after the rows: only then they can explain each row that was missing.
+    # Both must be read after the rows: only then they can explain each row that was
+    # missing.
     fresh_head = queue_sql.read_head(session, queue=ask.queue)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     low = fresh_head.low if fresh_head else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
         corruption.report(ask.queue, offset=ask.offset, why=say("missing", end=str(head)))
-    return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)
+    return PulledQueue(
+        ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap
+    )

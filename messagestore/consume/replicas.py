@@ -2,13 +2,17 @@
 
 A replica lags by an unknown time. That limits what it can answer:
 
-* A pull at or above the replica's head returns no messages, never an error: later messages may not
+* A pull at or above the replica's head returns no messages, never an error: later messages
+  may not
   have arrived yet.
 * Nothing is acquired or committed there. Consumers continue from their own positions.
-* Its reader row may name a former owner. So metadata decides who owns the queue, because it grants
-  every acquire beforehand. The row must only not contradict that: by a later epoch, or by another
+* Its reader row may name a former owner. So metadata decides who owns the queue, because it
+  grants
+  every acquire beforehand. The row must only not contradict that: by a later epoch, or by
+  another
   owner of the same epoch. Without metadata nothing is served.
-* A gap or `low` there is as true as on the node. A hole that they do not explain may be a fault of
+* A gap or `low` there is as true as on the node. A hole that they do not explain may be a
+  fault of
   the replica alone, so the queue is unavailable and not corrupt.
 """
 
@@ -37,7 +41,9 @@ log = logging.getLogger(__name__)
 def pull(
     *, node_id: int, asked: Sequence[PullQueue], consumer: ConsumerId, budget: Budget
 ) -> dict[int, PulledQueue]:
-    """Return the answers of the node's replica by queue id. Queues it cannot serve are left out."""
+    """Return the answers of the node's replica by queue id. Queues it cannot serve are left
+    out.
+    """
     node = node_pools.node(node_id)
     served: dict[int, PulledQueue] = {}
     # Only while the circuit is open: one failed call does not make the node unavailable.
@@ -48,12 +54,18 @@ def pull(
         granted = ownership.check_owned(consumer=consumer, queues=queues)
         with node.replica.reading() as session:
             positions = reader_sql.read_positions(
-                session, group_id=consumer.group_id, queues=queues, instance=consumer.instance
+                session,
+                group_id=consumer.group_id,
+                queues=queues,
+                instance=consumer.instance,
             )
             for ask in asked:
                 position = positions.get(ask.queue)
                 if granted.get(ask.queue) == ask.epoch and _allows(position, ask, consumer):
-                    answer = _read(session, ask, position, budget, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
+                    assert position is not None  # noqa: S101  `_allows` refuses none
+                    answer = _read(
+                        session, ask, position, budget, group_id=consumer.group_id
+                    )
                     served |= {} if answer is None else {ask.queue: answer}
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
@@ -64,14 +76,19 @@ def _allows(position: Position | None, ask: PullQueue, consumer: ConsumerId) -> 
     """Return True if a replica's reader row does not contradict the grant of metadata."""
     if position is None or position.epoch is None:
         return False
-    return position.epoch < ask.epoch or (position.epoch == ask.epoch and position.owner == consumer.text)
+    return position.epoch < ask.epoch or (
+        position.epoch == ask.epoch and position.owner == consumer.text
+    )
 
 
 def _read(
     session: Session, ask: PullQueue, position: Position, budget: Budget, *, group_id: int
 ) -> PulledQueue | None:
-    """Return the answer of a replica for a queue, None if a hole in its rows is unexplained."""
-    # The head of a replica that lags may be below the consumer's offset: it has no message then.
+    """Return the answer of a replica for a queue, None if a hole in its rows is
+    unexplained.
+    """
+    # The head of a replica that lags may be below the consumer's offset: it has no message
+    # then.
     head = max(position.head, ask.offset)
     answer = PulledQueue(ask.queue, "ok", [], ask.offset, head, stale=True)
     if ask.offset < position.low:
@@ -88,14 +105,21 @@ def _read(
         only=only,
     )
     if count := dense(ask.offset, [row[ROW_OFFSET] for row in rows]):
-        youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
+        youngest_ms = delivery_delay.youngest_ms(
+            session, group_id=group_id, queue=ask.queue
+        )
         count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
-        fitting_rows, passed_offsets = budget.choose(ask.queue, rows[:count], filtered=bool(only))
+        fitting_rows, passed_offsets = budget.choose(
+            ask.queue, rows[:count], filtered=bool(only)
+        )
         return answer._replace(rows=fitting_rows, next_offset=ask.offset + passed_offsets)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":
         return None
     return answer._replace(
-        state=verdict.state, next_offset=verdict.next_offset, low=position.low, gap=verdict.gap
+        state=verdict.state,
+        next_offset=verdict.next_offset,
+        low=position.low,
+        gap=verdict.gap,
     )

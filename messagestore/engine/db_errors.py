@@ -12,8 +12,9 @@
       Altered      a table is missing, or somebody altered it
       Denied       the account lacks a right
 
-They are the product's own errors, so one that nobody handles still answers truthfully. The numbers
-are those of MySQL and MariaDB; anything not listed is Final, because an unknown error is a bug.
+They are the product's own errors, so one that nobody handles still answers truthfully. The
+numbers are those of MySQL and MariaDB; anything not listed is Final, because an unknown
+error is a bug.
 """
 
 from __future__ import annotations
@@ -27,31 +28,58 @@ REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
 DUPLICATE = 1062
 NO_PARTITION = 1526
 FULL = frozenset({1114, 1021})
-# A file could not be written, mostly one in the server's tmpdir: of the binary log's cache, or of a sort. The
+# A file could not be written, mostly one in the server's tmpdir: of the binary log's cache,
+# or of a sort. The
 # disk is full if the system's error is 28 (ENOSPC).
 UNWRITTEN = frozenset({3, 1026, 1030})
 NO_MEMORY = frozenset({1037, 1038, 1041})
-UNFIT = frozenset({1366, 1406})  # a value does not fit its column: that was altered, or a limit is above it
+# a value does not fit its column: that was altered, or a limit is above it
+UNFIT = frozenset({1366, 1406})
 READ_ONLY = frozenset({1290, 1836})
 # Deadlock, record changed, lock wait.
 ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY
-# Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT; server stops; network.
+# Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT;
+# server stops; network.
 AMBIGUOUS = frozenset(
-    {2006, 2013, 2014, 2026, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
+    {
+        2006,
+        2013,
+        2014,
+        2026,
+        2027,
+        2055,
+        1317,
+        1927,
+        1969,
+        3024,
+        4031,
+        1180,
+        1053,
+        1158,
+        1159,
+        1160,
+        1161,
+    }
 )
-LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
+# the whole connection is gone, and most likely its siblings
+LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
-_NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)  # 28 "No space …, errno 28 - No …
-_ALTERED = ("no such table", "no such column", "has no column named")  # SQLite has no number for each
+# 28 "No space …, errno 28 - No …
+_NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)
+# SQLite has no number for each
+_ALTERED = ("no such table", "no such column", "has no column named")
 _RIGHT = "The node's account lacks a right: manage.py grants prints what it needs."
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
-_MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})  # no such table or column, another number of them
+# no such table or column, another number of them
+_MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})
 REMEDIES = {
     **dict.fromkeys(_MISFIT, _TABLE),
     **dict.fromkeys(_DENIED, _RIGHT),
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
-    1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or send less at once.",
-    1153: "The statement is larger than the node's max_allowed_packet: raise it, or send less at once.",
+    1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or "
+    "send less at once.",
+    1153: "The statement is larger than the node's max_allowed_packet: raise it, or send "
+    "less at once.",
 }
 
 
@@ -84,7 +112,9 @@ class NoPartition(RolledBack):
 
 
 class Ambiguous(OutcomeUnknown):
-    """The end of the statement was not seen; `lost`: because the connection broke or was silent too long."""
+    """The end of the statement was not seen; `lost`: because the connection broke or was
+    silent too long.
+    """
 
     lost = False
 
@@ -114,7 +144,8 @@ def is_full(number: int, text: str) -> bool:
 
     >>> is_full(3, 'Error writing file ... (Errcode: 28 "No space left on device")')
     True
-    >>> is_full(1030, 'Got error 168 "Unknown (generic) error from engine" from storage engine InnoDB')
+    >>> is_full(1030,
+    ...     'Got error 168 "Unknown (generic) error from engine" from storage engine InnoDB')
     False
     """
     return number in FULL or (number in UNWRITTEN and _NO_SPACE.search(text) is not None)
@@ -126,7 +157,9 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
     if number in _BY_NUMBER:
         return _BY_NUMBER[number](detail)
     if is_full(number, text):
-        return RolledBack(f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL)
+        return RolledBack(
+            f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL
+        )
     if number in ROLLED_BACK:
         return RolledBack(detail)
     if number in AMBIGUOUS:

@@ -15,10 +15,12 @@ MOST_DELAY_MS: Final = 366 * 86_400_000
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide.
+    """A message to be stored. `queue` is the queue's global id, or None to let key or batch
+    decide.
 
-    With `queue_strict` it goes to that queue or fails; without it another queue of the topic will do.
-    With `delay_ms`, or with `deliver_at_ms` (ms since 1970 UTC), it comes into its queue when it is due.
+    With `queue_strict` it goes to that queue or fails; without it another queue of the
+    topic will do. With `delay_ms`, or with `deliver_at_ms` (ms since 1970 UTC), it comes
+    into its queue when it is due.
     """
 
     body: bytes
@@ -33,7 +35,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as a reader gets it; `stored_at_ms` is ms since 1970 UTC by the node's clock."""
+    """A message as a reader gets it; `stored_at_ms` is ms since 1970 UTC by the node's
+    clock.
+    """
 
     queue: int
     offset: int
@@ -66,14 +70,17 @@ class Wanted(NamedTuple):
     header: tuple[str, str] | None = None  # name and value
 
     def header_texts(self) -> tuple[str | None, str | None]:
-        """The header as it stands in the JSON text of headers: as the first one, and as a later one."""
+        """The header as it stands in the JSON text of headers: as the first one, and as a
+        later one.
+        """
         if self.header is None:
             return None, None
         name, value = (msgspec.json.encode(part).decode() for part in self.header)
         return f"{{{name}:{value}", f",{name}:{value}"
 
 
-# A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id, stored at, attempt.
+# A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id,
+# stored at, attempt.
 StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
 ROW_OFFSET: Final = 0
 ROW_BODY: Final = 4
@@ -82,7 +89,9 @@ ROW_STORED_AT: Final = 6
 
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:
     offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
-    return StoredMessage(queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt)
+    return StoredMessage(
+        queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt
+    )
 
 
 def headers_of(text: str | None) -> dict[str, str] | None:
@@ -105,7 +114,9 @@ def parse_message_id(text: str) -> tuple[int, int]:
     (7, 41)
     """
     queue, dash, offset = text.partition("-")
-    if dash and all(part.isascii() and part.isdigit() and len(part) < 19 for part in (queue, offset)):
+    if dash and all(
+        part.isascii() and part.isdigit() and len(part) < 19 for part in (queue, offset)
+    ):
         return int(queue), int(offset)
     raise Invalid.field("message_id", f"{text!r} is not a message id; one looks like 7-41")
 
@@ -116,8 +127,14 @@ def validate(messages: Sequence[NewMessage]) -> None:
         raise Invalid.field("messages", "is empty: send at least one message")
     if len(messages) > config.max_messages:
         limit = config.max_messages
-        raise TooLarge(f"messages: {len(messages)} in one request; at most {limit} are allowed.")
-    errors = [error for index in _closer_look(messages) for error in _wrong(index, messages[index])]
+        raise TooLarge(
+            f"messages: {len(messages)} in one request; at most {limit} are allowed."
+        )
+    errors = [
+        error
+        for index in _closer_look(messages)
+        for error in _wrong(index, messages[index])
+    ]
     if errors:
         over_body = any(error.field.endswith(".body") for error in errors)
         kind = TooLarge if over_body else Invalid
@@ -149,28 +166,45 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
         ("trace_id", len(message.trace_id or ""), config.max_trace_id_chars, "characters"),
     )
     errors = [
-        FieldError(f"messages[{index}].{field}", f"has {size} {unit}; at most {limit} are allowed")
+        FieldError(
+            f"messages[{index}].{field}", f"has {size} {unit}; at most {limit} are allowed"
+        )
         for field, size, limit, unit in limits
         if size > limit
     ]
     errors += _wrong_delay(index, message)
     if message.queue is None and not message.queue_strict:
-        errors.append(FieldError(f"messages[{index}].queue_strict", "names no queue: give queue, too"))
+        errors.append(
+            FieldError(f"messages[{index}].queue_strict", "names no queue: give queue, too")
+        )
     headers = message.headers
     if headers:
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+        size = sum(
+            len(name.encode()) + len(value.encode()) for name, value in headers.items()
+        )
         if len(headers) > config.max_headers or size > config.max_headers_bytes:
-            limit = f"at most {config.max_headers} of {config.max_headers_bytes} bytes together are allowed"
+            limit = (
+                f"at most {config.max_headers} of {config.max_headers_bytes} bytes "
+                "together are allowed"
+            )
             errors.append(
-                FieldError(f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}")
+                FieldError(
+                    f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}"
+                )
             )
     return errors
 
 
 def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
-    """Return the errors of a delay by itself; a time of delivery is compared with its node's clock later."""
+    """Return the errors of a delay by itself; a time of delivery is compared with its
+    node's clock later.
+    """
     if message.delay_ms is not None and message.deliver_at_ms is not None:
-        return [FieldError(f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms")]
+        return [
+            FieldError(
+                f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms"
+            )
+        ]
     if message.delay_ms is not None and not 0 < message.delay_ms <= MOST_DELAY_MS:
         what = f"is {message.delay_ms}; it lies between 1 and {MOST_DELAY_MS} ms (a year)"
         return [FieldError(f"messages[{index}].delay_ms", what)]
@@ -184,9 +218,11 @@ def headers_text(headers: dict[str, str] | None) -> str | None:
 def digest(messages: Sequence[NewMessage]) -> bytes:
     """16 bytes that tell two batches apart: sha256 over their canonical MessagePack.
 
-    It is taken from the parsed messages, so a retry in JSON of a batch first sent in MessagePack agrees.
+    It is taken from the parsed messages, so a retry in JSON of a batch first sent in
+    MessagePack agrees.
     """
     rows = [
-        (m.body, m.key, m.tag, sorted(m.headers.items()) if m.headers else (), m.trace_id) for m in messages
+        (m.body, m.key, m.tag, sorted(m.headers.items()) if m.headers else (), m.trace_id)
+        for m in messages
     ]
     return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()[:16]

@@ -1,11 +1,12 @@
 """One connection to a node: what it can do, and how it does it on MySQL / MariaDB.
 
-A session runs whole strings and reads every result: with several statements in a string, `query()`
-returns although a later statement failed, and the error comes only when its result is asked for. The
-end of the results proves nothing either: a connection that breaks between two of them looks to the
-driver's callers like their end, so results are counted against statements. `clean` is true only while
-nothing is open and nothing is unread; a session that is not clean is closed by the pool, never used
-again.
+A session runs whole strings and reads every result: with several statements in a string,
+`query()`
+returns although a later statement failed, and the error comes only when its result is asked
+for. The end of the results proves nothing either: a connection that breaks between two of
+them looks to the driver's callers like their end, so results are counted against
+statements. `clean` is true only while nothing is open and nothing is unread; a session that
+is not clean is closed by the pool, never used again.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ _SESSION_SETTINGS = (
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     "SHOW VARIABLES WHERE Variable_name IN"  # a server that lacks one of them leaves it out
-    " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', 'performance_schema')"
+    " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', "
+    "'performance_schema')"
 )
-# A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
+# A broker frozen inside a transaction must give its locks back: MariaDB can end just that,
+# MySQL the session.
 # And MySQL would answer with sizes of tables that are a day old.
 _FROZEN = {
     "mariadb": "idle_write_transaction_timeout=5",
@@ -47,7 +50,8 @@ _FROZEN = {
 }
 
 _POSES = (
-    "it greets as {0}, and does not know a setting of that: is there a proxy in between? Give the address of "
+    "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
+    "Give the address of "
     "the server itself. {1}"
 )
 Rows = Sequence[tuple[Any, ...]]
@@ -56,7 +60,9 @@ FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
 class Result(NamedTuple):
-    """Result of one statement: its rows, or how many rows it matched; `number`: its LAST_INSERT_ID(…)."""
+    """Result of one statement: its rows, or how many rows it matched; `number`: its
+    LAST_INSERT_ID(…).
+    """
 
     rows: Sequence[tuple[Any, ...]]
     matched: int
@@ -64,19 +70,24 @@ class Result(NamedTuple):
 
 
 class Runnable(Protocol):
-    """A section as `messagestore.engine.statements` makes them; `count`: how many statements it holds."""
+    """A section as `messagestore.engine.statements` makes them; `count`: how many
+    statements it holds.
+    """
 
     @property
     def count(self) -> int: ...
-    def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes: ...
+    def render(
+        self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
+    ) -> bytes: ...
     def single(self, parameters: Mapping[str, object]) -> list[str]: ...
 
 
 def escaped(raw: bytes) -> bytes:
-    """The inside of a string in SQL. The server needs no more than these two; the driver looks at every byte.
+    """The inside of a string in SQL. The server needs no more than these two; the driver
+    looks at every byte.
 
-    No character of utf8mb4, which our connections speak, has a quote or a backslash behind its first byte,
-    and their sql_mode keeps the backslash special.
+    No character of utf8mb4, which our connections speak, has a quote or a backslash behind
+    its first byte, and their sql_mode keeps the backslash special.
 
     >>> escaped(b"it's")
     b"it''s"
@@ -108,14 +119,18 @@ class Session(Protocol):
     shows_durable_only: bool
     clean: bool
     idle_limit_s: float
-    busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
+    # monotonic; of the statement that waits for its answer now, where that is known
+    busy_since: float | None
     answered_at: float  # monotonic; of the last answer
-    patience_s: float | None  # within which an answer must begin, or `SlowNode` is raised; None: no limit
+    # within which an answer must begin, or `SlowNode` is raised; None: no limit
+    patience_s: float | None
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """Run sections in order, each statement by itself; one result per statement. Raises `db_errors.*`.
+        """Run sections in order, each statement by itself; one result per statement. Raises
+        `db_errors.*`.
 
-        Rows of the last statement are taken while they fit; the others stay out of this process's memory.
+        Rows of the last statement are taken while they fit; the others stay out of this
+        process's memory.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
@@ -128,25 +143,33 @@ class Session(Protocol):
         """End the wait of another thread for an answer, as if the connection had broken."""
 
     def catch_up(self) -> bool:
-        """Return True if a late answer has come, or will not come; `clean` again if it was read."""
+        """Return True if a late answer has come, or will not come; `clean` again if it was
+        read.
+        """
 
     def is_over(self) -> bool:
-        """Return True if the node closed the idle connection: what is not sent yet is not stored."""
+        """Return True if the node closed the idle connection: what is not sent yet is not
+        stored.
+        """
 
     def close(self) -> None: ...
 
 
 class Unfit(Exception):
-    """A server answers, and cannot be used: it is too old, or not of the kind that its greeting says."""
+    """A server answers, and cannot be used: it is too old, or not of the kind that its
+    greeting says.
+    """
 
 
 _complained: dict[tuple[str, str], float] = {}
 
 
 def syncs_before_it_shows(variables: Mapping[str, str]) -> bool:
-    """Return True if a server syncs a commit to disk before it shows it to others (durability.py).
+    """Return True if a server syncs a commit to disk before it shows it to others
+    (durability.py).
 
-    It does with a binary log of its own that is synced. InnoDB's redo log is synced afterwards, and MariaDB
+    It does with a binary log of its own that is synced. InnoDB's redo log is synced
+    afterwards, and MariaDB
     12.3 can keep the binary log in there.
     """
     own = variables["log_bin"] == "ON" and not variables.get("binlog_storage_engine")
@@ -154,7 +177,9 @@ def syncs_before_it_shows(variables: Mapping[str, str]) -> bool:
 
 
 def unreachable(name: str, where: str, error: Exception) -> db_errors.Unreachable:
-    """Return the error for clients of a failed connect; where the node is and what it said is for the log."""
+    """Return the error for clients of a failed connect; where the node is and what it said
+    is for the log.
+    """
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
     if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
         _complained[name, said] = now
@@ -195,7 +220,8 @@ class MySqlSession:
                 host=host, port=port, db=database, user=username, passwd=password,
                 charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
+                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s,
+                write_timeout=READ_TIMEOUT_S,
                 **tls.arguments(*encryption),
             )  # fmt: skip
             if tls.is_plain(encryption.mode, self._db.server_capabilities):
@@ -203,16 +229,21 @@ class MySqlSession:
                 raise tls.PlainText
         except (MySQLdb.Error, tls.Refused) as error:
             raise unreachable(name, f"{host}:{port}", error) from error
-        # A second descriptor: the driver may close its own at any time, and the number may be given again.
+        # A second descriptor: the driver may close its own at any time, and the number may
+        # be given again.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
         self._closing = threading.Lock()
         self.greeting = self._db.get_server_info(), self._db.thread_id()
-        self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
-        self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
+        self.flavour = (
+            "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
+        )
+        # below wait_timeout
+        self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0
         told = dict(self._settings(name, f"{host}:{port}")[-1].rows)
         self.max_packet = int(told["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(told)
-        # MySQL is to lose the one in information_schema; where performance_schema is off, its own is empty.
+        # MySQL is to lose the one in information_schema; where performance_schema is off,
+        # its own is empty.
         here = self.flavour == "mysql" and told["performance_schema"] == "ON"
         self.processlist = f"{'performance' if here else 'information'}_schema.processlist"
 
@@ -227,7 +258,9 @@ class MySqlSession:
             self.close()
             version = self.greeting[0]
             fits = engines.is_supported(version)
-            said = Unfit(_POSES.format(version, fault.detail) if fits else engines.too_old(version))
+            said = Unfit(
+                _POSES.format(version, fault.detail) if fits else engines.too_old(version)
+            )
             raise unreachable(name, where, said) from said
 
     def literal(self, given: object) -> bytes:
@@ -240,7 +273,9 @@ class MySqlSession:
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session: one string, one round trip."""
-        return self.send(b";".join(map(self.render, steps)), statements=counted(steps), fits=fits)
+        return self.send(
+            b";".join(map(self.render, steps)), statements=counted(steps), fits=fits
+        )
 
     def transact(self, *steps: Step) -> list[Result]:
         """See Session: one string, one round trip."""
@@ -253,12 +288,12 @@ class MySqlSession:
     def send(
         self, text: bytes, *, statements: int, ends: bool = True, fits: Fits | None = None
     ) -> list[Result]:
-        """Run a string of so many statements and read the result of each; `ends` is False while a
-        transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
+        """Run a string of so many statements and read the result of each; `ends` is False
+        while a transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
 
-        After an error that left nothing stored the transaction is rolled back, and the session stays
-        usable only if the server acknowledged that; after any other it is not clean. Nor is it when rows of
-        the last result did not fit.
+        After an error that left nothing stored the transaction is rolled back, and the
+        session stays usable only if the server acknowledged that; after any other it is not
+        clean. Nor is it when rows of the last result did not fit.
         """
         self.clean = False
         self._statements = statements
@@ -269,7 +304,9 @@ class MySqlSession:
             else:
                 self._db.send_query(text)
                 self._await_answer(self.patience_s)
-            results, whole = (self._read(), True) if fits is None else self._read_while(fits)
+            results, whole = (
+                (self._read(), True) if fits is None else self._read_while(fits)
+            )
         except self._error as error:
             fault, is_open = self._fault(error)
             if is_open:
@@ -277,7 +314,9 @@ class MySqlSession:
                     self._db.query(b"ROLLBACK")
                     self.clean = True
                 if not self.clean:
-                    fault = db_errors.Ambiguous(f"{fault.detail}; and the ROLLBACK was not acknowledged")
+                    fault = db_errors.Ambiguous(
+                        f"{fault.detail}; and the ROLLBACK was not acknowledged"
+                    )
             raise fault from error
         self.clean = ends and whole
         if whole:
@@ -310,14 +349,18 @@ class MySqlSession:
                 return results
 
     def _must_be_all(self, results: int) -> None:
-        """Raise the driver's error unless every statement was answered when no more results come.
+        """Raise the driver's error unless every statement was answered when no more results
+        come.
 
-        -1 is the end for the driver, and also what it says when the connection broke between two results.
+        -1 is the end for the driver, and also what it says when the connection broke
+        between two results.
         """
         if number := self._db.errno():
             raise self._error(number, self._db.error())
         if results != self._statements:
-            raise self._error(MALFORMED, f"{results} results came back for {self._statements} statements")
+            raise self._error(
+                MALFORMED, f"{results} results came back for {self._statements} statements"
+            )
 
     def _answered(self) -> None:
         self.busy_since = None
@@ -364,7 +407,9 @@ class MySqlSession:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def is_over(self) -> bool:
-        """See Session. A server that is asked nothing says nothing, but when it ends the connection."""
+        """See Session. A server that is asked nothing says nothing, but when it ends the
+        connection.
+        """
         return self._answers_within(0)
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ import msgspec
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The message that failed: where it was sent and when it failed first; `error` is the last one.
+    """The message that failed: where it was sent and when it failed first; `error` is the
+    last one.
 
     Copies that others wrote may leave parts out.
     """

@@ -15,14 +15,23 @@ from pathlib import Path
 from typing import IO
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import LOCK_TIMEOUT_S, Fits, Result, Step, taken, unreachable
+from messagestore.engine.mysql_session import (
+    LOCK_TIMEOUT_S,
+    Fits,
+    Result,
+    Step,
+    taken,
+    unreachable,
+)
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 
 
 class FileLock:
-    """One writer at a time for an SQLite file: in turn within the process, then `flock` between processes."""
+    """One writer at a time for an SQLite file: in turn within the process, then `flock`
+    between processes.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -36,7 +45,9 @@ class FileLock:
         turn = self._enqueue()
         try:
             if not turn.wait(LOCK_TIMEOUT_S):
-                raise db_errors.RolledBack(f"{self._path.name}: locked by others for {LOCK_TIMEOUT_S} s")
+                raise db_errors.RolledBack(
+                    f"{self._path.name}: locked by others for {LOCK_TIMEOUT_S} s"
+                )
             with open(self._path, "ab") as handle:
                 self._flock(handle.fileno(), deadline)
                 yield
@@ -65,7 +76,9 @@ class FileLock:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise db_errors.RolledBack(f"{self._path.name}: another process is writing") from None
+                    raise db_errors.RolledBack(
+                        f"{self._path.name}: another process is writing"
+                    ) from None
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.005)
 
@@ -87,7 +100,8 @@ class SqliteSession:
     busy_since: float | None = None  # a file is not away
     answered_at = 0.0
     patience_s: float | None = None  # nor is it late
-    shows_durable_only = True  # synchronous=FULL: the log is synced before readers are told of its end
+    # synchronous=FULL: the log is synced before readers are told of its end
+    shows_durable_only = True
 
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name
@@ -96,7 +110,9 @@ class SqliteSession:
         self._held: list[IO[bytes]] = []  # locks that end with the session
         self.clean = True
         try:
-            self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=10, isolation_level=None, check_same_thread=False
+            )
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
         except sqlite3.Error as error:
@@ -107,7 +123,9 @@ class SqliteSession:
         try:
             for step in steps[:-1]:
                 results += self._each(step)
-            results += self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)]
+            results += (
+                self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)]
+            )
         except sqlite3.Error as error:
             raise db_errors.of_sqlite(error, self._name) from error
         return results
@@ -156,7 +174,9 @@ class SqliteSession:
         return Result(rows, len(rows))
 
     def lock_file(self, purpose: str) -> bool:
-        """Take an advisory lock beside the file until this session is closed; False if another holds it."""
+        """Take an advisory lock beside the file until this session is closed; False if
+        another holds it.
+        """
         handle = open(self._path.with_name(f"{self._path.name}.{purpose}"), "ab")  # noqa: SIM115
         try:
             fcntl.flock(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,11 @@
 """SQL statements, read from `sql/<engine>.sql` and known by name.
 
-A file is a list of sections `-- name: <name>`; a section holds one or more statements separated
-by `;`. Values are written `:name`, holes for identifiers and row lists `{name}`. Only `tables`
-imports this module, so every statement that reaches a node is in these files and run on one page.
+A file is a list of sections `-- name: <name>`; a section holds one or more statements
+separated by `;`. Values are written `:name`, holes for identifiers and row lists `{name}`.
+Only
+`tables`
+imports this module, so every statement that reaches a node is in these files and run on one
+page.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ class Statement:
     """A named statement, cut at its values and holes.
 
     `pieces` alternates text with names; `values[i]` says whether the i-th name is a value
-    (escaped) or a hole (put in as it is). `count`: how many statements the section holds, each of
-    which the server must answer.
+    (escaped) or a hole (put in as it is). `count`: how many statements the section holds,
+    each of which the server must answer.
     """
 
     name: str
@@ -35,8 +38,11 @@ class Statement:
     values: tuple[bool, ...]
     count: int
 
-    def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes:
-        """The statement as bytes to send, every value turned into a literal by the connection.
+    def render(
+        self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
+    ) -> bytes:
+        """The statement as bytes to send, every value turned into a literal by the
+        connection.
 
         Raises KeyError for a name that is not given.
         """
@@ -51,9 +57,17 @@ class Statement:
         return b"".join(out)
 
     def single(self, parameters: Mapping[str, object]) -> list[str]:
-        """The section's statements one by one, holes filled, values left as `:name` for the driver."""
-        text = _TOKEN.sub(lambda token: str(parameters[token[2]]) if token[2] else token[0], self.text)
-        return [statement for statement in (part.strip() for part in text.split(";")) if statement]
+        """The section's statements one by one, holes filled, values left as `:name` for the
+        driver.
+        """
+        text = _TOKEN.sub(
+            lambda token: str(parameters[token[2]]) if token[2] else token[0], self.text
+        )
+        return [
+            statement
+            for statement in (part.strip() for part in text.split(";"))
+            if statement
+        ]
 
 
 def parse(text: str) -> dict[str, Statement]:
@@ -63,7 +77,9 @@ def parse(text: str) -> dict[str, Statement]:
     ('table', 'queue')
     """
     parts = _SECTION.split(text)
-    return {name: _cut(name, body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return {
+        name: _cut(name, body) for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def _cut(name: str, body: str) -> Statement:

@@ -1,1 +1,3 @@
-"""Log end offsets of queues: durable heads, pulls that wait for them, partitions ahead of them."""
+"""Log end offsets of queues: durable heads, pulls that wait for them, partitions ahead of
+them.
+"""

@@ -1,12 +1,12 @@
 """Wake-ups between the workers of one broker: a worker that raised a head rings the others.
 
-The master creates the bells before it forks. Each place has an eventfd, and a byte with its state
-(SILENT, LISTENS, RUNG). So a sender makes no system call for a worker that does not listen or was
-rung already. A worker takes a free place. The lock on a place ends with the process, also if that
-is killed, so the next worker can take it.
+The master creates the bells before it forks. Each place has an eventfd, and a byte with its
+state (SILENT, LISTENS, RUNG). So a sender makes no system call for a worker that does not
+listen or was rung already. A worker takes a free place. The lock on a place ends with the
+process, also if that is killed, so the next worker can take it.
 
-The bytes are written without a lock, so a ring may be lost. Therefore listeners wait for a limited
-time only, and then look for new heads in any case.
+The bytes are written without a lock, so a ring may be lost. Therefore listeners wait for a
+limited time only, and then look for new heads in any case.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ class Bells:
 
     def __init__(self, places: int = PLACES) -> None:
         self.states = mmap.mmap(-1, places)
-        self.files = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(places)]
+        self.files = [
+            os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(places)
+        ]
         self._locks = os.memfd_create("catmq-bells")
-        # POSIX locks do not exclude their own process, so the places that it took are remembered.
+        # POSIX locks do not exclude their own process, so the places that it took are
+        # remembered.
         self._taken_places: set[int] = set()
 
     def take(self) -> Bell:
         """Return a bell for this process. It has no place if all places are taken."""
-        return Bell(self, next((place for place in range(len(self.files)) if self._lock(place)), None))
+        return Bell(
+            self,
+            next((place for place in range(len(self.files)) if self._lock(place)), None),
+        )
 
     def _lock(self, place: int) -> bool:
         if place in self._taken_places:
@@ -58,12 +64,15 @@ class Bell:
             self._heard.register(self._files[place], select.POLLIN)
 
     def listen(self) -> None:
-        """Let other processes ring from now on. The caller must look for heads raised before."""
+        """Let other processes ring from now on. The caller must look for heads raised
+        before.
+        """
         if self.place is not None:
             self._states[self.place] = LISTENS
 
     def wait(self, seconds: float) -> None:
-        """Wait until another thread or process rings, at most `seconds`. Then stop listening.
+        """Wait until another thread or process rings, at most `seconds`. Then stop
+        listening.
 
         Without a place, return at once.
         """
@@ -81,7 +90,8 @@ class Bell:
     def ring_others(self) -> None:
         """End the waits of all other processes."""
         place = -1
-        # RUNG is set before the write: other senders then skip the place, and the listener wakes
+        # RUNG is set before the write: other senders then skip the place, and the listener
+        # wakes
         # once.
         while (place := self._states.find(bytes((LISTENS,)), place + 1)) >= 0:
             if place != self.place:

@@ -1,4 +1,6 @@
-"""Coalescer of calls to a node, with the errors of a write (see metadata/limits/coalescer.py)."""
+"""Coalescer of calls to a node, with the errors of a write (see
+metadata/limits/coalescer.py).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ class NodeCoalescer(Coalescer[Item, Result]):
     end_limit_s = READ_TIMEOUT_S
 
     def not_begun(self) -> CatmqError:
-        """Return the error of a caller whose turn did not begin in time: nothing was written."""
+        """Return the error of a caller whose turn did not begin in time: nothing was
+        written.
+        """
         return db_errors.RolledBack("Not tried: those before it took too long.")
 
     def not_ended(self) -> CatmqError:
-        """Return the error of a caller whose turn did not end in time: its outcome is unknown."""
+        """Return the error of a caller whose turn did not end in time: its outcome is
+        unknown.
+        """
         return db_errors.Ambiguous("The transaction that contains it did not end in time.")

@@ -1,8 +1,8 @@
 """Corrupt queues that this process has met.
 
-A corrupt queue delivers nothing past its damage and stores no batch across it. An operator must
-act. The queue is reported in the log (at most once a minute), in `/readyz`, in the metrics and as
-an alarm (corruption_alarms.py).
+A corrupt queue delivers nothing past its damage and stores no batch across it. An operator
+must act. The queue is reported in the log (at most once a minute), in `/readyz`, in the
+metrics and as an alarm (corruption_alarms.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True)
 class Mark:
-    """Damage of a queue, at an offset or (None) at no particular one. Times: time.monotonic()."""
+    """Damage of a queue, at an offset or (None) at no particular one. Times:
+    time.monotonic().
+    """
 
     offset: int | None
     why: str
@@ -32,7 +34,9 @@ _logged: dict[int, float] = {}
 
 
 def report(queue: int, *, offset: int | None, why: str) -> None:
-    """Mark a queue as corrupt at an offset (None: at no particular one), and log the reason."""
+    """Mark a queue as corrupt at an offset (None: at no particular one), and log the
+    reason.
+    """
     mark = Mark(offset, why)
     if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
         where = "" if offset is None else f" at offset {offset}"

@@ -1,14 +1,16 @@
 """Make sure that heads are durable before messages below them are served.
 
-Without a binary log, InnoDB shows a commit before its redo log is on disk. If the server is killed
-then, the commit is lost and its offset is given to another message. A group that had read the first
-message would skip the second one. So `heads.board` holds durable heads only. A head gets there in
-one of three ways:
+Without a binary log, InnoDB shows a commit before its redo log is on disk. If the server is
+killed then, the commit is lost and its offset is given to another message. A group that had
+read the first message would skip the second one. So `heads.board` holds durable heads only.
+A head gets there in one of three ways:
 
 * A send of this broker was acknowledged up to it.
 * Its node shows no commit before it is durable: SQLite, or a synced binary log.
-* It was read before a barrier, a small commit of this worker to its own row. The redo log is
-  written in order, so once the barrier is acknowledged, all that was visible before it began is on
+* It was read before a barrier, a small commit of this worker to its own row. The redo log
+  is
+  written in order, so once the barrier is acknowledged, all that was visible before it
+  began is on
   disk.
 """
 
@@ -28,7 +30,8 @@ from messagestore.tables import node_sql, queue_sql, shapes
 from metadata.errors import NodeUnavailable
 
 Heads = Mapping[int, int]
-# Rows of `node_pulse`. A fixed number, so that workers that ended leave no rows. Two workers that
+# Rows of `node_pulse`. A fixed number, so that workers that ended leave no rows. Two
+# workers that
 # share a row only wait for each other for a moment.
 PULSES = 1024
 
@@ -37,13 +40,17 @@ _barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
 def confirm(*, node_id: int, heads: Heads | None = None) -> None:
-    """Wait until heads as just read from their node are durable, and note them on the board.
+    """Wait until heads as just read from their node are durable, and note them on the
+    board.
 
-    `heads` is {queue: head}. Without `heads`, wait until all that was visible on the node before
-    the call is durable. Raises NodeUnavailable.
+    `heads` is {queue: head}. Without `heads`, wait until all that was visible on the node
+    before the call is durable. Raises NodeUnavailable.
     """
-    # Heads that are on the board are durable already. Most reads end here, without a barrier.
-    risen = {queue: head for queue, head in (heads or {}).items() if head > board.known(queue)}
+    # Heads that are on the board are durable already. Most reads end here, without a
+    # barrier.
+    risen = {
+        queue: head for queue, head in (heads or {}).items() if head > board.known(queue)
+    }
     if not risen and heads is not None:
         return
     try:
@@ -61,7 +68,8 @@ def confirm(*, node_id: int, heads: Heads | None = None) -> None:
 
 
 def head_of(*, queue: int) -> shapes.Head | None:
-    """Return the head row of a queue once all messages below its head are durable, None if missing.
+    """Return the head row of a queue once all messages below its head are durable, None if
+    missing.
 
     Raises NotFound (queue_not_found), NodeUnavailable.
     """

@@ -1,7 +1,8 @@
 """Prove that a pull skips no message.
 
-Offsets are dense, so the rows that were read must start at the requested offset and rise by one. A
-missing offset must be explained: it was deleted by retention (below `low`), or declared lost (in
+Offsets are dense, so the rows that were read must start at the requested offset and rise by
+one. A missing offset must be explained: it was deleted by retention (below `low`), or
+declared lost (in
 `queue_gap`). At a hole that neither explains nothing is delivered.
 """
 
@@ -14,9 +15,9 @@ from typing import NamedTuple
 class Verdict(NamedTuple):
     """Explanation of a missing offset.
 
-    `state` is `ok`, `cleaned`, `lost_tail` or `corrupt`. `deliver` is the number of rows that may
-    be delivered, `next_offset` the offset at which to continue, and `gap` the rest of a declared
-    gap.
+    `state` is `ok`, `cleaned`, `lost_tail` or `corrupt`. `deliver` is the number of rows
+    that may be delivered, `next_offset` the offset at which to continue, and `gap` the rest
+    of a declared gap.
     """
 
     state: str
@@ -41,10 +42,11 @@ def dense(asked: int, offsets: Sequence[int]) -> int:
 def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict:
     """Explain why the message at `asked` is missing although the head is above it.
 
-    `low` and `gaps` must be read after the rows: retention may have deleted rows since an earlier
-    read.
+    `low` and `gaps` must be read after the rows: retention may have deleted rows since an
+    earlier read.
 
-    >>> explain(5, low=9, gaps=[]).state, explain(5, low=0, gaps=[(3, 8)]), explain(5, low=0, gaps=[]).state
+    >>> (explain(5, low=9, gaps=[]).state,
+    ...  explain(5, low=0, gaps=[(3, 8)]), ...  explain(5, low=0, gaps=[]).state)
     ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
     """
     if asked < low:
@@ -58,8 +60,10 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
 def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
     """Count the offsets from `first` to below `end` that are in none of the gaps.
 
-    >>> left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]), left(0, 10, gaps=[(2, 4), (6, 7)])
-    (85, 0, 7)
+    >>> (left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]),
+    ...  left(0, 10, gaps=[(2, 4), (6, 7)])) (85, 0, 7)
     """
-    lost = sum(max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps)
+    lost = sum(
+        max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps
+    )
     return max(0, end - first - lost)

@@ -1,17 +1,21 @@
-"""Watch heads: learn of messages that other processes stored, and wake pulls that wait for them.
+"""Watch heads: learn of messages that other processes stored, and wake pulls that wait for
+them.
 
 Every worker runs two kinds of loops:
 
-* listen(): other workers of the broker note their heads in shared memory and ring. That costs no
+* listen(): other workers of the broker note their heads in shared memory and ring. That
+  costs no
   query.
-* NodeWatcher, one loop for each node, so that no node waits for another's answer. It reads the
-  heads that other brokers raised. One worker of a broker reads for all, and spends at most a 25th
+* NodeWatcher, one loop for each node, so that no node waits for another's answer. It reads
+  the
+  heads that other brokers raised. One worker of a broker reads for all, and spends at most
+  a 25th
   (PACE) of its time on a node. It reads only nodes for which a pull waits.
 
 A read usually covers heads to which a message was stored in the last seconds (RECENT_S). Of
-thousands of heads few have moved, and the others would cost the node and this process more than all
-the rest. Such a read misses a head if the node's clock jumped, or a commit took longer. A read of
-all heads, once a second (WHOLE_S), finds these.
+thousands of heads few have moved, and the others would cost the node and this process more
+than all the rest. Such a read misses a head if the node's clock jumped, or a commit took
+longer. A read of all heads, once a second (WHOLE_S), finds these.
 """
 
 from __future__ import annotations
@@ -33,15 +37,18 @@ from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
-APART_S = 0.01  # shortest pause between two looks into shared memory, however often bells ring
+# shortest pause between two looks into shared memory, however often bells ring
+APART_S = 0.01
 LISTEN_S = 1.0  # longest wait for a ring, and so the cost of a lost one
 PACE = 25  # pause after a read, as a multiple of the time of a read
-# The fastest of the last reads is what a read costs the node. The slower ones waited for something
+# The fastest of the last reads is what a read costs the node. The slower ones waited for
+# something
 # else.
 LOOKS = 8
 RECENT_S = 5  # a read covers heads to which a message was stored within this time
 WHOLE_S = 1.0  # pause between two reads of all heads
-# Without other brokers, only a job that writes to nodes itself can raise a head without a ring. So
+# Without other brokers, only a job that writes to nodes itself can raise a head without a
+# ring. So
 # a lone broker reads less often.
 ALONE_S = 0.5  # pause between two reads
 ALONE_PASS_S = 0.25  # pause between two passes, which renew the lease of this watcher
@@ -52,11 +59,15 @@ IDLE_S = 1.0  # longest wait for a first waiter
 
 def nodes() -> list[int]:
     """Return the ids of the nodes to watch, each in a loop of its own."""
-    return [node.id for node in snapshot.current().nodes.values() if node.state != "offline"]
+    return [
+        node.id for node in snapshot.current().nodes.values() if node.state != "offline"
+    ]
 
 
 def listen() -> None:
-    """Wait until another worker raises a head. Without waiters, return after at most IDLE_S."""
+    """Wait until another worker raises a head. Without waiters, return after at most
+    IDLE_S.
+    """
     if board.somebody_within(IDLE_S):
         board.listen(LISTEN_S)
 
@@ -68,7 +79,11 @@ class NodeWatcher:
     """
 
     def __init__(
-        self, node_id: int, board: HeadBoard = board, *, is_alone: Callable[[], bool] = lambda: False
+        self,
+        node_id: int,
+        board: HeadBoard = board,
+        *,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._node_id = node_id
         self._board = board
@@ -87,9 +102,12 @@ class NodeWatcher:
         Without waiters, return after at most IDLE_S.
         """
         has_waiters = self._board.somebody_within(IDLE_S)
-        awaited = self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
+        awaited = (
+            self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
+        )
         if not awaited:
-            # Another worker may have waiters. It must not wait for the end of this one's lease.
+            # Another worker may have waiters. It must not wait for the end of this one's
+            # lease.
             self.leave()
             return
         leads = self._announce_waits(awaited)
@@ -107,24 +125,32 @@ class NodeWatcher:
             return
         self._failing = False
         self._durations.append(duration_s)
-        self._read_at, self._not_before = started_at, started_at + PACE * min(self._durations)
+        self._read_at, self._not_before = (
+            started_at,
+            started_at + PACE * min(self._durations),
+        )
 
     def leave(self) -> None:
         """Give up the watch over the node, so that another process can take it over."""
         self._board.shared.leave(self._node_id)
 
     def _queues_of_node(self) -> frozenset[int]:
-        """Return the queues of the node. Computed again only if the snapshot has other queues."""
+        """Return the queues of the node. Computed again only if the snapshot has other
+        queues.
+        """
         queues = snapshot.current().queues
         if queues is not self._snapshot_queues:
-            node_queues = (queue for queue, info in queues.items() if info.node_id == self._node_id)
+            node_queues = (
+                queue for queue, info in queues.items() if info.node_id == self._node_id
+            )
             self._snapshot_queues, self._queues = queues, frozenset(node_queues)
         return self._queues
 
     def _announce_waits(self, awaited: Set[int]) -> bool:
         """Announce the waits of this process. Return True if it reads for all workers."""
         shared, at_ms = self._board.shared, now_ms()
-        # Renewed well before WANTED_MS is over, so that a wait does not seem to end in between.
+        # Renewed well before WANTED_MS is over, so that a wait does not seem to end in
+        # between.
         if at_ms > self._announced_ms + WANTED_MS / 3:
             self._announced_ms = at_ms
             for queue in awaited:
@@ -132,14 +158,18 @@ class NodeWatcher:
         return shared.leads(self._node_id, at_ms)
 
     def _to_read(self, awaited: Set[int], *, leads: bool) -> Set[int]:
-        """Return the queues to read: for all workers if this one leads, else those not shared."""
+        """Return the queues to read: for all workers if this one leads, else those not
+        shared.
+        """
         shared, at_ms = self._board.shared, now_ms()
         if leads:
             return awaited | shared.wanted(self._queues, at_ms)
         return awaited - shared.wanted(awaited, at_ms)
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the node may be read again. Return False if that takes longer than a pass."""
+        """Wait until the node may be read again. Return False if that takes longer than a
+        pass.
+        """
         not_before, apart_s = self._not_before, config.head_interval_ms / 1000
         if self._is_alone():
             not_before, apart_s = max(not_before, self._read_at + ALONE_S), ALONE_PASS_S
@@ -148,7 +178,9 @@ class NodeWatcher:
         return left_s <= apart_s
 
     def _read(self, queues: Set[int]) -> float:
-        """Read heads and wait until they are durable. Return the seconds that the query took."""
+        """Read heads and wait until they are durable. Return the seconds that the query
+        took.
+        """
         with node_pools.node(self._node_id).reading() as session:
             started_at = time.monotonic()
             heads = self._heads(session, queues)
@@ -159,7 +191,9 @@ class NodeWatcher:
         return duration_s
 
     def _heads(self, session: Session, queues: Set[int]) -> dict[int, int]:
-        """Read the heads of queues that may have risen, by queue id. May include other queues."""
+        """Read the heads of queues that may have risen, by queue id. May include other
+        queues.
+        """
         if FEW * len(queues) < len(self._queues):
             return queue_sql.read_heads(session, queues=list(queues))
         now = time.monotonic()
@@ -172,5 +206,7 @@ class NodeWatcher:
         """Log the first failure in a row, and pause."""
         self._not_before = time.monotonic() + RETRY_S
         if not self._failing:
-            log.warning("Log end offsets of node %d cannot be read: %s", self._node_id, error.detail)
+            log.warning(
+                "Log end offsets of node %d cannot be read: %s", self._node_id, error.detail
+            )
         self._failing = True

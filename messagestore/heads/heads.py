@@ -1,9 +1,10 @@
 """Durable heads that this process knows, and the pulls that wait for them to rise.
 
-A waiting pull registers its queues, each with an offset, and is woken when a head rises above one
-of these offsets. Heads rise by sends of the same process, and by the watchers (head_watcher.py),
-which learn of sends of other processes. A change of its group wakes the pull as well. A waiter
-holds no database connection. Only durable heads are noted here (durability.py).
+A waiting pull registers its queues, each with an offset, and is woken when a head rises
+above one of these offsets. Heads rise by sends of the same process, and by the watchers
+(head_watcher.py), which learn of sends of other processes. A change of its group wakes the
+pull as well. A waiter holds no database connection. Only durable heads are noted here
+(durability.py).
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ class Flag(Protocol):
 
 
 class Waiter:
-    """A waiting pull. It is woken when a head passes one of its offsets, or its group changes.
+    """A waiting pull. It is woken when a head passes one of its offsets, or its group
+    changes.
 
-    Shutdown wakes it as well. A waiter that `shares` its queues with others of its group (share
-    groups) is woken only if there is a message for it, too. `flag` is raised to wake it: by default
-    an event for which wait() waits.
+    Shutdown wakes it as well. A waiter that `shares` its queues with others of its group
+    (share groups) is woken only if there is a message for it, too. `flag` is raised to wake
+    it: by default an event for which wait() waits.
     """
 
     def __init__(
@@ -82,17 +84,26 @@ class HeadBoard:
         self._raised_at = 0
 
     def share(self, memory: mmap.mmap, bells: Bells | None = None) -> None:
-        """Share heads with the other workers of the broker. Call it before the first request."""
+        """Share heads with the other workers of the broker. Call it before the first
+        request.
+        """
         self.shared = SharedHeads(memory)
         if bells is not None:
             self._bell = bells.take()
 
     def known(self, queue: int) -> int:
-        """Return the highest durable head of a queue that this broker's workers know, 0 if none."""
+        """Return the highest durable head of a queue that this broker's workers know, 0 if
+        none.
+        """
         return max(self._heads.get(queue, 0), self.shared.head(queue))
 
     def watch(
-        self, group_id: int, offsets: Mapping[int, int], *, shares: bool = False, flag: Flag | None = None
+        self,
+        group_id: int,
+        offsets: Mapping[int, int],
+        *,
+        shares: bool = False,
+        flag: Flag | None = None,
     ) -> Waiter:
         """Return a waiter for heads above {queue: offset}, to be used as a context manager."""
         return Waiter(self, group_id, offsets, shares=shares, flag=flag)
@@ -108,7 +119,8 @@ class HeadBoard:
                 return
             self._heads[queue] = head
             known_heads.seen(queue, head)
-            # Of a share group at most as many waiters are woken as there are new messages: the
+            # Of a share group at most as many waiters are woken as there are new messages:
+            # the
             # others would find nothing to lease.
             woken: Counter[int] = Counter()  # group id → woken waiters of a share group
             for waiter in self._by_queue.get(queue, ()):
@@ -122,15 +134,22 @@ class HeadBoard:
             self._bell.ring_others()
 
     def wake_some(self, group_id: int, queue: int, *, most: int) -> None:
-        """Wake at most `most` waiters of a share group for a queue with that many runs to lease."""
+        """Wake at most `most` waiters of a share group for a queue with that many runs to
+        lease.
+        """
         with self._guard:
-            waiting = (w for w in self._by_queue.get(queue, ()) if w.shares and not w.flag.is_set())
-            for waiter in itertools.islice((w for w in waiting if w.group_id == group_id), most):
+            waiting = (
+                w for w in self._by_queue.get(queue, ()) if w.shares and not w.flag.is_set()
+            )
+            for waiter in itertools.islice(
+                (w for w in waiting if w.group_id == group_id), most
+            ):
                 waiter.flag.set()
 
     def listen(self, seconds: float = 0.0) -> None:
         """Wait `seconds` for heads that other workers raise. Note these and earlier ones."""
-        # Look after the bell is armed, else a head raised in between would ring no bell. Look again
+        # Look after the bell is armed, else a head raised in between would ring no bell.
+        # Look again
         # after the wait, because a ring may be lost.
         self._bell.listen()
         self._note_shared_heads()
@@ -142,7 +161,8 @@ class HeadBoard:
         raised_at = self.shared.raised_at()
         if raised_at == self._raised_at:
             return
-        # Stored before the heads are read: a head that rises meanwhile changes the number again.
+        # Stored before the heads are read: a head that rises meanwhile changes the number
+        # again.
         self._raised_at = raised_at
         with self._guard:
             awaited = list(self._by_queue)
@@ -158,7 +178,9 @@ class HeadBoard:
     def evict_except(self, queues: Collection[int]) -> None:
         """Forget the heads of all queues but these."""
         with self._guard:
-            self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
+            self._heads = {
+                queue: head for queue, head in self._heads.items() if queue in queues
+            }
 
     def somebody_within(self, seconds: float) -> bool:
         """Return True if a pull waits, or begins to wait within `seconds`."""

@@ -1,14 +1,15 @@
 """Add partitions to message tables before the head reaches the last one.
 
 Message tables on MySQL and MariaDB are partitioned by offset, so that retention drops whole
-partitions. Each one holds a share of what retention keeps. There is no MAXVALUE partition, because
-it could never be dropped. So `Ahead`, a loop of one broker, adds partitions in time. If it does not
-run, a send fails with error 1526 (no partition for the value). That is an acknowledged rollback:
-the send calls extend() and is repeated.
+partitions. Each one holds a share of what retention keeps. There is no MAXVALUE partition,
+because it could never be dropped. So `Ahead`, a loop of one broker, adds partitions in
+time. If it does not run, a send fails with error 1526 (no partition for the value). That is
+an acknowledged rollback: the send calls extend() and is repeated.
 
-ALTER TABLE takes the metadata lock of the table for a moment. While it waits for that lock, all
-later statements on the table wait as well. So alter() first checks for long transactions that would
-block it, waits for the lock at most a second, and gives up after three tries.
+ALTER TABLE takes the metadata lock of the table for a moment. While it waits for that lock,
+all later statements on the table wait as well. So alter() first checks for long
+transactions that would block it, waits for the lock at most a second, and gives up after
+three tries.
 """
 
 from __future__ import annotations
@@ -48,18 +49,22 @@ NEVER = sys.maxsize  # head at which an unpartitioned table needs more partition
 _turn = threading.Lock()
 
 
-def alter(session: Session, *, table: str, change: Callable[[], object], urgent: bool = False) -> None:
+def alter(
+    session: Session, *, table: str, change: Callable[[], object], urgent: bool = False
+) -> None:
     """Alter a table. Its writers wait at most three times, each time at most a second.
 
-    `urgent`: do not check for long transactions, because nothing can be written anyway. Raises
-    NodeUnavailable if the table cannot be altered now.
+    `urgent`: do not check for long transactions, because nothing can be written anyway.
+    Raises NodeUnavailable if the table cannot be altered now.
     """
     partition_sql.limit_lock_wait(session)
     reason = ""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
-        open_transactions = [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
+        open_transactions = (
+            [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
+        )
         if open_transactions:
             oldest = open_transactions[0]
             holder = f"connection {oldest.connection} of {oldest.user}"
@@ -86,7 +91,8 @@ def take_turn(session: Session, *, queue: int) -> None:
 def extend(queue: int, *, urgent: bool = True) -> int:
     """Add partitions until AHEAD of them end above the head.
 
-    Return the head at which more are needed. Raises NodeUnavailable, and `db_errors.Altered` if the
+    Return the head at which more are needed. Raises NodeUnavailable, and
+    `db_errors.Altered` if the
     table is missing or was altered.
     """
     node = node_pools.node_of(queue)
@@ -100,9 +106,21 @@ def extend(queue: int, *, urgent: bool = True) -> int:
             head, existing = _read_partitions(session, queue)
             ends = _missing_ends(session, queue, head, existing)
             if ends:
-                change = partial(partition_sql.add_partitions, session, queue=queue, ends=ends)
-                alter(session, table=running.message_table(queue), change=change, urgent=urgent)
-                log.info("Queue %d: new partitions at log end offset %d, with ends %s", queue, head, ends)
+                change = partial(
+                    partition_sql.add_partitions, session, queue=queue, ends=ends
+                )
+                alter(
+                    session,
+                    table=running.message_table(queue),
+                    change=change,
+                    urgent=urgent,
+                )
+                log.info(
+                    "Queue %d: new partitions at log end offset %d, with ends %s",
+                    queue,
+                    head,
+                    ends,
+                )
             return [*(partition.end for partition in existing), *ends][-AHEAD]
 
 
@@ -112,7 +130,11 @@ def _next_due(node: Node, queue: int) -> int | None:
         head, existing = _read_partitions(session, queue)
     if not existing:
         return NEVER
-    return existing[-AHEAD].end if len(existing) >= AHEAD and head < existing[-AHEAD].end else None
+    return (
+        existing[-AHEAD].end
+        if len(existing) >= AHEAD and head < existing[-AHEAD].end
+        else None
+    )
 
 
 def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]]:
@@ -122,13 +144,17 @@ def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]
     return (head.head if head is not None else 0), existing
 
 
-def _missing_ends(session: Session, queue: int, head: int, existing: Sequence[Partition]) -> list[int]:
+def _missing_ends(
+    session: Session, queue: int, head: int, existing: Sequence[Partition]
+) -> list[int]:
     """Return the ends of the partitions to add."""
     missing_count = AHEAD - sum(partition.end > head for partition in existing)
     if missing_count <= 0 or not existing:
         return []
     if len(existing) + missing_count > partitions.MOST:
-        log.warning("Queue %d has %d partitions: shorten its retention", queue, len(existing))
+        log.warning(
+            "Queue %d has %d partitions: shorten its retention", queue, len(existing)
+        )
     info = snapshot.find_queue(queue)
     topic = snapshot.current().topics[info.topic_id]
     last_size = existing[-1].end - existing[-1].first
@@ -138,10 +164,13 @@ def _missing_ends(session: Session, queue: int, head: int, existing: Sequence[Pa
         size = partitions.size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
-            # The same for all new partitions, so that a burst lets their size grow only once.
+            # The same for all new partitions, so that a burst lets their size grow only
+            # once.
             last=last_size,
             count=len(existing) + number,
-            fitting=_fitting_messages(existing, head, topic.retention_bytes, len(topic.queues)),
+            fitting=_fitting_messages(
+                existing, head, topic.retention_bytes, len(topic.queues)
+            ),
             now_per_s=now_per_s,
         )
         ends.append((ends[-1] if ends else existing[-1].end) + size)
@@ -151,13 +180,16 @@ def _missing_ends(session: Session, queue: int, head: int, existing: Sequence[Pa
 def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     """Return two rates in messages a second: of the last day, and of the newest messages.
 
-    The first is measured from the oldest message that is kept, if that is younger than a day.
+    The first is measured from the oldest message that is kept, if that is younger than a
+    day.
     """
     head = queue_sql.read_head(session, queue=queue)
     if head is None or head.low == head.head:
         return 0.0, 0.0
     now = node_sql.now_ms(session)
-    day_first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
+    day_first = first_at(
+        session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS
+    )
     first_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=day_first)
     span_s = (
         (now - first_stored_at) / 1000
@@ -166,7 +198,9 @@ def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     )
     recent_first = max(head.low, head.head - newest)
     recent_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=recent_first)
-    recent_s = 0.0 if recent_stored_at is None else max((now - recent_stored_at) / 1000, 1.0)
+    recent_s = (
+        0.0 if recent_stored_at is None else max((now - recent_stored_at) / 1000, 1.0)
+    )
     now_per_s = (head.head - recent_first) / recent_s if recent_s else 0.0
     return (head.head - day_first) / max(span_s, LEAST_SPAN_S), now_per_s
 
@@ -174,7 +208,9 @@ def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
 def _fitting_messages(
     existing: Sequence[Partition], head: int, most_bytes: int | None, queues: int
 ) -> int | None:
-    """Return how many messages the queue's share of the byte limit allows, None without a limit."""
+    """Return how many messages the queue's share of the byte limit allows, None without a
+    limit.
+    """
     rows = sum(min(p.end, head) - p.first for p in existing if p.first < head)
     size = sum(p.bytes for p in existing if p.first < head)
     if most_bytes is None or not rows or not size:
@@ -185,7 +221,8 @@ def _fitting_messages(
 class Ahead:
     """Loop of one broker that adds partitions for the queues of all nodes.
 
-    `_due` remembers at which head a queue needs more, so that a pass costs one query a node.
+    `_due` remembers at which head a queue needs more, so that a pass costs one query a
+    node.
     """
 
     def __init__(self) -> None:
@@ -203,28 +240,42 @@ class Ahead:
                 with node_pools.node(node_id).reading() as session:
                     heads = queue_sql.read_heads(session, queues=None)
             except CatmqError as error:
-                log.warning("Partitions on node %s not added, will retry: %s", info.name, error.detail)
+                log.warning(
+                    "Partitions on node %s not added, will retry: %s",
+                    info.name,
+                    error.detail,
+                )
                 continue
             now = time.monotonic()
-            due = [q for q, head in heads.items() if q in current.queues and self._is_due(q, head, now)]
+            due = [
+                q
+                for q, head in heads.items()
+                if q in current.queues and self._is_due(q, head, now)
+            ]
             for queue in due[:MOST_EACH]:
                 if self._extend(queue):
                     time.sleep(min(APART_S, PASS_S / len(due)))
                 checked += 1
-        self._due = {queue: due for queue, due in self._due.items() if queue in current.queues}
+        self._due = {
+            queue: due for queue, due in self._due.items() if queue in current.queues
+        }
         return checked
 
     def _is_due(self, queue: int, head: int, now: float) -> bool:
         return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
 
     def _extend(self, queue: int) -> bool:
-        """Extend a queue. Return True if its table was altered; False at the first check, too."""
+        """Extend a queue. Return True if its table was altered; False at the first check,
+        too.
+        """
         before = self._due.get(queue)
         try:
             self._due[queue] = extend(queue, urgent=False)
             self._not_before.pop(queue, None)
         except CatmqError as error:
             self._not_before[queue] = time.monotonic() + RETRY_S
-            log.warning("Partitions for queue %d not added, will retry: %s", queue, error.detail)
+            log.warning(
+                "Partitions for queue %d not added, will retry: %s", queue, error.detail
+            )
             return False
         return before is not None and before != self._due[queue]

@@ -21,8 +21,8 @@ def insert_readers(
 ) -> None:
     """Insert missing reader rows of instances in queues of a node.
 
-    They start at the first message that was stored at `start_at_ms` or later, or at the head if
-    there is none. Without a time, `start` is `earliest` or `latest`.
+    They start at the first message that was stored at `start_at_ms` or later, or at the
+    head if there is none. Without a time, `start` is `earliest` or `latest`.
     """
     if start_at_ms is None:
         reader_sql.insert_readers(
@@ -34,11 +34,14 @@ def insert_readers(
             instances=instances,
         )
         return
-    # (low, head) of the queues in which an instance lacks a row. Only there the time is looked up,
+    # (low, head) of the queues in which an instance lacks a row. Only there the time is
+    # looked up,
     # which costs a query for each halving.
     bounds: dict[int, tuple[int, int]] = {}
     for instance in instances:
-        positions = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+        positions = reader_sql.read_positions(
+            session, group_id=group_id, queues=queues, instance=instance
+        )
         for queue, position in positions.items():
             # A row of a lower epoch was left by an earlier subscription. It does not count.
             if position.epoch is None or position.epoch < epoch:
@@ -46,5 +49,10 @@ def insert_readers(
     for queue, queue_bounds in bounds.items():
         offset = first_at(session, queue=queue, bounds=queue_bounds, at_ms=start_at_ms)
         reader_sql.insert_readers_at(
-            session, group_id=group_id, queue=queue, epoch=epoch, offset=offset, instances=instances
+            session,
+            group_id=group_id,
+            queue=queue,
+            epoch=epoch,
+            offset=offset,
+            instances=instances,
         )

@@ -1,17 +1,18 @@
 """Durable heads in memory that the workers of one broker share.
 
-The master creates the memory before it forks (catmq_site/server/master.py); a process without a
-master has memory of its own. It is a table of 64-bit cells:
+The master creates the memory before it forks (catmq_site/server/master.py); a process
+without a master has memory of its own. It is a table of 64-bit cells:
 
 * the time when a head was last raised
-* for each node: the process that watches it, its last sign of life, and the time when a delayed
+* for each node: the process that watches it, its last sign of life, and the time when a
+  delayed
   message was last stored there
 * for each queue: its durable head, and the time until which a worker waits for it
 
-Cells are read and written one at a time, without a lock. A lost write leaves a head too low, or a
-wait unnoticed, until the next look. It never leaves a head too high. A worker that raises a head
-for which another one waits rings the others (bells.py). Nodes and queues whose ids are beyond the
-table are watched by each worker itself.
+Cells are read and written one at a time, without a lock. A lost write leaves a head too
+low, or a wait unnoticed, until the next look. It never leaves a head too high. A worker
+that raises a head for which another one waits rings the others (bells.py). Nodes and queues
+whose ids are beyond the table are watched by each worker itself.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from collections.abc import Iterable
 NODES = 1 << 12
 QUEUES = 1 << 20
 _CELL_BYTES = 8
-SIZE = _CELL_BYTES * (1 + 3 * NODES + 2 * QUEUES)  # pages that are never touched take no memory
-LEASE_MS = 500  # after this time without a sign of life another process takes over the watch
+# pages that are never touched take no memory
+SIZE = _CELL_BYTES * (1 + 3 * NODES + 2 * QUEUES)
+# after this time without a sign of life another process takes over the watch
+LEASE_MS = 500
 
 
 def now_ms() -> int:
@@ -45,7 +48,9 @@ class SharedHeads:
         return self._cells[0]
 
     def head(self, queue: int) -> int:
-        """Return the highest durable head of a queue that a worker has noted, 0 if none has."""
+        """Return the highest durable head of a queue that a worker has noted, 0 if none
+        has.
+        """
         return self._cells[_queue(queue)] if queue < QUEUES else 0
 
     def raise_head(self, queue: int, head: int) -> bool:
@@ -64,18 +69,24 @@ class SharedHeads:
 
     def wanted(self, queues: Iterable[int], at_ms: int) -> set[int]:
         """Return the queues that any worker waits for."""
-        # Called for thousands of queues many times a second, so _queue() is not called for each.
+        # Called for thousands of queues many times a second, so _queue() is not called for
+        # each.
         cells, first = self._cells, _queue(0) + 1
-        return {queue for queue in queues if queue < QUEUES and cells[first + 2 * queue] > at_ms}
+        return {
+            queue for queue in queues if queue < QUEUES and cells[first + 2 * queue] > at_ms
+        }
 
     def leads(self, node: int, at_ms: int) -> bool:
-        """Return True if this process watches a node for all workers. Takes over a free watch."""
+        """Return True if this process watches a node for all workers. Takes over a free
+        watch.
+        """
         if node >= NODES:
             return True
         cell = _node(node)
         if self._cells[cell] != self._me and at_ms - self._cells[cell + 1] < LEASE_MS:
             return False
-        # Two processes that take over at once both watch the node, for one turn. That costs a query
+        # Two processes that take over at once both watch the node, for one turn. That costs
+        # a query
         # only.
         self._cells[cell], self._cells[cell + 1] = self._me, at_ms
         return True
@@ -86,12 +97,15 @@ class SharedHeads:
             self._cells[_node(node) + 1] = 0
 
     def note_delayed(self, node: int) -> None:
-        """Note for all workers that a delayed message was stored on a node, or may have been."""
+        """Note for all workers that a delayed message was stored on a node, or may have
+        been.
+        """
         if node < NODES:
             self._cells[_node(node) + 2] = time.monotonic_ns()
 
     def delayed_at(self, node: int) -> int:
-        """Return a number that changes whenever a worker stores a delayed message on a node.
+        """Return a number that changes whenever a worker stores a delayed message on a
+        node.
 
         For a node beyond the table it changes at every call.
         """

@@ -7,7 +7,9 @@ from messagestore.tables import message_sql
 
 
 def first_at(session: Session, *, queue: int, bounds: tuple[int, int], at_ms: int) -> int:
-    """Return the first offset within bounds that was stored at or after a time, else their end."""
+    """Return the first offset within bounds that was stored at or after a time, else their
+    end.
+    """
     low, high = bounds
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,5 @@
-"""The look at everything that may be wrong, which a job takes every minute: alarms begin and end by it.
+"""The look at everything that may be wrong, which a job takes every minute: alarms begin
+and end by it.
 
 Whatever a node that is away would tell stays as it was.
 """
@@ -32,7 +33,8 @@ HOUR_S = 3600
 
 
 def look(*, every_minutes: Mapping[str, int]) -> int:
-    """One look at everything; how many alarms began or ended. `every_minutes`: how often each job comes.
+    """One look at everything; how many alarms began or ended. `every_minutes`: how often
+    each job comes.
 
     Raises MetadataUnavailable.
     """
@@ -46,7 +48,9 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
         for queue in known.queues.values()
         if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
     }
-    turned += _keep("lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off))
+    turned += _keep(
+        "lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off)
+    )
     turned += _keep(
         "no_consumer",
         lambda: health_checks.hold(health_checks.idle(), topics=cut_off),
@@ -54,13 +58,17 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
     )
     turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
     names = [name for one in known.queues if (name := known.queue_name(one)) is not None]
-    turned += health_checks.end_of_the_gone(nodes=[one.name for one in known.nodes.values()], queues=names)
+    turned += health_checks.end_of_the_gone(
+        nodes=[one.name for one in known.nodes.values()], queues=names
+    )
     return turned + alarms.end_quiet()
 
 
 def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) -> int:
     found = seen()
-    return alarms.keep(kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s)
+    return alarms.keep(
+        kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s
+    )
 
 
 def nodes_away() -> Found:
@@ -77,7 +85,9 @@ def nodes_away() -> Found:
 
 
 def nodes_filling(away: Mapping[str, str]) -> Found:
-    """Nodes that will store nothing more within the days that settings name, if they grow as they did."""
+    """Nodes that will store nothing more within the days that settings name, if they grow
+    as they did.
+    """
     seen = Found()
     growing = size_rows.growth()
     for node_id, info in snapshot.current().nodes.items():
@@ -111,7 +121,9 @@ def dying() -> Found:
     if counts is None:
         seen.unclear.update(info.name for info in known.values())
         return seen
-    dead_letter_counts.record({group: count for group, count in counts.items() if group in known})
+    dead_letter_counts.record(
+        {group: count for group, count in counts.items() if group in known}
+    )
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
             detail = say("dead", new=count.last_hour, total=count.messages)
@@ -125,10 +137,14 @@ def count_dead() -> dict[int, Count] | None:
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
-        for group, messages, last_hour, newest_ms in dead_letter_sql.tally_dead(session, within_s=HOUR_S):
+        for group, messages, last_hour, newest_ms in dead_letter_sql.tally_dead(
+            session, within_s=HOUR_S
+        ):
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
 
     asked = sweeping.retry_nodes()
-    skipped = sweeping.ask(asked, read, what="Number of dead letters", prepare=delayed_store.prepare)
+    skipped = sweeping.ask(
+        asked, read, what="Number of dead letters", prepare=delayed_store.prepare
+    )
     return None if skipped else counts

@@ -1,6 +1,8 @@
-"""Looking at messages without a group: by queue and offset, or by message id. Moves no position.
+"""Looking at messages without a group: by queue and offset, or by message id. Moves no
+position.
 
-As in pulls, only durable messages are shown: what a crash may take back never had its offset.
+As in pulls, only durable messages are shown: what a crash may take back never had its
+offset.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ KEYS_BYTES = 256 * 1024  # of bodies, which come with the keys
 
 @dataclass(frozen=True, slots=True)
 class Browsed:
-    """Messages in order, how many rows were looked at, and the offset to go on from (None at the head).
+    """Messages in order, how many rows were looked at, and the offset to go on from (None
+    at the head).
 
-    `masked`: the actor sees only the outside of messages, so bodies and headers are left out.
+    `masked`: the actor sees only the outside of messages, so bodies and headers are left
+    out.
     """
 
     messages: tuple[StoredMessage, ...]
@@ -35,19 +39,25 @@ class Browsed:
 
 
 def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> Browsed:
-    """At most `limit` messages of a queue from an offset on; fewer when they weigh more than an answer may.
+    """At most `limit` messages of a queue from an offset on; fewer when they weigh more
+    than an answer may.
 
-    An offset below what retention kept starts at the first message there is. Needs `browse` on the topic.
-    Raises NotFound (topic_not_found, queue_not_found), Invalid.
+    An offset below what retention kept starts at the first message there is. Needs `browse`
+    on the topic. Raises NotFound (topic_not_found, queue_not_found), Invalid.
     """
     reads = _reads(topic, queue, actor)
     if offset < 0:
         raise Invalid.field("offset", f"{offset} is negative; offsets start at 0")
     if not 1 <= limit <= config.max_pull_messages:
-        raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+        raise Invalid.field(
+            "limit", f"{limit} is not within 1 and {config.max_pull_messages}"
+        )
     head = durability.head_of(queue=queue)
     if head is None:
-        raise NotFound(f"Queue {queue} has no row in queue_head on its node.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(
+            f"Queue {queue} has no row in queue_head on its node.",
+            code=Code.QUEUE_NOT_FOUND,
+        )
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
         messages = message_sql.select_from(
@@ -59,11 +69,16 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         )
     following = messages[-1].offset + 1 if messages else start
     shown = tuple(messages) if reads else tuple(map(masked, messages))
-    return Browsed(shown, len(messages), following if following < head.head else None, not reads)
+    return Browsed(
+        shown, len(messages), following if following < head.head else None, not reads
+    )
 
 
-def keys_from(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> list[str | None]:
-    """Keys of at most `limit` messages from an offset on; fewer where bodies weigh more than KEYS_BYTES.
+def keys_from(
+    *, topic: str, queue: int, offset: int, limit: int, actor: Actor
+) -> list[str | None]:
+    """Keys of at most `limit` messages from an offset on; fewer where bodies weigh more
+    than KEYS_BYTES.
 
     Needs `browse` on the topic, or of a person to look. Raises NotFound, NodeUnavailable.
     """
@@ -74,31 +89,48 @@ def keys_from(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
     first = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
         found = message_sql.select_from(
-            session, queue=queue, first=first, end=min(first + limit, head.head), most_bytes=KEYS_BYTES
+            session,
+            queue=queue,
+            first=first,
+            end=min(first + limit, head.head),
+            most_bytes=KEYS_BYTES,
         )
     return [one.key for one in found]
 
 
 def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
-    """The message with an id. Needs `browse` on the topic. Raises NotFound (message_not_found), Invalid."""
+    """The message with an id. Needs `browse` on the topic. Raises NotFound
+    (message_not_found), Invalid.
+    """
     access.require_look(actor, topic, snapshot.origin_of(topic))
     queue, offset = parse_message_id(message_id)
     reads = _reads(topic, queue, actor)
     head = durability.head_of(queue=queue)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
-    if head is not None and offset < head.low:  # its row may be there until its partition goes
-        what = f"Message {message_id} was deleted: the log start offset of queue {queue} is {head.low}."
+        messages = message_sql.select_from(
+            session, queue=queue, first=offset, end=offset + 1, most_bytes=1
+        )
+    # its row may be there until its partition goes
+    if head is not None and offset < head.low:
+        what = (
+            f"Message {message_id} was deleted: the log start offset of queue {queue} "
+            f"is {head.low}."
+        )
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     if not messages or head is None or offset >= head.head:
-        raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
-    return Browsed(tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads)
+        raise NotFound(
+            f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND
+        )
+    return Browsed(
+        tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads
+    )
 
 
 def sender(*, topic: str, queue: int, offset: int, actor: Actor) -> str:
     """Return the name of the API key or account that sent a message; '' if it is not there.
 
-    In a retry topic it is the sender of the message that failed, or `redrive`. Needs what `by_id` needs.
+    In a retry topic it is the sender of the message that failed, or `redrive`. Needs what
+    `by_id` needs.
     """
     _reads(topic, queue, actor)
     with node_pools.node_of(queue).reading() as session:
@@ -106,7 +138,9 @@ def sender(*, topic: str, queue: int, offset: int, actor: Actor) -> str:
 
 
 def _reads(topic: str, queue: int, actor: Actor) -> bool:
-    """Return True if the actor may read bodies; raises unless it may look at a queue that the topic has."""
+    """Return True if the actor may read bodies; raises unless it may look at a queue that
+    the topic has.
+    """
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))
     require_queue(snapshot.find_topic(topic), queue)
     return reads

@@ -1,7 +1,9 @@
-"""The trail of one message's failures in one group: which copies were made of it, and where the last one is.
+"""The trail of one message's failures in one group: which copies were made of it, and where
+the last one is.
 
-The id of a copy follows from the message that failed (`failure_rules.copy_id`), so each step is a look-up by
-an index, however many other messages of the group failed. Records of copies are kept for
+The id of a copy follows from the message that failed (`failure_rules.copy_id`), so each
+step is a look-up by an index, however many other messages of the group failed. Records of
+copies are kept for
 `batches.KEPT_HOURS`; a trail that begins or ends in older times is not complete.
 """
 
@@ -32,7 +34,8 @@ from metadata.rules.groups import failure_rules
 MAX_STEPS = 100  # look-ups of one trail: a handler with more retries is followed so far
 MAX_RESETS = 20  # the newest resets of a position under which a failure is looked for
 MARGIN_MS = 3_600_000  # records that are about to be deleted are not relied on
-DEAD_DELAY_MS = 250  # `insert_dead` reads the clock twice: for the record, and then for the dead letter
+# `insert_dead` reads the clock twice: for the record, and then for the dead letter
+DEAD_DELAY_MS = 250
 
 End = Literal["none", "waiting", "due", "read", "dead", "removed", "unknown"]
 
@@ -48,10 +51,10 @@ class Redriven(NamedTuple):
 class Trail:
     """Copies of a message. `end` says what is known of the last one:
 
-    none: the message never failed; waiting: for its time; due: in the retry topic and not read yet; read: a
-    retry was committed and did not fail; dead; removed: dead, then redriven to the topic, deleted or expired;
-    unknown: records are missing, or a node does not answer. `failed` is the number of failures since the
-    message was sent or redriven.
+    none: the message never failed; waiting: for its time; due: in the retry topic and not
+    read yet; read: a retry was committed and did not fail; dead; removed: dead, then
+    redriven to the topic, deleted or expired; unknown: records are missing, or a node does
+    not answer. `failed` is the number of failures since the message was sent or redriven.
     """
 
     end: End = "none"
@@ -76,7 +79,8 @@ class _Place(NamedTuple):
 class _Records:
     """What retry nodes have under some ids."""
 
-    places: dict[bytes, tuple[int, CopyPlace]] = field(default_factory=dict)  # with the node
+    # with the node
+    places: dict[bytes, tuple[int, CopyPlace]] = field(default_factory=dict)
     waiting: dict[bytes, WaitingCopy] = field(default_factory=dict)
     dead: dict[bytes, tuple[int, DeadRow]] = field(default_factory=dict)  # with the node
     complete: bool = True
@@ -85,7 +89,9 @@ class _Records:
         return batch in self.places or batch in self.waiting or batch in self.dead
 
 
-def follow(*, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int) -> Trail:
+def follow(
+    *, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int
+) -> Trail:
     """Follow the failures of a message that a group has committed, to its last copy."""
     subscription = snapshot.current().subscription(group_id, topic_id)
     if subscription is None:
@@ -124,7 +130,9 @@ class _Walk:
         self.trail.end = "unknown"
 
     def _failure_of(self, place: _Place) -> bytes | None:
-        """Return the id of the copy that a failure at a place made; None, and the end, if it made none."""
+        """Return the id of the copy that a failure at a place made; None, and the end, if
+        it made none.
+        """
         ids = [
             failure_rules.copy_id(
                 stored_at_ms=place.stored_at_ms,
@@ -139,32 +147,47 @@ class _Walk:
         records = self._ask(ids)
         copies = [batch for batch in ids if records.has(batch)]
         if copies:
-            return copies[0]  # after a reset a message is read again: the newest reading counts
-        # Without a record, a message that was committed long ago may have failed all the same.
+            # after a reset a message is read again: the newest reading counts
+            return copies[0]
+        # Without a record, a message that was committed long ago may have failed all the
+        # same.
         is_sure = records.complete and _is_recorded(place.stored_at_ms)
         self.trail.end = ("read" if place.attempt else "none") if is_sure else "unknown"
         return None
 
     def _reset_counts(self, queue: int) -> Sequence[int]:
-        """Return the numbers of resets under which the group may have read a queue, the newest first."""
+        """Return the numbers of resets under which the group may have read a queue, the
+        newest first.
+        """
         with node_pools.node_of(queue).reading() as session:
-            fence = failure_sql.read_fences(session, group_id=self._group_id, queues=[queue]).get(queue)
+            fence = failure_sql.read_fences(
+                session, group_id=self._group_id, queues=[queue]
+            ).get(queue)
         newest = fence.reset_count if fence is not None else 0
         return range(newest, max(-1, newest - MAX_RESETS), -1)
 
     def _ask(self, ids: Sequence[bytes]) -> _Records:
-        """Look some ids up on every retry node: a retry topic may have had its queues on others before."""
+        """Look some ids up on every retry node: a retry topic may have had its queues on
+        others before.
+        """
         records, hexed = _Records(), failure_sql.literal_batches(ids)
 
         def read(session: Session, info: NodeInfo) -> None:
             places = failure_sql.copy_places(session, batches=hexed)
-            records.places.update((batch, (info.id, place)) for batch, place in places.items())
+            records.places.update(
+                (batch, (info.id, place)) for batch, place in places.items()
+            )
             records.waiting.update(failure_sql.waiting_copies(session, batches=hexed))
-            dead = dead_letter_sql.dead_copies(session, group_id=self._group_id, batches=hexed)
+            dead = dead_letter_sql.dead_copies(
+                session, group_id=self._group_id, batches=hexed
+            )
             records.dead.update((batch, (info.id, row)) for batch, row in dead.items())
 
         skipped = sweeping.ask(
-            sweeping.retry_nodes(), read, what="Copies of a message", prepare=delayed_store.prepare
+            sweeping.retry_nodes(),
+            read,
+            what="Copies of a message",
+            prepare=delayed_store.prepare,
         )
         records.complete = not skipped
         return records
@@ -192,10 +215,17 @@ class _Walk:
     def _redriven(self, dead: bytes, place: CopyPlace) -> bytes | None:
         """Return the id under which a redrive brought a dead letter back to the group."""
         moments = range(place.stored_at_ms, place.stored_at_ms + DEAD_DELAY_MS)
-        ids = [failure_rules.redrive_id(died_at_ms=at_ms, dead=dead, to="group") for at_ms in moments]
+        ids = [
+            failure_rules.redrive_id(died_at_ms=at_ms, dead=dead, to="group")
+            for at_ms in moments
+        ]
         records = self._ask(ids)
         for batch in filter(records.has, ids):
-            at_ms = records.places[batch][1].stored_at_ms if batch in records.places else place.stored_at_ms
+            at_ms = (
+                records.places[batch][1].stored_at_ms
+                if batch in records.places
+                else place.stored_at_ms
+            )
             self.trail.redrives.append(Redriven(place.stored_at_ms, at_ms))
             self.trail.failed = 0
             return batch
@@ -204,7 +234,9 @@ class _Walk:
         return None
 
     def _arrived(self, node_id: int, place: CopyPlace) -> _Place | None:
-        """Return the place in the retry topic to which a copy's time brought it, if it was read there."""
+        """Return the place in the retry topic to which a copy's time brought it, if it was
+        read there.
+        """
         if place.queue == 0:
             leaving = moved_id(node_id, place.first_offset)
             left = self._ask([leaving]).places.get(leaving)
@@ -216,13 +248,21 @@ class _Walk:
         return self._at(place.queue, place.first_offset)
 
     def _at(self, queue: int, offset: int) -> _Place | None:
-        """Return the place of a copy in the retry topic if the group has committed it; else it is due."""
+        """Return the place of a copy in the retry topic if the group has committed it; else
+        it is due.
+        """
         with node_pools.node_of(queue).reading() as session:
-            rows = failure_sql.select_failing(session, queue=queue, offsets=[offset], most_bytes=1)
-            at = reader_sql.read_positions(session, group_id=self._group_id, queues=[queue]).get(queue)
+            rows = failure_sql.select_failing(
+                session, queue=queue, offsets=[offset], most_bytes=1
+            )
+            at = reader_sql.read_positions(
+                session, group_id=self._group_id, queues=[queue]
+            ).get(queue)
             is_read = at is not None and (at.committed or 0) > offset
             if not is_read and self._is_share:
-                is_read = run_sql.has_finished(session, group_id=self._group_id, queue=queue, offset=offset)
+                is_read = run_sql.has_finished(
+                    session, group_id=self._group_id, queue=queue, offset=offset
+                )
         if not rows:
             self.trail.end = "unknown"  # retention has deleted it
             return None
@@ -236,6 +276,8 @@ class _Walk:
 
 
 def _is_recorded(stored_at_ms: int) -> bool:
-    """Return True if records of all copies of a message that was stored then are kept still."""
+    """Return True if records of all copies of a message that was stored then are kept
+    still.
+    """
     kept_ms = batches.KEPT_HOURS * 3_600_000 - MARGIN_MS
     return time.time() * 1000 - stored_at_ms < kept_ms

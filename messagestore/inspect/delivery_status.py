@@ -1,10 +1,12 @@
-"""Outcome of one message in each group that reads its topic: from positions, copies and dead letters.
+"""Outcome of one message in each group that reads its topic: from positions, copies and
+dead letters.
 
-Nothing is written per message and group, so this is put together: whether the group has committed beyond the
-message, or a share group has finished it, and what became of the copies that its failures made
-(`copy_trail`). Records of copies are kept for two days. Of an older message the group's dead letters are
-searched, and the copies that are due first. A message of which neither tells is never called handled: it may
-have failed and been redriven since.
+Nothing is written per message and group, so this is put together: whether the group has
+committed beyond the message, or a share group has finished it, and what became of the
+copies that its failures made (`copy_trail`). Records of copies are kept for two days. Of an
+older message the group's dead letters are searched, and the copies that are due first. A
+message of which neither tells is never called handled: it may have failed and been redriven
+since.
 """
 
 from __future__ import annotations
@@ -37,15 +39,18 @@ MOST_PAGES = 10  # of dead_letters.SCAN dead letters each, for a message without
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """A message in a group. `state`: unread, read (committed, or finished), waiting (for a retry), dead,
-    removed (it died, and was redriven to the topic, deleted or expired) or skipped (by a reset, a filter or
-    the start of a subscription).
+    """A message in a group. `state`: unread, read (committed, or finished), waiting (for a
+    retry), dead, removed (it died, and was redriven to the topic, deleted or expired) or
+    skipped (by a reset, a filter or the start of a subscription).
 
-    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead, and
-    `redrives` are those to the group. Of one that was read: it was so after `after_ms` and by `by_ms`, None
-    where that is not known. Of an unread one: `ahead` messages of its queue come before it. `partly`: its
-    failures are not known completely: records are older than two days, the actor may not look, or a node did
-    not answer. `skipped_by` is reset, filter or start.
+    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among
+    the dead, and
+    `redrives` are those to the group. Of one that was read: it was so after `after_ms` and
+    by `by_ms`, None where that is not known. Of an unread one: `ahead` messages of its
+    queue come before it.
+    `partly`: its
+    failures are not known completely: records are older than two days, the actor may not
+    look, or a node did not answer. `skipped_by` is reset, filter or start.
     """
 
     group: str
@@ -72,25 +77,42 @@ def of_message(
     actor: Actor,
     message: StoredMessage | None = None,
 ) -> list[DeliveryStatus]:
-    """The message in up to MOST_GROUPS groups that share the topic's queues and that the actor sees, by name.
+    """The message in up to MOST_GROUPS groups that share the topic's queues and that the
+    actor sees, by name.
 
-    Waiting and dead ones are told to who may `manage` the group. `message` is tried against the filters of
-    subscriptions. Raises NotFound(topic_not_found), NodeUnavailable.
+    Waiting and dead ones are told to who may `manage` the group. `message` is tried against
+    the filters of subscriptions. Raises NotFound(topic_not_found), NodeUnavailable.
     """
     known, topic_id = snapshot.current(), snapshot.find_topic(topic).id
-    reading = {one.group_id for one in known.subscriptions.values() if one.topic_id == topic_id}
+    reading = {
+        one.group_id for one in known.subscriptions.values() if one.topic_id == topic_id
+    }
     readers = [known.groups[group_id] for group_id in reading if group_id in known.groups]
-    seen = [one for one in readers if one.mode != "broadcasting" and access.sees(actor, one.name)]
+    seen = [
+        one
+        for one in readers
+        if one.mode != "broadcasting" and access.sees(actor, one.name)
+    ]
     found = []
     with node_pools.node_of(queue).reading() as session:
         for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
-            at = reader_sql.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
+            at = reader_sql.read_positions(session, group_id=one.id, queues=[queue]).get(
+                queue
+            )
             committed = at.committed if at is not None and at.committed is not None else 0
             is_read = committed > offset or (
-                one.is_share and run_sql.has_finished(session, group_id=one.id, queue=queue, offset=offset)
+                one.is_share
+                and run_sql.has_finished(
+                    session, group_id=one.id, queue=queue, offset=offset
+                )
             )
             found.append(
-                (one, DeliveryStatus(one.name, "read" if is_read else "unread", ahead=offset - committed))
+                (
+                    one,
+                    DeliveryStatus(
+                        one.name, "read" if is_read else "unread", ahead=offset - committed
+                    ),
+                )
             )
     about = _Message(topic, topic_id, queue, offset, stored_at_ms)
     statuses = []
@@ -145,12 +167,16 @@ def _skipped(
     place = {"queue": about.queue, "offset": about.offset}
     if offset_resets.has_skipped(group_id=group.id, **place, since=since):
         return replace(status, state="skipped", skipped_by="reset")
-    if subscription_rows.started_after(group_id=group.id, topic_id=about.topic_id, at=since):
+    if subscription_rows.started_after(
+        group_id=group.id, topic_id=about.topic_id, at=since
+    ):
         return replace(status, state="skipped", skipped_by="start")
     return status
 
 
-def _with_failures(status: DeliveryStatus, about: _Message, group: GroupInfo, actor: Actor) -> DeliveryStatus:
+def _with_failures(
+    status: DeliveryStatus, about: _Message, group: GroupInfo, actor: Actor
+) -> DeliveryStatus:
     """Add what became of the message's failures, for an actor that may see them."""
     if not access.may(actor, "manage", status.group, what="group"):
         return replace(status, partly=True)
@@ -206,14 +232,22 @@ def _of_dead(status: DeliveryStatus, died: DeadLetterInfo) -> DeliveryStatus:
 
 
 def _searched(status: DeliveryStatus, about: _Message, actor: Actor) -> DeliveryStatus:
-    """Search the group's dead letters, and the copies that are due first, for a message without records."""
+    """Search the group's dead letters, and the copies that are due first, for a message
+    without records.
+    """
     try:
         died = dead_letters.find(
-            group=status.group, topic=about.topic, origin=about.origin, pages=MOST_PAGES, actor=actor
+            group=status.group,
+            topic=about.topic,
+            origin=about.origin,
+            pages=MOST_PAGES,
+            actor=actor,
         )
         if died is not None:
             return _of_dead(status, died)
-        waiting = pending.waiting(group=status.group, topic=about.topic, limit=LOOKED, actor=actor)
+        waiting = pending.waiting(
+            group=status.group, topic=about.topic, limit=LOOKED, actor=actor
+        )
     except NodeUnavailable:
         return status
     for copy in waiting.messages:

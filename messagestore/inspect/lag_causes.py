@@ -1,4 +1,6 @@
-"""Causes of a group's lag: facts from nodes and metadata, put to `metadata.rules.groups.lagging`."""
+"""Causes of a group's lag: facts from nodes and metadata, put to
+`metadata.rules.groups.lagging`.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,26 @@ from metadata.errors import CatmqError
 from metadata.groups.groups import GroupView, MemberView
 from metadata.monitoring import progress
 from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import BEHIND, Cause, Facts, Reader, ReadQueue, causes, hottest
+from metadata.rules.groups.lagging import (
+    BEHIND,
+    Cause,
+    Facts,
+    Reader,
+    ReadQueue,
+    causes,
+    hottest,
+)
 from metadata.rules.topics.names import failure_name
 
 SAMPLED = 50  # messages of the hottest queue, whose keys are looked at
 
 
 def of_group(
-    *, view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress | None, actor: Actor
+    *,
+    view: GroupView,
+    offsets: Sequence[QueueLag],
+    found: GroupProgress | None,
+    actor: Actor,
 ) -> list[Cause]:
     """Return why a group is behind, from its positions as they were just read."""
     if found is None or not any(one.lag != 0 for one in offsets):
@@ -59,7 +73,9 @@ def _reader(one: MemberView) -> Reader:
     slowest = one.process.slowest if one.process else None
     if slowest is not None:
         # It goes on, if the process lives: the report is some seconds old.
-        slowest = replace(slowest, running_ms=slowest.running_ms + (one.process_age_ms or 0))
+        slowest = replace(
+            slowest, running_ms=slowest.running_ms + (one.process_age_ms or 0)
+        )
     return Reader(one.name, one.heartbeat_age_ms, one.active, slowest)
 
 
@@ -83,8 +99,12 @@ def _queues(view: GroupView, offsets: Sequence[QueueLag]) -> list[ReadQueue]:
 
 
 def _keys(hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor) -> list[str | None]:
-    """Return the keys of the messages that wait first in a queue; none if the actor may not look at them."""
+    """Return the keys of the messages that wait first in a queue; none if the actor may not
+    look at them.
+    """
     first = next((one.committed for one in offsets if one.queue == hot.id), None) or 0
     with suppress(CatmqError):  # what else is known can be said without them
-        return browse.keys_from(topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor)
+        return browse.keys_from(
+            topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor
+        )
     return []

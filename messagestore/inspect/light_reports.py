@@ -1,4 +1,5 @@
-"""The light reports: read from heads, partitions and a few rows, found by halving; nothing is scanned.
+"""The light reports: read from heads, partitions and a few rows, found by halving; nothing
+is scanned.
 
 Spark jobs make the same reports with what only a scan tells: exact bytes, keys, skew.
 """
@@ -31,12 +32,16 @@ Look = Callable[[Session, Head], list[Row]]
 
 
 def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
-    """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on everything.
+    """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on
+    everything.
 
-    Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in `problem`.
+    Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in
+    `problem`.
     """
     if name not in REPORTS:
-        raise Invalid.field("name", f"{name} is not a report; choose from {', '.join(REPORTS)}")
+        raise Invalid.field(
+            "name", f"{name} is not a report; choose from {', '.join(REPORTS)}"
+        )
     if not 1 <= days <= 400:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
     if name == "capacity":  # it tells of whole nodes
@@ -45,15 +50,21 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
 
 
 def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
-    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    chosen = (
+        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    )
     for one in chosen:
         access.require(actor, "admin", one.name)
     return chosen
 
 
 def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
-    """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs `admin`."""
-    node_of = {queue.queue: queue.node_id for one in _chosen(topic, actor) for queue in one.queues}
+    """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs
+    `admin`.
+    """
+    node_of = {
+        queue.queue: queue.node_id for one in _chosen(topic, actor) for queue in one.queues
+    }
     why = {node_id: _blocked_by(node_id) for node_id in sorted(set(node_of.values()))}
     return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
 
@@ -85,14 +96,22 @@ def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or too few queues."""
+    """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or
+    too few queues.
+    """
     for topic in chosen:
-        rows = [one for queue in topic.queues for one in _of_queue(topic, queue, _recent(queue, days))]
+        rows = [
+            one
+            for queue in topic.queues
+            for one in _of_queue(topic, queue, _recent(queue, days))
+        ]
         problems = [row["problem"] for row in rows if row["problem"]]
         sent = sum(row.get("messages", 0) for row in rows)
         groups = len(subscribers.readings(topic.id))
         held = sum(row.get("held", 0) for row in rows)
-        verdict = reports.verdict(sent=sent, groups=groups, queues=len(topic.queues), days=days)
+        verdict = reports.verdict(
+            sent=sent, groups=groups, queues=len(topic.queues), days=days
+        )
         yield {
             "topic": topic.name,
             "queues": len(topic.queues),
@@ -109,19 +128,25 @@ def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     growth: dict[int, list[Row]] = {}
     for topic in chosen:
         for queue in topic.queues:
-            growth.setdefault(queue.node_id, []).extend(_of_queue(topic, queue, _recent(queue, days)))
+            growth.setdefault(queue.node_id, []).extend(
+                _of_queue(topic, queue, _recent(queue, days))
+            )
     for node_id, rows in sorted(growth.items()):
         yield _node(node_id, rows, days)
 
 
 def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield how long messages waited for each group: the age of its oldest unread one, minute by minute.
+    """Yield how long messages waited for each group: the age of its oldest unread one,
+    minute by minute.
 
-    Of more than six hours in steps of a quarter, of more than a week in days: as the series are kept.
+    Of more than six hours in steps of a quarter, of more than a week in days: as the series
+    are kept.
     """
     for topic in chosen:
         for group in subscribers.readings(topic.id):
-            points = metrics_history.points(for_s=days * 86_400, topic_id=topic.id, group_id=group.group_id)
+            points = metrics_history.points(
+                for_s=days * 86_400, topic_id=topic.id, group_id=group.group_id
+            )
             ages = sorted(point.lag_ms for point in points if point.lag_ms is not None)
             yield {
                 "topic": topic.name,
@@ -136,15 +161,23 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield what the topics of each department got and hold, and how many groups read them."""
-    for department, mine in sorted(grouped((one.department, one) for one in chosen).items()):
+    for department, mine in sorted(
+        grouped((one.department, one) for one in chosen).items()
+    ):
         queues = [(topic, queue) for topic in mine for queue in topic.queues]
-        rows = [row for topic, queue in queues for row in _of_queue(topic, queue, _recent(queue, days))]
+        rows = [
+            row
+            for topic, queue in queues
+            for row in _of_queue(topic, queue, _recent(queue, days))
+        ]
         problems = [row["problem"] for row in rows if row["problem"]]
         yield {
             "department": department,
             "topics": len(mine),
             "queues": len(queues),
-            "groups": len({one.group_id for topic in mine for one in subscribers.readings(topic.id)}),
+            "groups": len(
+                {one.group_id for topic in mine for one in subscribers.readings(topic.id)}
+            ),
             "messages": sum(row.get("messages", 0) for row in rows),
             "bytes": sum(row.get("bytes", 0) for row in rows),
             "held": sum(row.get("held", 0) for row in rows),
@@ -202,9 +235,13 @@ def _recent(queue: QueueView, days: int) -> Look:
 
     def look(session: Session, head: Head) -> list[Row]:
         since = node_sql.now_ms(session) - days * DAY_MS
-        first = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since)
+        first = first_at(
+            session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since
+        )
         parts = partition_sql.list_partitions(session, queue=queue.queue)
-        rows = sum(min(one.end, head.head) - one.first for one in parts if one.first < head.head)
+        rows = sum(
+            min(one.end, head.head) - one.first for one in parts if one.first < head.head
+        )
         size = sum(one.bytes for one in parts if one.first < head.head)
         each = size / rows if rows else _row_bytes(session, queue, head)
         messages, held = head.head - first, head.head - head.low
@@ -217,7 +254,9 @@ def _recent(queue: QueueView, days: int) -> Look:
 def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
     """About what a row takes, by the newest ones."""
     first = max(head.low, head.head - 100)
-    rows, size = partition_sql.row_bytes(session, queue=queue.queue, first=first, end=head.head)
+    rows, size = partition_sql.row_bytes(
+        session, queue=queue.queue, first=first, end=head.head
+    )
     return size / rows if rows else 0.0
 
 
@@ -226,14 +265,22 @@ def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
 
     def look(session: Session, head: Head) -> list[Row]:
         limit = node_sql.now_ms(session) - (topic.retention_days - days) * DAY_MS
-        kept = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=limit)
+        kept = first_at(
+            session, queue=queue.queue, bounds=(head.low, head.head), at_ms=limit
+        )
         (recent,) = _recent(queue, 400)(session, head)
         row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
         row |= {"oldest_at_ms": None, "newest_at_ms": None}
         if head.low < head.head:
-            row["oldest_at_ms"] = message_sql.stored_at_ms(session, queue=queue.queue, offset=head.low)
-            row["newest_at_ms"] = message_sql.stored_at_ms(session, queue=queue.queue, offset=head.head - 1)
-        return [{**row, "retention_days": topic.retention_days, "expiring": kept - head.low}]
+            row["oldest_at_ms"] = message_sql.stored_at_ms(
+                session, queue=queue.queue, offset=head.low
+            )
+            row["newest_at_ms"] = message_sql.stored_at_ms(
+                session, queue=queue.queue, offset=head.head - 1
+            )
+        return [
+            {**row, "retention_days": topic.retention_days, "expiring": kept - head.low}
+        ]
 
     return look
 

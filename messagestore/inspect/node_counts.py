@@ -1,8 +1,9 @@
-"""Figures of all groups and topics at once, for /metrics: read from the nodes, a round trip or two for each.
+"""Figures of all groups and topics at once, for /metrics: read from the nodes, a round trip
+or two for each.
 
-Positions and heads are on the nodes, so these figures need no metadata but the snapshot. What a node that is
-away would tell is left out, not zero. The lag is that of `lag.group_offsets`; heads are as they were read,
-durable or not: nobody is served by them.
+Positions and heads are on the nodes, so these figures need no metadata but the snapshot.
+What a node that is away would tell is left out, not zero. The lag is that of
+`lag.group_offsets`; heads are as they were read, durable or not: nobody is served by them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
 
 
 class TopicLag(msgspec.Struct):
-    """The lag of a group in a topic; `seconds`: age of the oldest unread message, if it is known."""
+    """The lag of a group in a topic; `seconds`: age of the oldest unread message, if it is
+    known.
+    """
 
     topic: str
     messages: int
@@ -33,7 +36,8 @@ class TopicLag(msgspec.Struct):
 
 
 class GroupFigures(msgspec.Struct):
-    """A group: its lag by topic, and its failed messages that wait, or lie unread, to be tried again.
+    """A group: its lag by topic, and its failed messages that wait, or lie unread, to be
+    tried again.
 
     A topic of which a queue did not answer is left out; `retries` is None then.
     """
@@ -45,7 +49,8 @@ class GroupFigures(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """The groups furthest behind, and the topics with the most messages, each with (queue, log end offset).
+    """The groups furthest behind, and the topics with the most messages, each with (queue,
+    log end offset).
 
     `groups_left_out`, `topics_left_out`: how many more there are.
     """
@@ -58,7 +63,9 @@ class Figures(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Nodes:
-    """The nodes' answers. `stored`: (queue, offset) → when the first unread message there was stored."""
+    """The nodes' answers. `stored`: (queue, offset) → when the first unread message there
+    was stored.
+    """
 
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -67,7 +74,8 @@ class _Nodes:
     )
     now_ms: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, dict[int, int]] = field(default_factory=dict)
-    leased: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # see run_sql.read_leased
+    # see run_sql.read_leased
+    leased: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def take(self, node_id: int, said: NodeFigures) -> None:
         self.bounds |= said.bounds
@@ -81,20 +89,28 @@ class _Nodes:
         return max(committed, self.bounds[queue][1])
 
     def unread(self, group_id: int, queue: int, committed: int) -> int:
-        """Return how many messages lie from there to the head; of a share group, those not finished."""
+        """Return how many messages lie from there to the head; of a share group, those not
+        finished.
+        """
         next_offset, in_leases = self.leased.get((group_id, queue), (committed, 0))
         first, head = self.first_unread(queue, next_offset), self.bounds[queue][0]
-        return in_leases + (left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0)
+        return in_leases + (
+            left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0
+        )
 
 
 class Reader:
-    """Reads figures again and again; caches when the messages were stored at which groups stand still."""
+    """Reads figures again and again; caches when the messages were stored at which groups
+    stand still.
+    """
 
     def __init__(self) -> None:
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def read(self, *, most: int) -> Figures:
-        """The figures of at most so many groups, and as many topics. Raises MetadataUnavailable."""
+        """The figures of at most so many groups, and as many topics. Raises
+        MetadataUnavailable.
+        """
         known = snapshot.current()
         nodes = _ask()
         behind: list[tuple[int, int, dict[int, int]]] = []
@@ -111,7 +127,11 @@ class Reader:
                     id=group_id,
                     name=known.groups[group_id].name,
                     lags=[
-                        TopicLag(topic.name, lags[topic.id], self._seconds(known, nodes, group_id, topic))
+                        TopicLag(
+                            topic.name,
+                            lags[topic.id],
+                            self._seconds(known, nodes, group_id, topic),
+                        )
                         for topic in (known.topics[topic_id] for topic_id in lags)
                         if topic.failure_of is None
                     ],
@@ -139,11 +159,15 @@ class Reader:
         }
 
         def read(session: Session, places: set[tuple[int, int]]) -> None:
-            self._stored |= dict(node_sql.stored_at_of(session, places=sorted(places - self._stored.keys())))
+            self._stored |= dict(
+                node_sql.stored_at_of(session, places=sorted(places - self._stored.keys()))
+            )
 
         sweeping.ask(wanted, read, what="Age of unread messages", level=logging.INFO)
 
-    def _seconds(self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo) -> float | None:
+    def _seconds(
+        self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo
+    ) -> float | None:
         """Age of the oldest unread message; None if that of one queue is not known."""
         oldest_ms = 0
         for queue, offset in _places(known, nodes, group_id, topic):
@@ -151,7 +175,9 @@ class Reader:
                 return None
             stored_ms = self._stored[queue, offset]
             if stored_ms is not None:
-                oldest_ms = max(oldest_ms, nodes.now_ms[known.queues[queue].node_id] - stored_ms)
+                oldest_ms = max(
+                    oldest_ms, nodes.now_ms[known.queues[queue].node_id] - stored_ms
+                )
         return oldest_ms / 1000
 
 
@@ -170,12 +196,18 @@ def _ask() -> _Nodes:
 
 def _queues(known: Snapshot, topic: TopicInfo) -> list[int]:
     """Those that are there to be read."""
-    states = {queue: known.queues[queue].state for queue in topic.queues if queue in known.queues}
-    return [queue for queue, state in states.items() if state not in ("creating", "retired")]
+    states = {
+        queue: known.queues[queue].state for queue in topic.queues if queue in known.queues
+    }
+    return [
+        queue for queue, state in states.items() if state not in ("creating", "retired")
+    ]
 
 
 def _lags(known: Snapshot, nodes: _Nodes, group_id: int) -> dict[int, int]:
-    """Unread messages of a group by topic, of all instances the most; without topics that are not known."""
+    """Unread messages of a group by topic, of all instances the most; without topics that
+    are not known.
+    """
     found = {}
     for one in known.subscriptions_of(group_id):
         topic = known.topics.get(one.topic_id)
@@ -197,11 +229,20 @@ def _lags(known: Snapshot, nodes: _Nodes, group_id: int) -> dict[int, int]:
 def _places(
     known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo | None = None
 ) -> set[tuple[int, int]]:
-    """(Queue, first unread offset) of a group in its topics, or in one, where something is unread."""
+    """(Queue, first unread offset) of a group in its topics, or in one, where something is
+    unread.
+    """
     topics = (
-        [topic] if topic else [known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id)]
+        [topic]
+        if topic
+        else [known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id)]
     )
-    mine = {queue for one in topics if one and one.failure_of is None for queue in _queues(known, one)}
+    mine = {
+        queue
+        for one in topics
+        if one and one.failure_of is None
+        for queue in _queues(known, one)
+    }
     return {
         (queue, nodes.first_unread(queue, at))
         for committed in nodes.readers[group_id].values()
@@ -210,8 +251,12 @@ def _places(
     }
 
 
-def _retries(known: Snapshot, nodes: _Nodes, group_id: int, lags: Mapping[int, int]) -> int | None:
-    """Failed messages of a group that wait for their time, or lie unread; None while a node is away."""
+def _retries(
+    known: Snapshot, nodes: _Nodes, group_id: int, lags: Mapping[int, int]
+) -> int | None:
+    """Failed messages of a group that wait for their time, or lie unread; None while a node
+    is away.
+    """
     count = 0
     for one in known.subscriptions_of(group_id):
         topic = known.topics.get(one.topic_id)
@@ -220,16 +265,24 @@ def _retries(known: Snapshot, nodes: _Nodes, group_id: int, lags: Mapping[int, i
         queues = {queue: known.queues[queue].node_id for queue in _queues(known, topic)}
         if topic.id not in lags or not nodes.waiting.keys() >= set(queues.values()):
             return None
-        waiting = sum(nodes.waiting[node_id].get(queue, 0) for queue, node_id in queues.items())
+        waiting = sum(
+            nodes.waiting[node_id].get(queue, 0) for queue, node_id in queues.items()
+        )
         count += lags[topic.id] + waiting
     return count
 
 
 def _topics(known: Snapshot, nodes: _Nodes) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Topics with the log end offsets of their queues that answered, those with the most messages first."""
+    """Topics with the log end offsets of their queues that answered, those with the most
+    messages first.
+    """
     found = []
     for topic in known.topics.values():
-        ends = [(queue, nodes.bounds[queue][0]) for queue in _queues(known, topic) if queue in nodes.bounds]
+        ends = [
+            (queue, nodes.bounds[queue][0])
+            for queue in _queues(known, topic)
+            if queue in nodes.bounds
+        ]
         if topic.kind == "normal" and topic.state == "ready" and ends:
             found.append((topic.name, ends))
     return sorted(found, key=lambda one: (-sum(head for _queue, head in one[1]), one[0]))

@@ -1,9 +1,10 @@
 """Read plans: where a topic's messages lie, for jobs that read straight from the nodes.
 
-A plan names tables, the offsets in them that may be read, and an account of each node that can only read.
-That account reads every topic of its node, so only who has `admin` on everything is told it. A right on one
-topic gets the plan without accounts: its job brings one that the database itself limits to these tables.
-Heads are durable: what a plan covers is not taken back by a crash. A job may read for hours, so it proves by
+A plan names tables, the offsets in them that may be read, and an account of each node that
+can only read. That account reads every topic of its node, so only who has `admin` on
+everything is told it. A right on one topic gets the plan without accounts: its job brings
+one that the database itself limits to these tables. Heads are durable: what a plan covers
+is not taken back by a crash. A job may read for hours, so it proves by
 `queue_head` and `queue_gap` of the node, as a pull does, that it skipped nothing.
 """
 
@@ -26,14 +27,17 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
 _NO_ACCOUNT = ReaderAccount("", "")
-_WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, or not any more
+# their tables may not be there yet, or not any more
+_WITHOUT_TABLE = ("creating", "retired")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node as jobs reach it; `username` is empty if it has no reader account, or the actor may not have it.
+    """A node as jobs reach it; `username` is empty if it has no reader account, or the
+    actor may not have it.
 
-    `identity` stands in its database too: by it an archive knows whose messages it holds. `min_release` is
+    `identity` stands in its database too: by it an archive knows whose messages it holds.
+    `min_release` is
     the oldest release whose jobs can read its tables, '' if all can.
     """
 
@@ -52,7 +56,9 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueue:
-    """A queue: its table and node, and the offsets `low` … `head` - 1 without the declared `gaps`."""
+    """A queue: its table and node, and the offsets `low` … `head` - 1 without the declared
+    `gaps`.
+    """
 
     queue: int
     number: int
@@ -72,11 +78,14 @@ class ReadPlan:
     nodes: tuple[PlannedNode, ...]
 
 
-def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None) -> ReadPlan:
+def read_plan(
+    *, topic: str, actor: Actor, queues: Collection[int] | None = None
+) -> ReadPlan:
     """The read plan of a topic, or of some of its queues. Needs `admin` on it.
 
-    With `admin` on everything it holds the nodes' reader accounts. Raises NotFound(topic_not_found), Invalid,
-    NodeUnavailable if a node of these queues does not answer, StoreCorrupt.
+    With `admin` on everything it holds the nodes' reader accounts. Raises
+    NotFound(topic_not_found), Invalid, NodeUnavailable if a node of these queues does not
+    answer, StoreCorrupt.
     """
     access.require(actor, "admin", topic)
     access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
@@ -109,7 +118,9 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     ids = [one.queue for one in queues]
     node = node_pools.node(node_id)
     if node.info.quarantined:
-        raise NodeUnavailable(f"Node {node.info.name} is quarantined: {node.info.quarantined}")
+        raise NodeUnavailable(
+            f"Node {node.info.name} is quarantined: {node.info.quarantined}"
+        )
     with node.reading() as session:
         heads = {queue: queue_sql.read_head(session, queue=queue) for queue in ids}
         gaps = promotion_sql.read_all_gaps(session, queues=ids)
@@ -117,8 +128,12 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     missing = [one for one in queues if one.queue not in known]
     for one in missing:
         if one.state not in _WITHOUT_TABLE:
-            raise StoreCorrupt(f"Queue {one.queue} has no row in queue_head on node {node.info.name}.")
-    durability.confirm(node_id=node_id, heads={queue: head.head for queue, head in known.items()})
+            raise StoreCorrupt(
+                f"Queue {one.queue} has no row in queue_head on node {node.info.name}."
+            )
+    durability.confirm(
+        node_id=node_id, heads={queue: head.head for queue, head in known.items()}
+    )
     return [
         PlannedQueue(
             queue=one.queue,
@@ -143,7 +158,9 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         engine=info.engine,
         host=info.host,
         port=info.port,
-        database=str(session_pool.sqlite_path(info.database)) if embedded else info.database,
+        database=str(session_pool.sqlite_path(info.database))
+        if embedded
+        else info.database,
         identity=info.identity,
         min_release=found.min_release if found is not None else "",
         username=account.username,

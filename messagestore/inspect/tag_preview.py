@@ -1,8 +1,9 @@
 """Filters on tags and headers, tried on the last messages of a topic before they are set.
 
-A filter that matches nothing fails nowhere: the position passes every message, and is committed. So who sets
-one sees first what it would have taken lately. It is a sample, read by primary key without bodies: an even
-share of the last messages for each queue. It waits for no barrier as pulls do, because it hands out nothing.
+A filter that matches nothing fails nowhere: the position passes every message, and is
+committed. So who sets one sees first what it would have taken lately. It is a sample, read
+by primary key without bodies: an even share of the last messages for each queue. It waits
+for no barrier as pulls do, because it hands out nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MOST = 1_000  # messages that are looked at, of all queues together
 
 @dataclass(frozen=True, slots=True)
 class TagMatches:
-    """The numbers of messages that were looked at and that a filter would take of them, and the names of the
-    nodes that did not answer."""
+    """The numbers of messages that were looked at and that a filter would take of them, and
+    the names of the nodes that did not answer."""
 
     looked_at: int
     matching: int
@@ -34,15 +35,22 @@ class TagMatches:
 
 
 def tag_matches(
-    *, topic: str, actor: Actor, tags: str = "", headers: Mapping[str, Sequence[str]] | None = None
+    *,
+    topic: str,
+    actor: Actor,
+    tags: str = "",
+    headers: Mapping[str, Sequence[str]] | None = None,
 ) -> TagMatches:
-    """Count what the filters `tags`, such as `new || paid`, and `headers`, such as {"region": ["eu", "us"]},
-    would take together of the topic's last messages.
+    """Count what the filters `tags`, such as `new || paid`, and `headers`, such as
+    {"region": ["eu", "us"]}, would take together of the topic's last messages.
 
-    Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
+    Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden,
+    NotFound.
     """
     access.require_look(actor, topic, snapshot.origin_of(topic))
-    wanted = checked(SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers})
+    wanted = checked(
+        SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers}
+    )
     only = MessageFilter(tags_of(wanted["tags"]), headers_of(wanted["headers"]))
     shares = _shares(sorted(snapshot.find_topic(topic).queues))
     counts: list[tuple[int, int]] = []
@@ -51,12 +59,16 @@ def tag_matches(
         mine = {queue: shares[queue] for queue in queues}
         counts.append(message_sql.count_matching(session, shares=mine, only=only))
 
-    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="Number of matching messages")
+    away = sweeping.ask(
+        sweeping.queues_by_node(shares), count, what="Number of matching messages"
+    )
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching, tuple(sorted(away)))
 
 
 def _shares(queues: list[int]) -> dict[int, int]:
-    """The number of messages to look at in each queue; with more queues than messages the last get none."""
+    """The number of messages to look at in each queue; with more queues than messages the
+    last get none.
+    """
     each, rest = divmod(MOST, len(queues) or 1)
     return {queue: share for n, queue in enumerate(queues) if (share := each + (n < rest))}

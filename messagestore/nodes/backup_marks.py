@@ -1,7 +1,8 @@
-"""A mark beside a backup: how far metadata and every node were, in one JSON file without secrets.
+"""A mark beside a backup: how far metadata and every node were, in one JSON file without
+secrets.
 
-Metadata is read first, then the nodes: so the nodes of a mark may know more than its metadata, never less.
-The same order holds for the backups themselves.
+Metadata is read first, then the nodes: so the nodes of a mark may know more than its
+metadata, never less. The same order holds for the backups themselves.
 """
 
 from __future__ import annotations
@@ -101,8 +102,12 @@ def take(*, actor: Actor) -> Mark:
             nodes.append(_marked(info))
         except (db_errors.Final, NodeUnavailable) as error:
             missing.append(MissingNode(name=info.name, why=error.detail))
-    counted = MarkedMetadata(incarnation=before.incarnation, changes=before.changes, ids=before.ids)
-    return Mark(form=FORM, at_ms=before.at_ms, metadata=counted, nodes=nodes, missing=missing)
+    counted = MarkedMetadata(
+        incarnation=before.incarnation, changes=before.changes, ids=before.ids
+    )
+    return Mark(
+        form=FORM, at_ms=before.at_ms, metadata=counted, nodes=nodes, missing=missing
+    )
 
 
 def encode(mark: Mark) -> bytes:
@@ -117,12 +122,15 @@ def decode(text: bytes) -> Mark:
             raise Invalid.field("file", f"has form {form}; this release reads form {FORM}")
         return msgspec.json.decode(text, type=Mark)
     except msgspec.MsgspecError as error:
-        raise Invalid.field("file", f"is not a file of manage.py backup_mark: {error}") from None
+        raise Invalid.field(
+            "file", f"is not a file of manage.py backup_mark: {error}"
+        ) from None
 
 
 def _marked(info: NodeInfo) -> MarkedNode:
     with session_pool.direct(info) as session:
-        binlog = promotion_sql.read_binlog(session)  # first: what is read next is at least as far
+        # first: what is read next is at least as far
+        binlog = promotion_sql.read_binlog(session)
         found = promotion_sql.read_mark(session)
         identity, at_ms = promotion_sql.read_identity(session), node_sql.now_ms(session)
     topics, groups = id_rows.topic_names(), id_rows.group_names()

@@ -1,8 +1,9 @@
-"""Disk usage of the nodes, measured by one broker for all, which learn it with the snapshot; and their sizes.
+"""Disk usage of the nodes, measured by one broker for all, which learn it with the
+snapshot; and their sizes.
 
-Free is `capacity_gb` minus what the node's files take. An embedded node has its file system as well, and
-counts as free what deleted messages have left inside the file. A MySQL or MariaDB node without a capacity has
-no guard: its disk cannot be seen from here.
+Free is `capacity_gb` minus what the node's files take. An embedded node has its file system
+as well, and counts as free what deleted messages have left inside the file. A MySQL or
+MariaDB node without a capacity has no guard: its disk cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Space(NamedTuple):
 def measure(session: Session, info: NodeInfo) -> Space | None:
     """The room on a node; None if nobody can say. Raises the node's faults."""
     used, reusable = (
-        partition_sql.used_bytes(session) if info.capacity_gb or info.engine == "sqlite" else (0, 0)
+        partition_sql.used_bytes(session)
+        if info.capacity_gb or info.engine == "sqlite"
+        else (0, 0)
     )
     spaces = []
     if info.capacity_gb:
@@ -63,7 +66,9 @@ def measure(session: Session, info: NodeInfo) -> Space | None:
         spaces.append(Space(total, total - used + reusable))
     if info.engine == "sqlite":
         disk = os.statvfs(sqlite_path(info.database))
-        spaces.append(Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize + reusable))
+        spaces.append(
+            Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize + reusable)
+        )
     return min(spaces, key=lambda one: one.free_percent, default=None)
 
 
@@ -125,7 +130,9 @@ def _alarm(node: str, state: str, what: str) -> None:
 
 
 def record() -> int:
-    """Note what every node that answers holds, and each of its queues; return how many nodes did."""
+    """Note what every node that answers holds, and each of its queues; return how many
+    nodes did.
+    """
     nodes: dict[int, tuple[int, int]] = {}
     queues: dict[int, dict[int, int]] = {}
 
@@ -160,6 +167,8 @@ def _estimated(session: Session, queue: int) -> int:
     total = 0.0
     for first in range(head.low, head.head, width):
         end = min(first + width, head.head)
-        rows, size = partition_sql.row_bytes(session, queue=queue, first=first, end=min(first + SAMPLE, end))
+        rows, size = partition_sql.row_bytes(
+            session, queue=queue, first=first, end=min(first + SAMPLE, end)
+        )
         total += (size / rows + ROW_BYTES) * (end - first) if rows else 0
     return int(total)

@@ -26,8 +26,8 @@ Answer = tuple[str, str, dict[str, Any]]
 
 
 def chosen(info: NodeInfo) -> NodeInfo:
-    """Return a new node with the mode that it gets unless it was given one: on, if its server is on another
-    machine and offers TLS."""
+    """Return a new node with the mode that it gets unless it was given one: on, if its
+    server is on another machine and offers TLS."""
     if info.engine != "mysql" or tls.is_local(info.host):
         return replace(info, tls="off")
     fault = _fault(replace(info, tls="on"))
@@ -36,18 +36,26 @@ def chosen(info: NodeInfo) -> NodeInfo:
 
 
 def failure(error: CatmqError, info: NodeInfo) -> Answer | None:
-    """Return why TLS kept a connection from being made; None if it failed for another reason."""
+    """Return why TLS kept a connection from being made; None if it failed for another
+    reason.
+    """
     if error.__cause__ is None or len(error.__cause__.args) < 2:
         return None
     number, *_, said = error.__cause__.args
     key = tls.failure(number, str(said), ca=info.tls_ca)
-    if number == ACCESS_DENIED and info.tls == "off" and _fault(replace(info, tls="on")) is None:
+    if (
+        number == ACCESS_DENIED
+        and info.tls == "off"
+        and _fault(replace(info, tls="on")) is None
+    ):
         key = "tls_required"
     return ("bad", key, dict(tls.words(info.host, info.tls_ca, str(said)))) if key else None
 
 
 def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
-    """Yield what is to be said of the encryption of a connection, and of the server's certificate."""
+    """Yield what is to be said of the encryption of a connection, and of the server's
+    certificate.
+    """
     facts = node_sql.tls_facts(session)
     if not facts.cipher:
         if tls.is_local(info.host):
@@ -63,7 +71,11 @@ def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
         days = (ends_ms - node_sql.now_ms(session)) // DAY_MS
     yield "ok", "tls_verified" if info.tls == "verify" else "tls_unverified", words
     if days is not None and days < ENDING_DAYS:
-        yield ("warn", "tls_ending", {**words, "days": days}) if days >= 0 else ("warn", "tls_expired", {})
+        yield (
+            ("warn", "tls_ending", {**words, "days": days})
+            if days >= 0
+            else ("warn", "tls_expired", {})
+        )
 
 
 def _fault(info: NodeInfo) -> CatmqError | None:

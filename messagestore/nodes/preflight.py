@@ -1,7 +1,8 @@
 """Findings for and against a database as a node, made without leaving anything in it.
 
 Each finding is about one thing and says what was found and, where it is wrong, what to do.
-`registry.register` refuses by the same findings, so what passes a preflight can be registered.
+`registry.register` refuses by the same findings, so what passes a preflight can be
+registered.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "tls_local": "The connection is not encrypted. The server is on this machine.",
     "tls_plain": "The connection to %(host)s is not encrypted. Set tls to verify, or to on.",
     "tls_unverified": (
-        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which ends on %(until)s, "
+        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which "
+        "ends on %(until)s, "
         "is not verified."
     ),
     "tls_verified": (
-        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which ends on %(until)s, "
+        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which "
+        "ends on %(until)s, "
         "is verified."
     ),
     "tls_ending": "The certificate of the server ends on %(until)s, in %(days)d days. Renew it.",
@@ -67,7 +70,8 @@ TEXTS = {  # what each finding says; the portal has them in other languages
         "The server may lose acknowledged messages in a crash. Run SET GLOBAL "
         "innodb_flush_log_at_trx_commit = 1, or set it in the parameter group of a managed server."
     ),
-    "binlog": "The binary log may lose acknowledged messages in a crash. Run SET GLOBAL sync_binlog = "
+    "binlog": "The binary log may lose acknowledged messages in a crash. Run SET GLOBAL "
+              "sync_binlog = "
         "1, or set it in the parameter group of a managed server.",
     "statement": "Statement-based replication may give a replica different data. Run SET GLOBAL "
         "binlog_format = ROW, or set it in the parameter group of a managed server.",
@@ -87,16 +91,19 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "quarantined": "Brokers do not serve the node: %(why)s",
     "schema": "The tables have schema version %(version)d.",
     "old_schema": (
-        "The tables have schema version %(version)d. Missing changes: %(changes)d. Brokers work without "
+        "The tables have schema version %(version)d. Missing changes: %(changes)d. Brokers "
+        "work without "
         "them. Run manage.py upgrade_nodes when all brokers have this release."
     ),
     "new_schema": (
-        "The tables have schema version %(version)d of a later release. This release works with them."
+        "The tables have schema version %(version)d of a later release. This release works "
+        "with them."
     ),
     "misfit": "Brokers of this release do not serve the node: %(why)s",
     "normal": "The node will store messages of topics.",
     "failure": "The node will store only retries and dead letters.",
-    "first_failure": "There is no retry node yet, so failed messages cannot be stored for a retry. Register "
+    "first_failure": "There is no retry node yet, so failed messages cannot be stored for "
+                     "a retry. Register "
         "one, too.",
     "same_server": "Node %(others)s is on the same server. If it fails, both nodes are down.",
     "capacity": "Free space is watched.",
@@ -106,7 +113,9 @@ TEXTS = {  # what each finding says; the portal has them in other languages
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`about` one thing; `verdict` is ok, warn or bad; `text` is a key of TEXTS, filled with `words`."""
+    """`about` one thing; `verdict` is ok, warn or bad; `text` is a key of TEXTS, filled
+    with `words`.
+    """
 
     about: str
     verdict: str
@@ -129,10 +138,14 @@ class Preflight:
         return all(one.verdict != "bad" for one in self.findings)
 
 
-def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any) -> Preflight:
-    """Return the findings for and against a database as a node, with the arguments of `registry.register`.
+def examine(
+    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
+) -> Preflight:
+    """Return the findings for and against a database as a node, with the arguments of
+    `registry.register`.
 
-    Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
+    Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the
+    arguments.
     """
     info = candidate(name=name, actor=actor, password=password, **given)
     if info.engine == "sqlite" and not session_pool.sqlite_path(info.database).exists():
@@ -143,23 +156,28 @@ def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False
 
 
 def candidate(*, name: str, actor: Actor, password: str, **given: Any) -> NodeInfo:
-    """Return the node that a database would be, with TLS chosen if it is not given. Needs `admin`.
+    """Return the node that a database would be, with TLS chosen if it is not given. Needs
+    `admin`.
 
     Raises Invalid, Conflict.
     """
     values: dict[str, Any] = {
-        "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False, "capacity_gb": None,
+        "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False,
+        "capacity_gb": None,
         **node_rows.check_new(name=name, actor=actor, **given),
     }  # fmt: skip
-    info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **values)
+    info = NodeInfo(
+        id=0, name=name, password=password, state="read_write", epoch=1, **values
+    )
     return info if "tls" in values else encryption.chosen(info)
 
 
 def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
-    """Examine a node that was registered long ago, offline or not: asked directly, not through the pool.
+    """Examine a node that was registered long ago, offline or not: asked directly, not
+    through the pool.
 
-    Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
-    NotFound (node_not_found).
+    Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone
+    afterwards. Raises NotFound (node_not_found).
     """
     found = node_rows.named(name=name, actor=actor)
     info = snapshot.node_by_id(found.id)
@@ -170,27 +188,43 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
 
 
 def reason(error: CatmqError, info: NodeInfo) -> str:
-    """Return what went wrong, for who registers; a failed connect tells others neither address nor reason."""
+    """Return what went wrong, for who registers; a failed connect tells others neither
+    address nor reason.
+    """
     cause = error.__cause__
-    if not isinstance(error, NodeUnavailable) or cause is None or isinstance(cause, CatmqError):
+    if (
+        not isinstance(error, NodeUnavailable)
+        or cause is None
+        or isinstance(cause, CatmqError)
+    ):
         return error.detail.rstrip(".")
     where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
-    return f"Node {info.name} cannot be reached at {where}: {str(cause.args[-1]).rstrip('.')}"
+    return (
+        f"Node {info.name} cannot be reached at {where}: {str(cause.args[-1]).rstrip('.')}"
+    )
 
 
 def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
-    """Return the same with what to do: about TLS if that failed, else `remedy` unless it is known."""
+    """Return the same with what to do: about TLS if that failed, else `remedy` unless it is
+    known.
+    """
     found = encryption.failure(error, info)
     known = "" if isinstance(error.__cause__, Unfit) else remedy
     return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
 
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
-    """Yield the findings for and against a server by its settings; `unsafe`: it may lose messages."""
+    """Yield the findings for and against a server by its settings; `unsafe`: it may lose
+    messages.
+    """
     words = {"version": facts.version, "oldest": engines.oldest()}
-    yield _either(engines.is_supported(facts.version), "version", "version", "old_version", **words)
+    yield _either(
+        engines.is_supported(facts.version), "version", "version", "old_version", **words
+    )
     good = facts.character_set == "utf8mb4"
-    yield _either(good, "text", "text", "wrong_text", found=facts.character_set, database=database)
+    yield _either(
+        good, "text", "text", "wrong_text", found=facts.character_set, database=database
+    )
     yield _either(not facts.read_only, "writable", "writable", "read_only")
     losing = [
         (facts.flush_log_at_commit != 1, "flush"),
@@ -241,7 +275,10 @@ def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
     if why:
         yield Finding("schema", "bad", "misfit", {"why": why})
     elif info.id:
-        words = {"version": found.version, "changes": len(node_sql.pending_changes(session))}
+        words = {
+            "version": found.version,
+            "changes": len(node_sql.pending_changes(session)),
+        }
         newer = found.version > schema_steps.VERSION
         text = "old_schema" if words["changes"] else "new_schema" if newer else "schema"
         yield Finding("schema", "ok" if text == "schema" else "warn", text, words)
@@ -266,7 +303,9 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
     begun = time.monotonic()
     try:
         with session_pool.direct(info, any_schema=True) as session:
-            yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
+            yield Finding(
+                "reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000}
+            )
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
         found = encryption.failure(error, info)
@@ -275,7 +314,9 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
         yield Finding("tls", *found) if found else away
 
 
-def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
+def _of_session(
+    session: Session, info: NodeInfo, *, unsafe: bool, rights: bool
+) -> Iterator[Finding]:
     if info.engine == "mysql":
         yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
         facts = node_sql.server_facts(session)
@@ -302,20 +343,33 @@ def _limits(session: Session, facts: ServerFacts) -> Iterator[server_checks.Foun
 
 
 def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
-    """Try every right that a node's account needs (`grants.NODE`), on a table that is gone afterwards."""
+    """Try every right that a node's account needs (`grants.NODE`), on a table that is gone
+    afterwards.
+    """
     lacking = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
     if not lacking:
         yield Finding("rights", "ok", "rights")
         return
-    user, host = node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+    user, host = (
+        node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+    )
     for optional in (False, True):
         some = [one for one in lacking if one.optional == optional]
-        words = {"right": ", ".join(one.right for one in some), "why": "; ".join(one.why for one in some)}
+        words = {
+            "right": ", ".join(one.right for one in some),
+            "why": "; ".join(one.why for one in some),
+        }
         words["grant"] = " ".join(
-            statements(some, flavour="mysql", database=info.database, username=user, host=host)
+            statements(
+                some, flavour="mysql", database=info.database, username=user, host=host
+            )
         )
         if some:
-            yield Finding("rights", *(("warn", "fewer_rights") if optional else ("bad", "no_right")), words)
+            yield Finding(
+                "rights",
+                *(("warn", "fewer_rights") if optional else ("bad", "no_right")),
+                words,
+            )
 
 
 def _of_clock(session: Session) -> Finding:
@@ -325,7 +379,9 @@ def _of_clock(session: Session) -> Finding:
         after = ms(database_now())
     apart = max(before - there, there - after, 0)
     return Finding(
-        "clock", *(("warn", "wrong_clock") if apart > CLOCK_MS else ("ok", "clock")), {"ms": apart}
+        "clock",
+        *(("warn", "wrong_clock") if apart > CLOCK_MS else ("ok", "clock")),
+        {"ms": apart},
     )
 
 
@@ -335,7 +391,11 @@ def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     if info.kind == "normal" and not any(one.kind == "failure" for one in others):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":
-        near = [one.name for one in others if (one.host, one.port or 3306) == (info.host, info.port or 3306)]
+        near = [
+            one.name
+            for one in others
+            if (one.host, one.port or 3306) == (info.host, info.port or 3306)
+        ]
         if near:
             yield Finding("place", "warn", "same_server", {"others": ", ".join(near)})
         yield _of_capacity(info)
@@ -343,4 +403,6 @@ def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
 
 def _of_capacity(info: NodeInfo) -> Finding:
     guarded = info.capacity_gb is not None
-    return Finding("capacity", *(("ok", "capacity") if guarded else ("warn", "no_capacity")))
+    return Finding(
+        "capacity", *(("ok", "capacity") if guarded else ("warn", "no_capacity"))
+    )

@@ -1,16 +1,21 @@
-"""A node lost its database: it goes on with a replica (`promote`), or with what was restored (`adopt`).
+"""A node lost its database: it goes on with a replica (`promote`), or with what was
+restored (`adopt`).
 
-Both may lack the last messages, and the groups may have read those. So no offset is given twice: every head
-is set above anything that can have been served, the jump is declared as a gap, and whoever stands in a gap
-is told. What went before is fenced:
+Both may lack the last messages, and the groups may have read those. So no offset is given
+twice: every head is set above anything that can have been served, the jump is declared as a
+gap, and whoever stands in a gap is told. What went before is fenced:
 
 1. metadata: the node is offline, under a new epoch
-2. the old primary, if it answers: its heads are closed under that epoch, it becomes read-only, its
-   connections end; if it does not, every live worker of a broker has to say that it has let go of it
-3. the new one takes what it still can, stops copying, gets heads, gaps, readers and the epoch
+2. the old primary, if it answers: its heads are closed under that epoch, it becomes
+read-only, its
+   connections end; if it does not, every live worker of a broker has to say that it has let
+   go of it
+3. the new one takes what it still can, stops copying, gets heads, gaps, readers and the
+epoch
 4. metadata: the new address; brokers go on without a restart
 
-Every step may be repeated; a crash leaves the node offline, and the same command begins anew.
+Every step may be repeated; a crash leaves the node offline, and the same command begins
+anew.
 """
 
 from __future__ import annotations
@@ -27,7 +32,13 @@ from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import encryption, promotion_rights
 from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server, check_way
-from messagestore.nodes.replica_inspection import JUMP, Lost, ReplicaInspection, delayed_loss, holds
+from messagestore.nodes.replica_inspection import (
+    JUMP,
+    Lost,
+    ReplicaInspection,
+    delayed_loss,
+    holds,
+)
 from messagestore.pool import session_pool
 from messagestore.tables import (
     audit_sql,
@@ -43,7 +54,14 @@ from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access
-from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable, Unavailable
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    Invalid,
+    NodeUnavailable,
+    Unavailable,
+)
 from metadata.grouping import grouped
 from metadata.groups import subscribers
 from metadata.membership import instances
@@ -57,7 +75,9 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome for a node. `gaps` counts queues with a new one; `messages` that were lost, at least."""
+    """Outcome for a node. `gaps` counts queues with a new one; `messages` that were lost,
+    at least.
+    """
 
     node: str
     state: str
@@ -108,11 +128,13 @@ def promote(
     patience_s: float = PATIENCE_S,
     say: Callable[[str], None] = _silent,
 ) -> Outcome:
-    """Move a node to its replica, or to host and port, with the same database and account. Needs `admin`.
+    """Move a node to its replica, or to host and port, with the same database and account.
+    Needs `admin`.
 
-    `tls`, `tls_ca`: encryption there; None: as it is. `known_dead`: the old primary is certainly off, so
-    nobody is asked. Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed;
-    later Unavailable or Conflict, after which the node stays offline and the command is to be repeated.
+    `tls`, `tls_ca`: encryption there; None: as it is. `known_dead`: the old primary is
+    certainly off, so nobody is asked. Raises Invalid (node_refused), NotFound,
+    NodeUnavailable before anything is changed; later Unavailable or Conflict, after which
+    the node stays offline and the command is to be repeated.
     """
     info = found(name, actor)
     target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
@@ -124,20 +146,28 @@ def promote(
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
         _detach(run, session, old_heads, epoch=begun.epoch, known_dead=known_dead)
-        address = {"host": target.host, "port": target.port, "tls": target.tls, "tls_ca": target.tls_ca}
+        address = {
+            "host": target.host,
+            "port": target.port,
+            "tls": target.tls,
+            "tls_ca": target.tls_ca,
+        }
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
         inspection = ReplicaInspection.of(session, begun.node_id, old_heads)
         return _settle(run, session, inspection=inspection, begun=begun, address=address)
 
 
-def adopt(*, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = _silent) -> Outcome:
-    """Go on with what is at a node's own address now: a restored backup, a replica that took over the
-    address, or an empty database. Needs `admin`.
+def adopt(
+    *, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = _silent
+) -> Outcome:
+    """Go on with what is at a node's own address now: a restored backup, a replica that
+    took over the address, or an empty database. Needs `admin`.
 
-    `rows`: "keep" or "drop" the messages of queues that were made after the backup (see `leftovers`).
-    Raises Invalid (node_refused), NotFound, NodeUnavailable, and Conflict (node_refused) if there are such
-    messages and `rows` is empty; all before anything is changed.
+    `rows`: "keep" or "drop" the messages of queues that were made after the backup (see
+    `leftovers`).
+    Raises Invalid (node_refused), NotFound, NodeUnavailable, and Conflict (node_refused) if
+    there are such messages and `rows` is empty; all before anything is changed.
     """
     info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
@@ -160,18 +190,23 @@ def adopt(*, name: str, actor: Actor, rows: str = "", say: Callable[[str], None]
 
 
 def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
-    """Return {queue: (lowest offset, end)} of queues that have messages and no head row, or one with head 0.
+    """Return {queue: (lowest offset, end)} of queues that have messages and no head row, or
+    one with head 0.
 
-    A run of the command that ended before it placed the head leaves such a row. Restoring a backup into
-    a database leaves tables alone that the backup does not have: those of queues that were made after
-    it. A head of 0 for such a queue would declare a gap over messages that are there.
+    A run of the command that ended before it placed the head leaves such a row. Restoring a
+    backup into a database leaves tables alone that the backup does not have: those of
+    queues that were made after it. A head of 0 for such a queue would declare a gap over
+    messages that are there.
     """
-    with suppress(db_errors.Final):  # a database without the tables of a node has no messages
+    # a database without the tables of a node has no messages
+    with suppress(db_errors.Final):
         heads = queue_sql.read_heads(session, queues=None)
         tables = {*audit_sql.message_tables(session)}
         queues = [one.queue for one in failovers.queues(info.id)]
         missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
-        ends = {queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing}
+        ends = {
+            queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing
+        }
         return {
             queue: (lowest, highest + 1)
             for queue, (lowest, highest) in ends.items()
@@ -184,25 +219,38 @@ def leftovers_fault(name: str, left: Mapping[int, tuple[int, int]]) -> str:
     """Say that the choice between keeping and dropping messages is missing."""
     count = sum(end - lowest for lowest, end in left.values())
     return (
-        f"Queues {', '.join(map(str, sorted(left)))} were made after the backup of node {name}, and {count} "
-        f"messages of them are still in its database. To deliver them, run manage.py adopt_restored_node "
+        f"Queues {', '.join(map(str, sorted(left)))} were made after the backup of node "
+        f"{name}, and {count} "
+        "messages of them are still in its database. To deliver them, run manage.py "
+        "adopt_restored_node "
         f"{name} --rows keep; to delete them, --rows drop."
     )
 
 
 def _place_leftovers(
-    run: _Run, session: Session, left: Mapping[int, tuple[int, int]], *, epoch: int, keep: bool
+    run: _Run,
+    session: Session,
+    left: Mapping[int, tuple[int, int]],
+    *,
+    epoch: int,
+    keep: bool,
 ) -> None:
-    """Give queues that have messages and no head row a head after the messages, or drop the messages."""
+    """Give queues that have messages and no head row a head after the messages, or drop the
+    messages.
+    """
     for queue, (lowest, end) in sorted(left.items()):
         if not keep:
             queue_sql.drop_queue(session, queue=queue)
-            run.note(f"{end - lowest} messages of queue {queue}, made after the backup, were dropped")
+            run.note(
+                f"{end - lowest} messages of queue {queue}, made after the backup, were dropped"
+            )
             continue
         queue_sql.create_queue(session, queue=queue, node_epoch=epoch)
         queue_sql.set_queue_state(session, queue=queue, state="ro")
         promotion_sql.place_head(session, queue=queue, low=lowest, head=end)
-        run.note(f"{end - lowest} messages of queue {queue}, made after the backup, were kept")
+        run.note(
+            f"{end - lowest} messages of queue {queue}, made after the backup, were kept"
+        )
 
 
 def found(name: str, actor: Actor) -> NodeInfo:
@@ -215,15 +263,25 @@ def found(name: str, actor: Actor) -> NodeInfo:
 def target_of(
     info: NodeInfo, *, host: str, port: int | None, tls: str | None, tls_ca: str | None
 ) -> NodeInfo:
-    """The node at the address that it is to move to; None: encrypted as it is now. Raises Invalid."""
+    """The node at the address that it is to move to; None: encrypted as it is now. Raises
+    Invalid.
+    """
     if info.engine != "mysql":
-        raise Invalid.field("node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node")
+        raise Invalid.field(
+            "node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node"
+        )
     given = host or info.replica_host
     if not given:
-        raise Invalid.field("to", f"give HOST:PORT: metadata knows no replica of node {info.name}")
-    target = replace(info, host=given, port=port or (info.replica_port if not host else 0) or 3306)
+        raise Invalid.field(
+            "to", f"give HOST:PORT: metadata knows no replica of node {info.name}"
+        )
+    target = replace(
+        info, host=given, port=port or (info.replica_port if not host else 0) or 3306
+    )
     if (target.host, target.port) == (info.host, info.port or 3306):
-        raise Invalid.field("to", "is the node's present address; to keep it: manage.py adopt_restored_node")
+        raise Invalid.field(
+            "to", "is the node's present address; to keep it: manage.py adopt_restored_node"
+        )
     if tls is None and tls_ca is None:
         return target
     kept = info.tls_ca if tls is None or tls == "verify" else ""
@@ -234,7 +292,9 @@ def target_of(
 
 @contextmanager
 def reached(target: NodeInfo) -> Iterator[Session]:
-    """A session on the new database. Raises NodeUnavailable, Invalid (node_refused) if TLS fails."""
+    """A session on the new database. Raises NodeUnavailable, Invalid (node_refused) if TLS
+    fails.
+    """
     try:
         with session_pool.direct(target) as session:
             yield session
@@ -257,23 +317,32 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
         what = f"The database at {target.host or target.database} has the data of another node."
         raise Invalid(what, code=Code.NODE_REFUSED)
     if info.identity and not identity.identity and identity.heads:
-        what = f"The database at {target.host or target.database} has data, but not that of node {info.name}."
+        what = (
+            f"The database at {target.host or target.database} has data, but not that "
+            f"of node {info.name}."
+        )
         raise Invalid(what, code=Code.NODE_REFUSED)
 
 
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
-    """Make sure that nobody writes to the old primary; return its last heads, None if it does not answer."""
+    """Make sure that nobody writes to the old primary; return its last heads, None if it
+    does not answer.
+    """
     try:
         with session_pool.direct(run.info) as session:
             promotion_sql.fence_heads(session, node_epoch=begun.epoch)
             heads = queue_sql.read_heads(session, queues=None)
             _lock(run, session)
-        run.say("the old primary is fenced: closed under the new epoch, its connections ended")
+        run.say(
+            "the old primary is fenced: closed under the new epoch, its connections ended"
+        )
         return heads
     except (NodeUnavailable, db_errors.Final) as error:
         run.say(f"the old primary cannot be fenced: {error.detail}")
     if known_dead:
-        run.note("nobody was asked whether the old primary is still written to: it is known to be dead")
+        run.note(
+            "nobody was asked whether the old primary is still written to: it is known to be dead"
+        )
         return None
     late: list[str] = []
 
@@ -283,29 +352,42 @@ def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | Non
 
     if not run.await_(nobody_is_behind):
         raise Unavailable(
-            f"These brokers may still write to the old primary: {', '.join(late)}. Stop them, or turn "
-            f"off the old primary and add --i-know-it-is-dead. Node {run.info.name} stays offline until then."
+            f"These brokers may still write to the old primary: {', '.join(late)}. Stop "
+            "them, or turn "
+            f"off the old primary and add --i-know-it-is-dead. Node {run.info.name} stays "
+            "offline until then."
         )
     run.say("no live broker uses the old primary any more")
     return None
 
 
 def _lock(run: _Run, session: Session) -> None:
-    """Read-only and without connections, as far as the account may; the heads are closed already."""
+    """Read-only and without connections, as far as the account may; the heads are closed
+    already.
+    """
     assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
     try:
         promotion_sql.forbid_writes(session)
     except (db_errors.Final, db_errors.RolledBack) as error:
-        run.note(f"the old primary is not read-only, only its queues are closed: {error.detail}")
+        run.note(
+            f"the old primary is not read-only, only its queues are closed: {error.detail}"
+        )
     for connection in promotion_sql.connections(session):
         with suppress(CatmqError):  # it ended by itself, or is not ours to end
             promotion_sql.kill_connection(session, connection=connection)
 
 
 def _detach(
-    run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, epoch: int, known_dead: bool
+    run: _Run,
+    session: Session,
+    old_heads: Mapping[int, int] | None,
+    *,
+    epoch: int,
+    known_dead: bool,
 ) -> None:
-    """Have a replica apply what it got (all of it, if the old primary answers), then make it a primary."""
+    """Have a replica apply what it got (all of it, if the old primary answers), then make
+    it a primary.
+    """
     try:
         if promotion_sql.replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
@@ -313,8 +395,10 @@ def _detach(
             run.say("the replica has stopped copying")
         if old_heads is not None and not known_dead and not holds(session, old_heads):
             raise Conflict(
-                "The old primary answers and has messages that the replica lacks. Repair the replication and "
-                "repeat; or lose them with --i-know-it-is-dead; or keep the old primary with manage.py "
+                "The old primary answers and has messages that the replica lacks. Repair "
+                "the replication and "
+                "repeat; or lose them with --i-know-it-is-dead; or keep the old primary "
+                "with manage.py "
                 f"adopt_restored_node. Node {run.info.name} stays offline until then.",
                 code=Code.NODE_REFUSED,
             )
@@ -322,15 +406,20 @@ def _detach(
             promotion_sql.allow_writes(session)
     except db_errors.Final as error:
         raise Conflict(
-            f"The account may not make the replica a primary ({error.detail}). On the replica, run STOP "
+            f"The account may not make the replica a primary ({error.detail}). On the "
+            "replica, run STOP "
             "REPLICA; SET GLOBAL read_only = 0; then repeat this command. "
             f"Node {run.info.name} stays offline until then.",
             code=Code.NODE_REFUSED,
         ) from error
 
 
-def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
-    """Wait for all that the old primary ever did, its fence last of all; or for what has arrived."""
+def _catch_up(
+    run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int
+) -> None:
+    """Wait for all that the old primary ever did, its fence last of all; or for what has
+    arrived.
+    """
     if old_heads is not None and run.await_(
         lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
     ):
@@ -348,7 +437,12 @@ def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
 
 
 def _settle(
-    run: _Run, session: Session, *, inspection: ReplicaInspection, begun: Begun, address: Mapping[str, object]
+    run: _Run,
+    session: Session,
+    *,
+    inspection: ReplicaInspection,
+    begun: Begun,
+    address: Mapping[str, object],
 ) -> Outcome:
     """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
     raised, lost = inspection.raised(), inspection.lost()
@@ -368,13 +462,18 @@ def _settle(
     counts, seen = delayed_sql.read_counts(session), failovers.delayed_seen(begun.node_id)
     delayed = 0 if inspection.complete else seen.lost(given=counts.given)
     if not inspection.complete:
-        # A lost delayed message may still be asked for, or recalled, by its id. No other one gets it.
+        # A lost delayed message may still be asked for, or recalled, by its id. No other
+        # one gets it.
         given = max(seen.given, counts.given) + JUMP
         delayed_sql.raise_ids(session, above=given)
         counts = counts._replace(given=given)
     if delayed:
         run.note(delayed_loss(delayed))
-    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing, "delayed_lost": delayed}
+    report: dict[str, object] = {
+        "gaps": len(raised),
+        "messages_lost": missing,
+        "delayed_lost": delayed,
+    }
     report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
     state = failovers.finish(
         begun=begun,
@@ -392,7 +491,9 @@ def _settle(
 
 def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     """Reader rows where they are missing, and none below the epoch that metadata has given."""
-    for topic_id, mine in grouped((one.topic_id, one.queue) for one in inspection.queues).items():
+    for topic_id, mine in grouped(
+        (one.topic_id, one.queue) for one in inspection.queues
+    ).items():
         for reading in subscribers.readings(topic_id):
             reader_sql.insert_readers(
                 session,
@@ -402,5 +503,8 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
                 latest=False,
                 instances=instances.readers(reading.group_id),
             )
-    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in inspection.readers]
+    epochs = [
+        (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)
+        for one in inspection.readers
+    ]
     promotion_sql.raise_readers(session, epochs=epochs)

@@ -23,11 +23,14 @@ from metadata.nodes import failovers
 class Plan:
     """Plan for a node, if nothing more was sent and copied until then.
 
-    `target`: where it would be. `primary_answers`: whether the database that it is in now does; None if that
-    is not asked. `copies`: whether the target still copies another server; None if the account may not know.
-    `brokers`: processes that must let go of the old primary if it cannot be fenced. `queues` of the node,
-    `gaps` of them with a declared loss, `messages` that are known to be missing; `lost` what groups did not
-    read of them. `delayed`: messages that waited for their time and are missing, at most.
+    `target`: where it would be. `primary_answers`: whether the database that it is in now
+    does; None if that is not asked. `copies`: whether the target still copies another
+    server; None if the account may not know.
+    `brokers`: processes that must let go of the old primary if it cannot be fenced.
+    `queues` of the node,
+    `gaps` of them with a declared loss, `messages` that are known to be missing; `lost`
+    what groups did not read of them. `delayed`: messages that waited for their time and are
+    missing, at most.
     """
 
     node: str
@@ -75,7 +78,8 @@ def promote(
 def adopt(*, name: str, actor: Actor) -> Plan:
     """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does.
 
-    Messages of queues that were made after the backup count as missing: nobody has said to keep them.
+    Messages of queues that were made after the backup count as missing: nobody has said to
+    keep them.
     """
     info = found(name, actor)
     with session_pool.direct(info) as session:
@@ -102,13 +106,20 @@ def _heads_now(info: NodeInfo) -> dict[int, int] | None:
         return None
 
 
-def _inspected(session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> ReplicaInspection:
+def _inspected(
+    session: Session, node_id: int, old_heads: Mapping[int, int] | None
+) -> ReplicaInspection:
     try:
         return ReplicaInspection.of(session, node_id, old_heads)
     except db_errors.Final:  # no such table: it is empty
         queues, readers = failovers.queues(node_id), failovers.readers(node_id)
         return ReplicaInspection(
-            queues, readers, heads={}, committed={}, old_heads=old_heads or {}, complete=False
+            queues,
+            readers,
+            heads={},
+            committed={},
+            old_heads=old_heads or {},
+            complete=False,
         )
 
 
@@ -123,7 +134,9 @@ def _plan(
 ) -> Plan:
     return Plan(
         node=info.name,
-        target=f"{target.host}:{target.port or 3306}" if target.engine == "mysql" else target.database,
+        target=f"{target.host}:{target.port or 3306}"
+        if target.engine == "mysql"
+        else target.database,
         primary_answers=answers,
         copies=copies,
         brokers=snapshot_acks.serving(),

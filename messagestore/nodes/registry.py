@@ -1,4 +1,6 @@
-"""Nodes: databases that hold message tables. Registration proves that one can; probes tell how it is."""
+"""Nodes: databases that hold message tables. Registration proves that one can; probes tell
+how it is.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from messagestore.nodes.preflight import (
     refusal,
 )
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import delayed_sql, node_sql, partition_sql, promotion_sql, queue_sql
+from messagestore.tables import (
+    delayed_sql,
+    node_sql,
+    partition_sql,
+    promotion_sql,
+    queue_sql,
+)
 from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
@@ -38,7 +46,8 @@ from metadata.rules.grants import READER, statements
 
 log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
-_reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were reported
+# node → the epoch under which it was offline when its heads were reported
+_reported: dict[int, int] = {}
 
 
 def register(
@@ -51,11 +60,13 @@ def register(
     unsafe: bool = False,
     **given: Any,
 ) -> NodeView:
-    """Register a database as a node, once it proved that it can serve as one. Needs `admin`.
+    """Register a database as a node, once it proved that it can serve as one. Needs
+    `admin`.
 
-    The node's tables are made and every right is tried. Raises Invalid (node_refused) with the remedy when
-    it cannot be reached, has the wrong character set, lacks a right or would lose acknowledged messages
-    (`unsafe` allows the last); Invalid and Conflict for the arguments themselves. `given`: those of
+    The node's tables are made and every right is tried. Raises Invalid (node_refused) with
+    the remedy when it cannot be reached, has the wrong character set, lacks a right or
+    would lose acknowledged messages (`unsafe` allows the last); Invalid and Conflict for
+    the arguments themselves. `given`: those of
     `node_rows.create`.
     """
     given |= {"name": name, "engine": engine, "database": database}
@@ -66,10 +77,15 @@ def register(
 
 
 def _prove(info: NodeInfo, unsafe: bool) -> str:
-    """Prove that a database can serve and is nobody's; return the identity that it is marked with now."""
+    """Prove that a database can serve and is nobody's; return the identity that it is
+    marked with now.
+    """
     if info.engine == "sqlite":
         session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
-    remedy = "Check host, port, database and credentials, and that the account has all rights there."
+    remedy = (
+        "Check host, port, database and credentials, and that the account has all "
+        "rights there."
+    )
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
             check_way(session, info, unsafe=unsafe)
@@ -85,29 +101,41 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
 
 @contextmanager
 def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
-    """A session on a node by an account that may lack something. Raises Invalid (node_refused)."""
+    """A session on a node by an account that may lack something. Raises Invalid
+    (node_refused).
+    """
     try:
         with session_pool.direct(info) as session:
             yield session
     except (NodeUnavailable, db_errors.Final) as error:
-        raise Invalid(refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED) from error
+        raise Invalid(
+            refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED
+        ) from error
 
 
 def check_way(session: Session, info: NodeInfo, *, unsafe: bool) -> None:
-    """Raise Invalid (node_refused) if a proxy stands between brokers and a server (`unsafe`: it may)."""
+    """Raise Invalid (node_refused) if a proxy stands between brokers and a server
+    (`unsafe`: it may).
+    """
     for finding in of_way(session, unsafe=unsafe):
         _refuse(finding, info)
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
-    """Raise Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
+    """Raise Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot
+    hold them.
+    """
     for finding in of_server(facts, database=info.database, unsafe=unsafe):
         _refuse(finding, info)
 
 
 def _refuse(finding: Finding, info: NodeInfo) -> None:
     if finding.verdict == "bad":
-        where = f"{info.database} on {info.host}:{info.port}" if info.engine == "mysql" else info.database
+        where = (
+            f"{info.database} on {info.host}:{info.port}"
+            if info.engine == "mysql"
+            else info.database
+        )
         what = f"Database {where} cannot be a node. {finding.detail}"
         raise Invalid(what, code=Code.NODE_REFUSED)
 
@@ -124,7 +152,8 @@ def _make_tables(session: Session) -> None:
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node as it is, if it could be changed so; TLS is tried, unless it stays beside a new state.
+    """The node as it is, if it could be changed so; TLS is tried, unless it stays beside a
+    new state.
 
     Needs `admin`.
 
@@ -141,9 +170,9 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     """The node with some of its settings changed. Needs `admin`.
 
-    A node that closes is closed where its messages are before metadata says so: brokers may hold an older
-    snapshot. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
-    NotFound(node_not_found), NodeUnavailable.
+    A node that closes is closed where its messages are before metadata says so: brokers may
+    hold an older snapshot. One that goes offline need not answer; one that opens must, or
+    repeat this. Raises Invalid, NotFound(node_not_found), NodeUnavailable.
     """
     node = check_update(name=name, settings=settings, actor=actor)
     state = settings.get("state")
@@ -156,26 +185,35 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     return view
 
 
-def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Give a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
+def set_reader(
+    *, name: str, username: str, password: str, actor: Actor, dry_run: bool = False
+) -> None:
+    """Give a node the account with which jobs read it, once it was tried; '' takes it away.
+    Needs `admin`.
 
-    `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
-    a file.
+    `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it
+    cannot read or is a file.
     """
     if username:
         info = _with_account(name, username, password, actor)
-        needed = statements(READER, flavour="mysql", database=info.database, username=info.username)
+        needed = statements(
+            READER, flavour="mysql", database=info.database, username=info.username
+        )
         with _tried(info, f"It needs: {' '.join(needed)}") as session:
             queue_sql.read_heads(session, queues=None)
     if not dry_run:
         node_rows.set_reader(name=name, username=username, password=password, actor=actor)
 
 
-def set_account(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Change the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
+def set_account(
+    *, name: str, username: str, password: str, actor: Actor, dry_run: bool = False
+) -> None:
+    """Change the account with which brokers reach a node, once it was tried; `dry_run` only
+    tries it.
 
-    Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
-    Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
+    Needs `admin`. Brokers take it up within a second; nothing stops. Raises
+    NotFound(node_not_found), Invalid(node_refused) when the account does not reach this
+    node's data, lacks a right, or it is a file.
     """
     _try_account(_with_account(name, username, password, actor))
     if not dry_run:
@@ -183,7 +221,9 @@ def set_account(*, name: str, username: str, password: str, actor: Actor, dry_ru
 
 
 def _with_account(name: str, username: str, password: str, actor: Actor) -> NodeInfo:
-    """Return a node as another account reaches it. Raises Forbidden, NotFound, Invalid if it is a file."""
+    """Return a node as another account reaches it. Raises Forbidden, NotFound, Invalid if
+    it is a file.
+    """
     found = node_rows.named(name=name, actor=actor)
     if found.engine != "mysql":
         raise Invalid.field("username", f"node {name} is a file, which has no accounts")
@@ -193,13 +233,17 @@ def _with_account(name: str, username: str, password: str, actor: Actor) -> Node
 def _try_account(info: NodeInfo) -> None:
     with _tried(info) as session:
         if info.identity and promotion_sql.read_identity(session) != info.identity:
-            raise Invalid("This account reaches the data of another node.", code=Code.NODE_REFUSED)
+            raise Invalid(
+                "This account reaches the data of another node.", code=Code.NODE_REFUSED
+            )
         for finding in of_rights(session, info):
             _refuse(finding, info)
 
 
 def _settle(view: NodeView, actor: Actor) -> None:
-    """Make the node's heads agree with metadata in the end, also when several change its state at once."""
+    """Make the node's heads agree with metadata in the end, also when several change its
+    state at once.
+    """
     applied = None
     while view.state != applied:
         applied = view.state
@@ -217,13 +261,18 @@ def _apply(node_id: int, state: str) -> None:
     except (NodeUnavailable, db_errors.Final) as error:
         if state != "offline":
             raise
-        log.warning("Node %d was set offline, but its queues could not be closed: %s", node_id, error.detail)
+        log.warning(
+            "Node %d was set offline, but its queues could not be closed: %s",
+            node_id,
+            error.detail,
+        )
 
 
 def ping(node_id: int) -> float:
     """Seconds that a smallest question to a node takes. Raises NodeUnavailable.
 
-    It is about the version of the node's tables: so a process learns within a pass of `probe` that another
+    It is about the version of the node's tables: so a process learns within a pass of
+    `probe` that another
     release changed them.
     """
     begun = time.monotonic()
@@ -252,19 +301,27 @@ def probe() -> None:
 
 
 def _check_heads(node_id: int) -> None:
-    """Find a node whose database was restored while connections to it stayed open. Raises NodeUnavailable."""
+    """Find a node whose database was restored while connections to it stayed open. Raises
+    NodeUnavailable.
+    """
     node = node_pools.node(node_id)
     lowest = node_guard.lowest_heads(node.info)
-    with suppress(db_errors.Final), node.reading() as session:  # without a table: `pull` and `store` tell
+    # without a table: `pull` and `store` tell
+    with suppress(db_errors.Final), node.reading() as session:
         node_guard.check_server(node.info, session, lowest=lowest)
         node_guard.check_epochs(node.info, session)
 
 
 def _look_at_misfits() -> None:
-    """Serve nodes again whose tables were upgraded, or restored, for this release meanwhile."""
+    """Serve nodes again whose tables were upgraded, or restored, for this release
+    meanwhile.
+    """
     known = snapshot.current().nodes
     for node_id in node_guard.misfits().keys() & known.keys():
-        with suppress(CatmqError), session_pool.direct(known[node_id], any_schema=True) as session:
+        with (
+            suppress(CatmqError),
+            session_pool.direct(known[node_id], any_schema=True) as session,
+        ):
             node_guard.look(known[node_id], session)
 
 
@@ -278,17 +335,25 @@ def _report_barred() -> None:
         try:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
-            log.warning("Quarantine of node %s not recorded, will retry: %s", info.name, error.detail)
+            log.warning(
+                "Quarantine of node %s not recorded, will retry: %s",
+                info.name,
+                error.detail,
+            )
 
 
 def report_heads() -> None:
-    """Tell metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
-    nobody else may know. Raises MetadataUnavailable."""
+    """Tell metadata how far this process has seen the queues of nodes that went offline: if
+    one is promoted, nobody else may know. Raises MetadataUnavailable."""
     known = snapshot.current()
     for node_id, info in known.nodes.items():
         if info.state != "offline" or _reported.get(node_id) == info.epoch:
             continue
-        heads = {one.id: board.known(one.id) for one in known.queues.values() if one.node_id == node_id}
+        heads = {
+            one.id: board.known(one.id)
+            for one in known.queues.values()
+            if one.node_id == node_id
+        }
         failovers.record_known({queue: head for queue, head in heads.items() if head})
         _reported[node_id] = info.epoch
 
@@ -305,22 +370,28 @@ def quarantined() -> dict[str, str]:
 
 
 def wrong_epoch(node_id: int) -> str:
-    """Ask a node whether it takes writes under the epoch that metadata has; return why not, "" if it does.
+    """Ask a node whether it takes writes under the epoch that metadata has; return why not,
+    "" if it does.
 
     Raises NodeUnavailable.
     """
     node = node_pools.node(node_id)
-    with suppress(db_errors.Final), node.reading() as session:  # without the table: `pull` and `store` tell
+    # without the table: `pull` and `store` tell
+    with suppress(db_errors.Final), node.reading() as session:
         return node_guard.check_epochs(node.info, session)
     return ""
 
 
 def wrong_epochs() -> list[str]:
-    """Say of each node that takes no writes under the epoch that metadata has why, as this process knows."""
+    """Say of each node that takes no writes under the epoch that metadata has why, as this
+    process knows.
+    """
     known = snapshot.current().nodes
     wrong = node_guard.wrong_epochs().items()
     return sorted(
-        fault.why for node_id, fault in wrong if node_id in known and known[node_id].epoch == fault.epoch
+        fault.why
+        for node_id, fault in wrong
+        if node_id in known and known[node_id].epoch == fault.epoch
     )
 
 
@@ -338,9 +409,11 @@ def can_be_upgraded(node_id: int) -> bool:
 
 
 def note_heads() -> int:
-    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how many rose.
+    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how
+    many rose.
 
-    With them goes how many delayed messages a node had: after a restore nothing else tells of those.
+    With them goes how many delayed messages a node had: after a restore nothing else tells
+    of those.
     """
     heads: dict[int, int] = {}
     delayed: dict[int, DelayedSeen] = {}
@@ -353,12 +426,18 @@ def note_heads() -> int:
     sweeping.ask(sweeping.online(), read, what="Log end offsets")
     failovers.record_delayed(delayed)
     known = snapshot.current().queues
-    return failovers.record_heads(sorted((queue, head) for queue, head in heads.items() if queue in known))
+    return failovers.record_heads(
+        sorted((queue, head) for queue, head in heads.items() if queue in known)
+    )
 
 
 def latencies() -> dict[str, float | None]:
-    """{node name: seconds of the last probe, None if it failed}; empty before the first probe."""
+    """{node name: seconds of the last probe, None if it failed}; empty before the first
+    probe.
+    """
     nodes = snapshot.current().nodes
     # A copy, because the loop that probes adds and removes nodes meanwhile.
     latencies = _latencies.copy().items()
-    return {nodes[node_id].name: seconds for node_id, seconds in latencies if node_id in nodes}
+    return {
+        nodes[node_id].name: seconds for node_id, seconds in latencies if node_id in nodes
+    }

@@ -15,10 +15,11 @@ JUMP = 10_000_000  # offsets; more than a node stores between two notes of its h
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The part of a queue's lost tail that a group did not read, as far as brokers had seen that.
+    """The part of a queue's lost tail that a group did not read, as far as brokers had seen
+    that.
 
-    `as_of_ms`: when the group's position was looked at last, by the node's clock; what it committed since is
-    not known here. None: it never was.
+    `as_of_ms`: when the group's position was looked at last, by the node's clock; what it
+    committed since is not known here. None: it never was.
     """
 
     topic: str
@@ -31,7 +32,8 @@ class Lost:
 def delayed_loss(messages: int) -> str:
     """Say how many messages were lost that no queue has: they waited for their time."""
     return (
-        f"up to {messages} messages that waited for their time, delayed or for a retry, are lost as well: "
+        f"up to {messages} messages that waited for their time, delayed or for a retry, "
+        "are lost as well: "
         "so many were there when brokers looked last, within a minute before the loss"
     )
 
@@ -54,7 +56,9 @@ class ReplicaInspection:
     complete: bool
 
     @classmethod
-    def of(cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> ReplicaInspection:
+    def of(
+        cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None
+    ) -> ReplicaInspection:
         return cls(
             queues=failovers.queues(node_id),
             readers=failovers.readers(node_id),
@@ -66,16 +70,29 @@ class ReplicaInspection:
 
     def head(self, queue: NodeQueue) -> int:
         """The head of a queue before anything was lost, as far as it is known."""
-        return max(queue.highest, self.old_heads.get(queue.queue, 0), self.heads.get(queue.queue, 0))
+        return max(
+            queue.highest,
+            self.old_heads.get(queue.queue, 0),
+            self.heads.get(queue.queue, 0),
+        )
 
     def tail(self, queue: NodeQueue) -> int:
-        """Number of a queue's messages that are known to have been stored and are not there."""
+        """Number of a queue's messages that are known to have been stored and are not
+        there.
+        """
         return 0 if self.complete else self.head(queue) - self.heads.get(queue.queue, 0)
 
     def raised(self) -> dict[int, int]:
-        """{queue: its new head}, above anything that can have been served; empty if nothing is missing."""
-        open_ones = [one for one in self.queues if one.state != "retired" and not self.complete]
-        return {one.queue: max(self.head(one), self.committed.get(one.queue, 0)) + JUMP for one in open_ones}
+        """{queue: its new head}, above anything that can have been served; empty if nothing
+        is missing.
+        """
+        open_ones = [
+            one for one in self.queues if one.state != "retired" and not self.complete
+        ]
+        return {
+            one.queue: max(self.head(one), self.committed.get(one.queue, 0)) + JUMP
+            for one in open_ones
+        }
 
     def lost(self) -> tuple[Lost, ...]:
         """Count, for each group, the missing messages that it had not read."""

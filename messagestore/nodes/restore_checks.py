@@ -1,4 +1,6 @@
-"""Comparison of every node and metadata with the mark of a backup: what a restore brought back or lost."""
+"""Comparison of every node and metadata with the mark of a backup: what a restore brought
+back or lost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from metadata.nodes import failovers, id_rows
 from metadata.nodes.id_rows import Counters
 
 MARGIN = 1_000  # ids that may have been given after the mark
-# States of a node, from good to bad; those from BAD on need somebody, `unreachable` may pass by itself.
+# States of a node, from good to bad; those from BAD on need somebody, `unreachable` may
+# pass by itself.
 STATES = (
     "equal",
     "ahead",
@@ -37,7 +40,8 @@ BAD = STATES.index("behind")
 
 @dataclass(frozen=True, slots=True)
 class QueueCheck:
-    """A queue whose end is not what it was: `known` is the highest end of mark and metadata.
+    """A queue whose end is not what it was: `known` is the highest end of mark and
+    metadata.
 
     `lost` messages are missing at its end; `declared` of them lie in a gap already.
     """
@@ -52,8 +56,9 @@ class QueueCheck:
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """A group that gets `lost_tail` in a queue: it had not read `unread` of what is lost, as far as is known,
-    and gets `again` messages a second time, which it had committed before."""
+    """A group that gets `lost_tail` in a queue: it had not read `unread` of what is lost,
+    as far as is known, and gets `again` messages a second time, which it had committed
+    before."""
 
     group: str
     topic: str
@@ -64,9 +69,11 @@ class GroupCheck:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A node with its state (see STATES), a reason where there is one, and what is to be done.
+    """A node with its state (see STATES), a reason where there is one, and what is to be
+    done.
 
-    `delayed`: messages that waited for their time, delayed or for a retry, and are missing, at most.
+    `delayed`: messages that waited for their time, delayed or for a retry, and are missing,
+    at most.
     """
 
     name: str
@@ -94,7 +101,8 @@ _ADVICE = {
     "behind": "Run manage.py adopt_restored_node {0}, then manage.py verify --all.",
     "epoch": "Run manage.py adopt_restored_node {0}: brokers may not write to it before.",
     "unknown": (
-        "Restore a newer backup of metadata. If there is none, register its database under a new name: "
+        "Restore a newer backup of metadata. If there is none, register its database under "
+        "a new name: "
         "its messages are then lost."
     ),
     "empty": "Restore its backup. To go on without one, run manage.py adopt_restored_node {0}.",
@@ -104,7 +112,8 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class MetadataCheck:
-    """Metadata compared with the mark and with the nodes. `state`: equal, ahead, behind or other.
+    """Metadata compared with the mark and with the nodes. `state`: equal, ahead, behind or
+    other.
 
     `ids`: those up to which no id may be given again; empty if none is in danger.
     """
@@ -145,7 +154,9 @@ def check(mark: Mark, *, actor: Actor) -> RestoreCheck:
         found.append(checked)
         highest += [ids] if ids is not None else []
     why = "metadata does not know it: it was registered after the backup of metadata"
-    found += [NodeCheck(one.name, "unknown", why) for one in mark.nodes if one.name not in infos]
+    found += [
+        NodeCheck(one.name, "unknown", why) for one in mark.nodes if one.name not in infos
+    ]
     return RestoreCheck(_metadata(mark, now, highest), tuple(found))
 
 
@@ -159,19 +170,28 @@ def _look(info: NodeInfo, marked: MarkedNode | None) -> tuple[NodeCheck, Highest
     try:
         with session_pool.direct(info) as session:
             try:
-                found, identity = promotion_sql.read_mark(session), promotion_sql.read_identity(session)
+                found, identity = (
+                    promotion_sql.read_mark(session),
+                    promotion_sql.read_identity(session),
+                )
                 given = delayed_sql.read_counts(session).given
             except db_errors.Final:
-                return NodeCheck(info.name, "empty", "its database has no tables of a node"), None
+                return NodeCheck(
+                    info.name, "empty", "its database has no tables of a node"
+                ), None
     except NodeUnavailable as error:
         return NodeCheck(info.name, "unreachable", error.detail), None
     if info.identity and identity != info.identity:
         state = "other" if identity or found.heads else "empty"
-        return NodeCheck(info.name, state, "its database has the data of another node, or none"), None
+        return NodeCheck(
+            info.name, state, "its database has the data of another node, or none"
+        ), None
     return _compared(info, marked, found, given), found.highest
 
 
-def _compared(info: NodeInfo, marked: MarkedNode | None, found: NodeMark, given: int) -> NodeCheck:
+def _compared(
+    info: NodeInfo, marked: MarkedNode | None, found: NodeMark, given: int
+) -> NodeCheck:
     queues = _queues(info, marked, found)
     losing = {one.queue: one for one in queues if one.lost}
     groups = _groups(info, marked, found, losing)
@@ -195,7 +215,10 @@ def _state(
         return "behind", f"up to {delayed} messages that waited for their time are lost"
     epochs = {epoch for *_, epoch in found.heads}
     if epochs - {info.epoch} and found.heads:
-        return "epoch", f"its queues have node epoch {max(epochs)}, metadata has {info.epoch}"
+        return (
+            "epoch",
+            f"its queues have node epoch {max(epochs)}, metadata has {info.epoch}",
+        )
     if any(one.declared for one in queues):
         return "declared", "what was lost is declared as gaps"
     if marked is None:
@@ -204,7 +227,9 @@ def _state(
 
 
 def _queues(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> list[QueueCheck]:
-    """Return the queues whose ends differ from the mark or from metadata, and those that miss messages."""
+    """Return the queues whose ends differ from the mark or from metadata, and those that
+    miss messages.
+    """
     now = {queue: head for queue, head, *_ in found.heads}
     before = {one.queue: one for one in marked.queues} if marked else {}
     known = {one.queue: one for one in failovers.queues(info.id)}
@@ -215,7 +240,13 @@ def _queues(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> list[
         end = max(was, known[queue].highest if queue in known else 0)
         if queue not in known and queue not in now:
             continue  # deleted since
-        topic = known[queue].topic if queue in known else before[queue].topic if queue in before else ""
+        topic = (
+            known[queue].topic
+            if queue in known
+            else before[queue].topic
+            if queue in before
+            else ""
+        )
         head = now.get(queue, 0)
         declared = sum(
             max(0, min(last, was) - first)
@@ -229,10 +260,18 @@ def _queues(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> list[
 
 
 def _groups(
-    info: NodeInfo, marked: MarkedNode | None, found: NodeMark, losing: Mapping[int, QueueCheck]
+    info: NodeInfo,
+    marked: MarkedNode | None,
+    found: NodeMark,
+    losing: Mapping[int, QueueCheck],
 ) -> list[GroupCheck]:
-    """The groups that read queues with losses: the mark and metadata say how far they were at least."""
-    now = {(group, instance, queue): committed for group, instance, queue, _, committed in found.readers}
+    """The groups that read queues with losses: the mark and metadata say how far they were
+    at least.
+    """
+    now = {
+        (group, instance, queue): committed
+        for group, instance, queue, _, committed in found.readers
+    }
     names, before = id_rows.group_names(), _positions(info, marked)
     checked = []
     for key in sorted({*now, *before}, key=lambda one: (one[2], one[0], one[1])):
@@ -245,13 +284,24 @@ def _groups(
         unread = at.known - max(last, min(position, at.known))
         again = max(0, min(position, last) - now.get(key, 0))
         name = names.get(group, f"group {group}")
-        checked.append(GroupCheck(f"{name}/{instance}" if instance else name, at.topic, queue, unread, again))
+        checked.append(
+            GroupCheck(
+                f"{name}/{instance}" if instance else name, at.topic, queue, unread, again
+            )
+        )
     return checked
 
 
-def _positions(info: NodeInfo, marked: MarkedNode | None) -> dict[tuple[int, str, int], int]:
-    """{(group id, instance, queue): the highest committed offset that mark or metadata know}."""
-    known = {(one.group_id, one.reader, one.queue): one.committed for one in failovers.readers(info.id)}
+def _positions(
+    info: NodeInfo, marked: MarkedNode | None
+) -> dict[tuple[int, str, int], int]:
+    """{(group id, instance, queue): the highest committed offset that mark or metadata
+    know}.
+    """
+    known = {
+        (one.group_id, one.reader, one.queue): one.committed
+        for one in failovers.readers(info.id)
+    }
     readers: Sequence[MarkedReader] = marked.readers if marked else ()
     for one in readers:
         key = one.group_id, one.instance, one.queue
@@ -269,4 +319,6 @@ def _metadata(mark: Mark, now: Counters, found: Sequence[HighestIds]) -> Metadat
     used = {kind: max(held[kind], mark.metadata.ids.get(kind, 0)) for kind in now.ids}
     endangered = any(used[kind] > now.ids[kind] for kind in now.ids)
     ids = {kind: max(used[kind], now.ids[kind]) + MARGIN for kind in now.ids}
-    return MetadataCheck(state, now.changes, mark.metadata.changes, ids if endangered else {})
+    return MetadataCheck(
+        state, now.changes, mark.metadata.changes, ids if endangered else {}
+    )

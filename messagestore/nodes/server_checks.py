@@ -1,8 +1,10 @@
-"""Proxies between brokers and a server, and limits of the server, found on a connection to it.
+"""Proxies between brokers and a server, and limits of the server, found on a connection to
+it.
 
-A proxy that understands SQL (ProxySQL, MaxScale, RDS Proxy) hands statements of one connection to several, so
-user variables, locks and KILL do not work as the store needs. Such a proxy gives itself away: it greets with
-a version and a connection id of its own, while combined questions are answered by the server behind it.
+A proxy that understands SQL (ProxySQL, MaxScale, RDS Proxy) hands statements of one
+connection to several, so user variables, locks and KILL do not work as the store needs.
+Such a proxy gives itself away: it greets with a version and a connection id of its own,
+while combined questions are answered by the server behind it.
 """
 
 from __future__ import annotations
@@ -23,23 +25,28 @@ from metadata.rules import engines
 TEXTS = {  # those of findings, see preflight.TEXTS
     "direct": "The connection ends at the server itself: %(comment)s.",
     "proxy": (
-        "A proxy stands between brokers and the server (%(signs)s). Proxies that share connections, such as "
+        "A proxy stands between brokers and the server (%(signs)s). Proxies that share "
+        "connections, such as "
         "ProxySQL, MaxScale or RDS Proxy, are not supported. Give the address of the server itself."
     ),
     "unmaintained": (
-        "%(version)s gets no security fixes for long, or none any more. Upgrade to a series with long-term "
+        "%(version)s gets no security fixes for long, or none any more. Upgrade to a "
+        "series with long-term "
         "support."
     ),
     "packet": (
-        "max_allowed_packet is %(found)d bytes. Messages of up to %(body)d bytes may need %(needed)d. Raise "
+        "max_allowed_packet is %(found)d bytes. Messages of up to %(body)d bytes may need "
+        "%(needed)d. Raise "
         "it."
     ),
     "statement_limit": (
-        "%(name)s ends statements after %(seconds)g s. The outcome of a send is then unknown. Set it to 0, "
+        "%(name)s ends statements after %(seconds)g s. The outcome of a send is then "
+        "unknown. Set it to 0, "
         "or to %(needed)d s or more."
     ),
     "idle_limit": (
-        "wait_timeout closes connections after %(found)d s. Set it to %(needed)d or more, or brokers connect "
+        "wait_timeout closes connections after %(found)d s. Set it to %(needed)d or more, "
+        "or brokers connect "
         "again and again."
     ),
 }
@@ -69,7 +76,11 @@ def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
         yield "version", "warn", "unmaintained", {"version": facts.version}
     needed = _BIG * config.max_body_bytes + _AROUND
     if session.max_packet < needed:
-        words = {"found": session.max_packet, "body": config.max_body_bytes, "needed": needed}
+        words = {
+            "found": session.max_packet,
+            "body": config.max_body_bytes,
+            "needed": needed,
+        }
         yield "limits", "warn", "packet", words
     limits = node_sql.limits(session)
     for name, per_s in (("max_statement_time", 1), ("max_execution_time", 1000)):
@@ -78,7 +89,8 @@ def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
             about = {"name": name, "seconds": seconds, "needed": READ_TIMEOUT_S}
             yield "limits", "warn", "statement_limit", about
     idle = int(limits.get("wait_timeout", _IDLE_S))
-    if session.flavour == "mariadb" and idle < _IDLE_S:  # of MySQL each session sets its own
+    # of MySQL each session sets its own
+    if session.flavour == "mariadb" and idle < _IDLE_S:
         yield "limits", "warn", "idle_limit", {"found": idle, "needed": _IDLE_S}
 
 

@@ -1,13 +1,14 @@
 """Keeps a node that is away from eating this process's threads.
 
     closed    everybody goes through
-    open      everybody is answered at once, but one probe after each pause (0.5 s, doubled up to 5 s)
+    open      everybody is answered at once, but one probe after each pause (0.5 s, doubled up
+              to 5 s)
 
-It opens after FAILURES calls in a row that found the node away (refused, timed out, connection lost), after
-one that took SILENT_S to find out, and as soon as the node is *silent*: statements wait for it and none was
-answered for SILENT_S. A server that is frozen takes connections and says nothing, so without that rule each
-thread would find out by itself.
-Any answer closes it, errors included: whoever answers is not away.
+It opens after FAILURES calls in a row that found the node away (refused, timed out,
+connection lost), after one that took SILENT_S to find out, and as soon as the node is
+*silent*: statements wait for it and none was answered for SILENT_S. A server that is frozen
+takes connections and says nothing, so without that rule each thread would find out by
+itself. Any answer closes it, errors included: whoever answers is not away.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _LEAST_WAIT_MS = 100
 
 
 class Permit:
-    """One call through a circuit; `asked` says that the node was reached, so that the end tells of it."""
+    """One call through a circuit; `asked` says that the node was reached, so that the end
+    tells of it.
+    """
 
     def __init__(self, *, probe: bool) -> None:
         self.begun = time.monotonic()
@@ -69,7 +72,9 @@ class Circuit:
 
     @contextmanager
     def permit(self, *, may_probe: bool) -> Iterator[Permit]:
-        """One call. Raises NodeUnavailable without making it while open; what the call raises goes on."""
+        """One call. Raises NodeUnavailable without making it while open; what the call
+        raises goes on.
+        """
         permit = self.enter(may_probe=may_probe)
         try:
             yield permit
@@ -79,7 +84,9 @@ class Circuit:
         self.end(permit)
 
     def enter(self, *, may_probe: bool) -> Permit:
-        """Begin one call, which `end` must end. Raises NodeUnavailable while open, except for a probe."""
+        """Begin one call, which `end` must end. Raises NodeUnavailable while open, except
+        for a probe.
+        """
         if not self._open:
             return Permit(probe=False)
         with self._lock:
@@ -109,7 +116,11 @@ class Circuit:
         """Open it: the node is silent. The next probe may go at once."""
         with self._lock:
             if not self._open:
-                self._open, self._pause_s, self._probe_at = True, self._first_pause_s, time.monotonic()
+                self._open, self._pause_s, self._probe_at = (
+                    True,
+                    self._first_pause_s,
+                    time.monotonic(),
+                )
 
     def _failure(self, permit: Permit) -> None:
         with self._lock:

@@ -1,9 +1,10 @@
 """The heads that a node cannot honestly fall below, as this process knows them.
 
-A head only rises. A node that answers with a lower one than it was known to have is a restored backup, or a
-replica that was promoted without the tail: its next messages would get offsets that others had, and groups
-would skip them. What this process stored itself was durable when it was confirmed. A head that was only
-read may be ahead of the disk for a moment, so it counts when it is CERTAIN_AFTER_S old.
+A head only rises. A node that answers with a lower one than it was known to have is a
+restored backup, or a replica that was promoted without the tail: its next messages would
+get offsets that others had, and groups would skip them. What this process stored itself was
+durable when it was confirmed. A head that was only read may be ahead of the disk for a
+moment, so it counts when it is CERTAIN_AFTER_S old.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A registered node as one process reaches it: with a pool of sessions, a circuit and perhaps a replica.
+"""A registered node as one process reaches it: with a pool of sessions, a circuit and
+perhaps a replica.
 
-A session that is lost takes its siblings with it. A node that is away is found out by few: see `circuit`, and
+A session that is lost takes its siblings with it. A node that is away is found out by few:
+see `circuit`, and
 `SessionPool.take` for how many may wait.
 """
 
@@ -25,7 +27,9 @@ MAINTENANCE_TIMEOUT_S = 120  # the longest that changing a table may take
 
 
 class Checkout(AbstractContextManager[Session]):
-    """The use of a session, to be entered and left. No generator: every request comes by here."""
+    """The use of a session, to be entered and left. No generator: every request comes by
+    here.
+    """
 
     __slots__ = ("_node", "_permit", "_pooled", "_reads", "_within_s")
 
@@ -35,11 +39,16 @@ class Checkout(AbstractContextManager[Session]):
         self._pooled: Pooled
 
     def __enter__(self) -> Session:
-        self._permit, self._pooled = self._node.check_out(reads=self._reads, within_s=self._within_s)
+        self._permit, self._pooled = self._node.check_out(
+            reads=self._reads, within_s=self._within_s
+        )
         return self._pooled.session
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._node.check_in(self._permit, self._pooled, error, reads=self._reads)
 
@@ -58,17 +67,18 @@ class Node:
     def writing(self) -> Checkout:
         """A session for one write.
 
-        Raises NodeUnavailable when none can be had: at once while the node is known to be away, or while
-        MOST_STALLED times the pool's size wait for a node that answers nobody.
+        Raises NodeUnavailable when none can be had: at once while the node is known to be
+        away, or while MOST_STALLED times the pool's size wait for a node that answers
+        nobody.
         """
         return Checkout(self, reads=False)
 
     def reading(self, *, within_s: float | None = None) -> Checkout:
-        """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
-        NodeUnavailable, and a node that is silent is not waited for.
+        """The same for what may be repeated: a lost connection leaves nothing in doubt, so
+        it is NodeUnavailable, and a node that is silent is not waited for.
 
-        Raises `db_errors.SlowNode` if the answer does not begin `within_s`, and at once while the node is in
-        doubt; for requests that ask other nodes, too (slow_nodes.py).
+        Raises `db_errors.SlowNode` if the answer does not begin `within_s`, and at once
+        while the node is in doubt; for requests that ask other nodes, too (slow_nodes.py).
         """
         return Checkout(self, reads=True, within_s=within_s)
 
@@ -84,8 +94,12 @@ class Node:
         permit.asked = True
         return permit, pooled
 
-    def check_in(self, permit: Permit, pooled: Pooled, error: BaseException | None, *, reads: bool) -> None:
-        """End a use that may have raised. Raises NodeUnavailable where a read lost its connection."""
+    def check_in(
+        self, permit: Permit, pooled: Pooled, error: BaseException | None, *, reads: bool
+    ) -> None:
+        """End a use that may have raised. Raises NodeUnavailable where a read lost its
+        connection.
+        """
         if isinstance(error, db_errors.SlowNode):
             self.pool.slow.add(pooled, begun=permit.begun)
         else:
@@ -99,8 +113,12 @@ class Node:
         self._check_online()
         return session_pool.direct(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
 
-    def in_chunks(self, act: Callable[[Session], int], *, chunk: int, most: int = 1 << 30) -> int:
-        """Repeat a write of at most `chunk` rows until one has fewer, at most so often; return the sum."""
+    def in_chunks(
+        self, act: Callable[[Session], int], *, chunk: int, most: int = 1 << 30
+    ) -> int:
+        """Repeat a write of at most `chunk` rows until one has fewer, at most so often;
+        return the sum.
+        """
         done = 0
         for _ in range(most):
             with self.writing() as session:
@@ -111,7 +129,9 @@ class Node:
         return done
 
     def watch(self) -> None:
-        """Open the circuit of a silent node, end the reads that wait for it, and send the probes."""
+        """Open the circuit of a silent node, end the reads that wait for it, and send the
+        probes.
+        """
         self._watched_at = time.monotonic()
         self.pool.slow.collect()
         self._look()
@@ -141,7 +161,8 @@ class Node:
         self._look()
         if within_s is not None:
             self.pool.check_patience()
-        is_watched = time.monotonic() - self._watched_at < WATCHED_S  # by a loop that sends probes
+        # by a loop that sends probes
+        is_watched = time.monotonic() - self._watched_at < WATCHED_S
         return self.circuit.enter(may_probe=self.circuit.is_open and not is_watched)
 
     def _check_online(self) -> None:
@@ -172,7 +193,9 @@ class Node:
         lowest = {} if self._behind else node_guard.lowest_heads(self.info)
         session = session_pool.connect(self.info)
         try:
-            node_guard.check_server(self.info, session, lowest=lowest, primary=not self._behind)
+            node_guard.check_server(
+                self.info, session, lowest=lowest, primary=not self._behind
+            )
         except BaseException:
             session.close()
             raise

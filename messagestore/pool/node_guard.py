@@ -1,13 +1,18 @@
-"""Check that a server at a node's address may be served from: made at every new connection, at every pass of
+"""Check that a server at a node's address may be served from: made at every new connection,
+at every pass of
 `registry.probe`, and by the offsets of what is stored.
 
-It must hold this node's data, and no head may be lower than it was known to be (`known_heads`, and
-`head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves nothing from it
-until `manage.py promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells
+It must hold this node's data, and no head may be lower than it was known to be
+(`known_heads`, and
+`head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves
+nothing from it until `manage.py promote_node` or `adopt_restored_node` gave it another
+epoch.
+`registry.probe` tells
 metadata, so that the other brokers stop, too.
 
-A node whose queues have another epoch than metadata gives it takes no writes: metadata was restored to
-before the node was last adopted or promoted. Its messages can still be read, so it is not quarantined;
+A node whose queues have another epoch than metadata gives it takes no writes: metadata was
+restored to before the node was last adopted or promoted. Its messages can still be read, so
+it is not quarantined;
 `wrong_epochs` names it until it is adopted.
 
 The tables may be those of another release: see `check_schema`.
@@ -46,7 +51,8 @@ class Quarantine(NamedTuple):
 
 _guard = threading.Lock()
 _quarantined: dict[int, Quarantine] = {}
-_misfits: dict[int, Quarantine] = {}  # nodes whose tables this release cannot use; another one may
+# nodes whose tables this release cannot use; another one may
+_misfits: dict[int, Quarantine] = {}
 _schemas: dict[int, Schema] = {}
 _wrong_epochs: dict[int, Quarantine] = {}
 _complained: dict[tuple[int, str], float] = {}
@@ -75,24 +81,32 @@ def misfits() -> dict[int, Quarantine]:
 
 
 def wrong_epochs() -> dict[int, Quarantine]:
-    """{node id: why} of the nodes that take no writes, because their queues have another epoch."""
+    """{node id: why} of the nodes that take no writes, because their queues have another
+    epoch.
+    """
     return dict(_wrong_epochs)
 
 
 def check_epochs(info: NodeInfo, session: Session) -> str:
     """Compare the epochs of a node's queues with its epoch in metadata.
 
-    Return why the node takes no writes, and the remedy; "" if it takes them. The result is kept for
+    Return why the node takes no writes, and the remedy; "" if it takes them. The result is
+    kept for
     `wrong_epochs`.
     """
     why = _epoch_fault(info, promotion_sql.read_node_epochs(session))
     if why:
-        # A promotion changes metadata first, then the node. So compare with a fresh copy of metadata, and
+        # A promotion changes metadata first, then the node. So compare with a fresh copy of
+        # metadata, and
         # with epochs that were read after it.
         snapshot.refresh()
         fresh = snapshot.current().nodes.get(info.id)
         is_settled = fresh is not None and fresh.state != "offline"
-        why = _epoch_fault(fresh, promotion_sql.read_node_epochs(session)) if fresh and is_settled else ""
+        why = (
+            _epoch_fault(fresh, promotion_sql.read_node_epochs(session))
+            if fresh and is_settled
+            else ""
+        )
     if not why:
         _wrong_epochs.pop(info.id, None)
         return ""
@@ -110,32 +124,40 @@ def _epoch_fault(info: NodeInfo, epochs: set[int]) -> str:
 def epoch_fault(name: str, *, stored: int, expected: int) -> str:
     """Say that a node takes no writes under the epoch that metadata has, and the remedy."""
     return (
-        f"Node {name} takes no writes: its queues have node epoch {stored}, metadata has {expected}. "
+        f"Node {name} takes no writes: its queues have node epoch {stored}, metadata has "
+        f"{expected}. "
         f"Metadata or the node was restored to before the node's last promotion or adoption. "
         f"Run manage.py adopt_restored_node {name}."
     )
 
 
 def schema(info: NodeInfo) -> Schema | None:
-    """Version of a node's tables as this process saw it last; None before it has asked the node."""
+    """Version of a node's tables as this process saw it last; None before it has asked the
+    node.
+    """
     return _schemas.get(info.id)
 
 
 def look(info: NodeInfo, session: Session) -> None:
-    """Ask a node a smallest question, and learn the version of its tables. Raises NodeUnavailable."""
-    with suppress(db_errors.Final):  # without the table: `check_server` tells, of a new connection
+    """Ask a node a smallest question, and learn the version of its tables. Raises
+    NodeUnavailable.
+    """
+    # without the table: `check_server` tells, of a new connection
+    with suppress(db_errors.Final):
         note_schema(info, promotion_sql.read_schema(session))
 
 
 def check_release(info: NodeInfo, session: Session) -> None:
-    """Raise NodeUnavailable if this release cannot use the tables in a database; one may have none."""
+    """Raise NodeUnavailable if this release cannot use the tables in a database; one may
+    have none.
+    """
     with suppress(db_errors.Final):
         check_schema(info, promotion_sql.read_schema(session))
 
 
 def note_schema(info: NodeInfo, found: Schema) -> None:
-    """Remember the version of a node's tables. If they are a misfit, raise NodeUnavailable, and let `check`
-    raise it from now on."""
+    """Remember the version of a node's tables. If they are a misfit, raise NodeUnavailable,
+    and let `check` raise it from now on."""
     _schemas[info.id] = found
     why = misfit(info.name, found)
     if not why:
@@ -157,7 +179,8 @@ def misfit(name: str, found: Schema) -> str:
     """Return why this release cannot use a node's tables, and what to do; '' if it can."""
     if is_older(VERSION, found.min_release):
         return (
-            f"Node {name} needs CatMQ >= {found.min_release}, this is {VERSION}: install that release here."
+            f"Node {name} needs CatMQ >= {found.min_release}, this is {VERSION}: "
+            "install that release here."
         )
     if found.version < schema_steps.OLDEST:
         return (
@@ -168,7 +191,9 @@ def misfit(name: str, found: Schema) -> str:
 
 
 def lowest_heads(info: NodeInfo) -> dict[int, int]:
-    """{queue: the lowest head it can have} of a node; to be taken before its heads are read."""
+    """{queue: the lowest head it can have} of a node; to be taken before its heads are
+    read.
+    """
     queues = snapshot.current().queues.values() if info.id else ()
     lowest = {
         one.id: max(one.head_seen, known_heads.known(one.id))
@@ -181,9 +206,11 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
 def check_server(
     info: NodeInfo, session: Session, *, lowest: Mapping[int, int], primary: bool = True
 ) -> None:
-    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table.
+    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks
+    a table.
 
-    A replica, which is not the `primary`, may be behind: nothing is remembered of its schema.
+    A replica, which is not the `primary`, may be behind: nothing is remembered of its
+    schema.
     """
     if not info.identity:
         return  # registered before nodes were marked
@@ -203,8 +230,9 @@ def check_server(
 
 
 def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None:
-    """Raise Ambiguous if a first offset is below the `lowest` that it could get: a backup was restored under
-    an open connection. The messages are stored, and found by their batch id once the node was adopted."""
+    """Raise Ambiguous if a first offset is below the `lowest` that it could get: a backup
+    was restored under an open connection. The messages are stored, and found by their batch
+    id once the node was adopted."""
     if first < lowest:
         try:
             _quarantine(info, queue, first, lowest)
@@ -213,7 +241,9 @@ def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None
 
 
 def _standing(info: NodeInfo, session: Session) -> promotion_sql.Standing:
-    """Read the server's contents. Raises the fault of a missing table although the data is this node's."""
+    """Read the server's contents. Raises the fault of a missing table although the data is
+    this node's.
+    """
     try:
         return promotion_sql.read_standing(session)
     except db_errors.Final:
@@ -232,8 +262,10 @@ def _identity(session: Session) -> str:
 def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
     found = "has no log end offset" if head is None else f"has log end offset {head}"
     why = (
-        f"queue {queue} {found}, but it was {lowest} before: the node lost messages. If a backup was "
-        f"restored or a replica took over there, run manage.py adopt_restored_node {info.name}. To move the "
+        f"queue {queue} {found}, but it was {lowest} before: the node lost messages. If a "
+        "backup was "
+        "restored or a replica took over there, run manage.py adopt_restored_node "
+        f"{info.name}. To move the "
         f"node to a replica elsewhere, run manage.py promote_node {info.name}."
     )
     with _guard:

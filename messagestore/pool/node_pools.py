@@ -39,7 +39,9 @@ def node_of(queue: int) -> Node:
 
 
 def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
-    """The nodes that hold some queues, each with its own. Raises NotFound (queue_not_found)."""
+    """The nodes that hold some queues, each with its own. Raises NotFound
+    (queue_not_found).
+    """
     return by_place({queue: snapshot.find_queue(queue).node_id for queue in queues})
 
 
@@ -50,7 +52,9 @@ def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
 
 
 def watch(node_id: int) -> None:
-    """Look after a node that this process uses; a loop of every worker. Requests need not probe then."""
+    """Look after a node that this process uses; a loop of every worker. Requests need not
+    probe then.
+    """
     used = _nodes.get(node_id)
     if used is not None:
         used.watch()
@@ -62,12 +66,14 @@ def in_use() -> list[int]:
 
 def away() -> list[str]:
     """The names of the nodes whose circuit is open in this process, in order."""
-    return sorted(known.info.name for known in list(_nodes.values()) if known.circuit.is_open)
+    return sorted(
+        known.info.name for known in list(_nodes.values()) if known.circuit.is_open
+    )
 
 
 def follows() -> bool:
-    """Return True if nobody in this process uses a node as an older snapshot described it. Nodes that are
-    gone are evicted on the way."""
+    """Return True if nobody in this process uses a node as an older snapshot described it.
+    Nodes that are gone are evicted on the way."""
     known = snapshot.current().nodes
     for node_id in list(_nodes):
         if node_id in known:

@@ -1,7 +1,9 @@
-"""Sessions of one node in one process: at most `pool_size`, each checked out for one string.
+"""Sessions of one node in one process: at most `pool_size`, each checked out for one
+string.
 
-Nothing here pings. A session is closed instead of reused when its last string ended in doubt, when the
-node has closed it, after five minutes, or when it sat idle near the server's limit.
+Nothing here pings. A session is closed instead of reused when its last string ended in
+doubt, when the node has closed it, after five minutes, or when it sat idle near the
+server's limit.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from metadata.rules.tls import Tls
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
 _LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
-# Calls, in pool sizes, that may wait for a node that has answered none of them for STALLED_S. A busy node
+# Calls, in pool sizes, that may wait for a node that has answered none of them for
+# STALLED_S. A busy node
 # answers all the time, so only a stalled one is held to this.
 MOST_STALLED = 4
 STALLED_S = 0.3
@@ -50,9 +53,11 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
 
 @contextmanager
 def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterator[Session]:
-    """A session beside the pool, which lends none of a node that is offline; closed, not used again.
+    """A session beside the pool, which lends none of a node that is offline; closed, not
+    used again.
 
-    `any_schema`: also to tables that this release cannot use. `limits` are those of `connect`. Raises
+    `any_schema`: also to tables that this release cannot use. `limits` are those of
+    `connect`. Raises
     NodeUnavailable.
     """
     session = connect(info, **limits)
@@ -82,7 +87,9 @@ class Pooled:
     def usable(self, term: int) -> bool:
         """Return True if it may be checked out again."""
         now = time.monotonic()
-        fresh = now - self.born < MAX_AGE_S and now - self.returned < self.session.idle_limit_s
+        fresh = (
+            now - self.born < MAX_AGE_S and now - self.returned < self.session.idle_limit_s
+        )
         return self.session.clean and self.term == term and fresh
 
 
@@ -98,17 +105,21 @@ class SessionPool:
         self._places = threading.BoundedSemaphore(config.pool_size)
         self._term = 0
         self._inside = 0
-        self._since = self._answered_at = time.monotonic()  # when somebody came in, when the node last spoke
+        # when somebody came in, when the node last spoke
+        self._since = self._answered_at = time.monotonic()
 
     @property
     def busy(self) -> bool:
         return bool(self._out)
 
-    def take(self, *, reads: bool, within_s: float | None, check: Callable[[], None]) -> Pooled:
+    def take(
+        self, *, reads: bool, within_s: float | None, check: Callable[[], None]
+    ) -> Pooled:
         """A session, with a place in the pool; `give_back` gives both back.
 
-        `check` is asked while it waits for a place, and ends that by what it raises. Raises NodeUnavailable:
-        too many wait, or no place was free in time; `db_errors.SlowNode` if the node is slow.
+        `check` is asked while it waits for a place, and ends that by what it raises. Raises
+        NodeUnavailable: too many wait, or no place was free in time; `db_errors.SlowNode`
+        if the node is slow.
         """
         with self._guard:
             if not self._inside:
@@ -152,7 +163,9 @@ class SessionPool:
         self._places.release()
 
     def discard(self) -> None:
-        """Throw away every session made so far; those in use are closed when they come back."""
+        """Throw away every session made so far; those in use are closed when they come
+        back.
+        """
         with self._guard:
             self._term += 1
             idle, self._free = self._free, []
@@ -169,10 +182,16 @@ class SessionPool:
         if not self._out or time.monotonic() - self._answered_at < SILENT_S:
             return False
         out = self._checked_out()
-        waits = [pooled.session.busy_since for pooled, _ in out if pooled.session.busy_since is not None]
+        waits = [
+            pooled.session.busy_since
+            for pooled, _ in out
+            if pooled.session.busy_since is not None
+        ]
         if not waits:
             return False
-        answered_at = max(self._answered_at, *(pooled.session.answered_at for pooled, _ in out))
+        answered_at = max(
+            self._answered_at, *(pooled.session.answered_at for pooled, _ in out)
+        )
         return time.monotonic() - max(min(waits), answered_at) > SILENT_S
 
     def cut_silent_reads(self) -> None:
@@ -190,14 +209,20 @@ class SessionPool:
         return time.monotonic() - max(self._answered_at, self._since) > STALLED_S
 
     def _await_place(self, check: Callable[[], None], within_s: float | None) -> None:
-        """Take a place when one is free; give up after a while, or when the node turns out to be away."""
+        """Take a place when one is free; give up after a while, or when the node turns out
+        to be away.
+        """
         deadline = time.monotonic() + CHECKOUT_TIMEOUT_S
-        while not self._places.acquire(timeout=_LOOK_EVERY_S if within_s is None else within_s):
+        while not self._places.acquire(
+            timeout=_LOOK_EVERY_S if within_s is None else within_s
+        ):
             if within_s is not None and self._is_stalled():
                 raise self._too_slow()
             check()
             if time.monotonic() > deadline:
-                raise self._crowded(f"of this worker share {config.pool_size} connections (CATMQ_POOL_SIZE)")
+                raise self._crowded(
+                    f"of this worker share {config.pool_size} connections (CATMQ_POOL_SIZE)"
+                )
 
     def _crowded(self, why: str) -> NodeUnavailable:
         what = f"Node {self._name} is busy: {self._inside} calls {why}."
@@ -211,8 +236,13 @@ class SessionPool:
             with self._guard:
                 term = self._term
                 pooled = self._free.pop() if self._free else None
-                # Asked before a string is sent: afterwards nobody knows whether a dead node had stored it.
-                if pooled is not None and pooled.usable(term) and not pooled.session.is_over():
+                # Asked before a string is sent: afterwards nobody knows whether a dead node
+                # had stored it.
+                if (
+                    pooled is not None
+                    and pooled.usable(term)
+                    and not pooled.session.is_over()
+                ):
                     self._out[pooled] = reads
                     return pooled
             if pooled is None:

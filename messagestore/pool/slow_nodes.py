@@ -1,9 +1,10 @@
 """Answers that a request did not wait for, because it asks other nodes, too.
 
-A pull names queues of several nodes, and one of these that stands still must not hold up the messages of the
-others until its circuit opens. So such a request waits only so long for each node. A session whose answer was
-late keeps its place in the pool until the answer has come; until then the node is *in doubt*, and requests
-like this one do not ask it. A node that answers, but slowly, is waited for the longer.
+A pull names queues of several nodes, and one of these that stands still must not hold up
+the messages of the others until its circuit opens. So such a request waits only so long for
+each node. A session whose answer was late keeps its place in the pool until the answer has
+come; until then the node is *in doubt*, and requests like this one do not ask it. A node
+that answers, but slowly, is waited for the longer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class SlowAnswers(Generic[L]):
         self._collecting = threading.Lock()
 
     def patience_s(self, asked_s: float) -> float:
-        """Timeout in seconds for the node, where a node that is not slow would get `asked_s`."""
+        """Timeout in seconds for the node, where a node that is not slow would get
+        `asked_s`.
+        """
         return max(asked_s, LENIENCE * self._slow_s)
 
     def note_answer(self) -> None:

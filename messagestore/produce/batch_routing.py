@@ -1,13 +1,14 @@
 """Routing of messages that name no queue. Every broker routes a repeat like the first try.
 
-The queue follows from the batch id and the topic's routing. The routing changes when the topic is
-expanded or shrunk, when a queue is retired, or when `keyed` is set. Metadata keeps each former
-routing with the time of its end. A batch uses the routing that was in force at the time in its
-id, so a repeat finds the record of its first try even if the topic has changed since.
+The queue follows from the batch id and the topic's routing. The routing changes when the
+topic is expanded or shrunk, when a queue is retired, or when `keyed` is set. Metadata keeps
+each former routing with the time of its end. A batch uses the routing that was in force at
+the time in its id, so a repeat finds the record of its first try even if the topic has
+changed since.
 
-The time in the id is the client's clock. If that clock runs ahead, a batch that was tried before
-a change carries a time after it. So for one hour after a change, its former routing is checked as
-well.
+The time in the id is the client's clock. If that clock runs ahead, a batch that was tried
+before a change carries a time after it. So for one hour after a change, its former routing
+is checked as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def now(topic: TopicInfo) -> Routing:
     """Return the topic's current routing, which includes its read-only queues."""
     queues = snapshot.current().queues
     states = ("read_write", "read_only")
-    # Read-only queues count: a send that was stored just before its queue was closed is repeated
+    # Read-only queues count: a send that was stored just before its queue was closed is
+    # repeated
     # through the same queue, so the repeat is recognized.
     live = tuple(q for q in topic.queues if q in queues and queues[q].state in states)
     return Routing(topic.layout, topic.keyed, live or topic.queues, _FOR_EVER)
@@ -37,11 +39,14 @@ def now(topic: TopicInfo) -> Routing:
 def of_batch(topic: TopicInfo, batch_id: UUID) -> Routing:
     """Return the routing that was in force at the time inside the batch id."""
     at_ms = batch_ids.time_ms(batch_id)
-    return next((routing for routing in _earlier(topic) if at_ms < routing.until_ms), None) or now(topic)
+    return next(
+        (routing for routing in _earlier(topic) if at_ms < routing.until_ms), None
+    ) or now(topic)
 
 
 def before_batch(topic: TopicInfo, batch_id: UUID) -> Iterator[Routing]:
-    """Yield former routings that ended up to AHEAD_MS before the batch id's time, latest first.
+    """Yield former routings that ended up to AHEAD_MS before the batch id's time, latest
+    first.
 
     A batch of a client whose clock runs ahead may have been tried under one of them.
     """
@@ -52,9 +57,12 @@ def before_batch(topic: TopicInfo, batch_id: UUID) -> Iterator[Routing]:
 
 
 def _earlier(topic: TopicInfo) -> list[Routing]:
-    """Return the topic's former routings, oldest first, without those that name a removed queue."""
+    """Return the topic's former routings, oldest first, without those that name a removed
+    queue.
+    """
     queues = snapshot.current().queues
-    # A queue is removed only after the batch records of its sends have expired: a routing that
+    # A queue is removed only after the batch records of its sends have expired: a routing
+    # that
     # names it can no longer lead to the record of an earlier try.
     return [routing for routing in topic.earlier if queues.keys() >= set(routing.queues)]
 

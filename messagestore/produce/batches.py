@@ -24,7 +24,8 @@ def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
     At most MOST_CHUNKS transactions of `chunk` rows run on each node. Nodes that cannot be
     reached, or whose clock cannot be trusted, are skipped and logged.
     """
-    # After a clock jumped ahead, a record that looks old may belong to a send of a moment ago.
+    # After a clock jumped ahead, a record that looks old may belong to a send of a moment
+    # ago.
     # Without the record, the repeat of that send would be stored a second time.
     clock_jump = clock_marks.look(confirm=False)
     if clock_jump is not None:
@@ -35,7 +36,9 @@ def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
         try:
             deleted += _expire(node_id, hours, chunk)
         except CatmqError as error:
-            log.warning("Batch records of node %s are not deleted now: %s", info.name, error.detail)
+            log.warning(
+                "Batch records of node %s are not deleted now: %s", info.name, error.detail
+            )
     return deleted
 
 

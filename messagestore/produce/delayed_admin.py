@@ -1,9 +1,9 @@
 """Lists, counts and recalls of delayed messages before their delivery.
 
-A recall deletes the row, and records that in `sent_batch` under the same id as a delivery would.
-So if a message is recalled and delivered at the same time, exactly one of the two happens, and a
-repeated recall gets the same answer. A recall is an act on data like a send, so it is logged and
-not audited.
+A recall deletes the row, and records that in `sent_batch` under the same id as a delivery
+would. So if a message is recalled and delivered at the same time, exactly one of the two
+happens, and a repeated recall gets the same answer. A recall is an act on data like a send,
+so it is logged and not audited.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class WaitingMessage:
 class Waiting:
     """A page of the delayed messages of a topic, in the order of their ids.
 
-    `next`: the `after` of the next page, None if this is the last one. `count`: number of the
-    topic's delayed messages, counted up to MOST_COUNTED on each node. `away`: names of nodes that
-    did not answer.
+    `next`: the `after` of the next page, None if this is the last one. `count`: number of
+    the topic's delayed messages, counted up to MOST_COUNTED on each node. `away`: names of
+    nodes that did not answer.
     """
 
     messages: tuple[WaitingMessage, ...]
@@ -61,9 +61,9 @@ class Waiting:
 def recall(*, message_id: str, actor: Actor) -> None:
     """Delete a delayed message before its delivery. Needs the right `produce` on its topic.
 
-    A repeat is harmless. Raises Conflict (already_delivered), NotFound (message_not_found: the
-    message never existed, or was delivered or recalled two days ago or earlier), Invalid,
-    NodeUnavailable.
+    A repeat is harmless. Raises Conflict (already_delivered), NotFound (message_not_found:
+    the message never existed, or was delivered or recalled two days ago or earlier),
+    Invalid, NodeUnavailable.
     """
     # The id of a message in a queue: it is not delayed, or its delivery has happened.
     if not message_id.startswith("d"):
@@ -77,7 +77,8 @@ def recall(*, message_id: str, actor: Actor) -> None:
     for _ in range(_TRIES):
         with node.reading() as session:
             rows = delayed_sql.read_delayed(session, rows=[row])
-        # The row may be moved or retargeted between the read and the delete, so the loop reads
+        # The row may be moved or retargeted between the read and the delete, so the loop
+        # reads
         # again.
         if not rows:
             return _check_recalled(node, message_id, row, actor)
@@ -90,19 +91,23 @@ def recall(*, message_id: str, actor: Actor) -> None:
 def _try_recall(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> bool:
     """Delete a delayed row. Return False if it was not deleted, or if that is unknown."""
     _allow(row.queue, message_id, actor)
-    # A due row for a queue of another node may have been copied there already. It is not deleted,
+    # A due row for a queue of another node may have been copied there already. It is not
+    # deleted,
     # because the copy would still be delivered.
     on_own_node = snapshot.find_queue(row.queue).node_id == node.info.id
     leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
     try:
         with node.writing() as session:
-            return delayed_sql.leave_delayed(session, leaving=leaving, message_count=0, also_due=on_own_node)
+            return delayed_sql.leave_delayed(
+                session, leaving=leaving, message_count=0, also_due=on_own_node
+            )
     except db_errors.Ambiguous:
         return False  # the caller reads the row again
 
 
 def _check_recalled(node: Node, message_id: str, row: int, actor: Actor) -> None:
-    """Return if a row that no longer exists was recalled. Raises Conflict if it was delivered.
+    """Return if a row that no longer exists was recalled. Raises Conflict if it was
+    delivered.
 
     Raises NotFound if `sent_batch` has no record of it.
     """
@@ -110,12 +115,16 @@ def _check_recalled(node: Node, message_id: str, row: int, actor: Actor) -> None
         departure = message_sql.find_batch(session, batch_id=moved_id(node.info.id, row))
     if departure is None:
         raise _not_found(message_id)
-    # The record of a row that left by a recall or a copy has queue 0 and the queue in first_offset.
+    # The record of a row that left by a recall or a copy has queue 0 and the queue in
+    # first_offset.
     _allow(departure.queue or departure.first_offset, message_id, actor)
-    # The record may be visible before it is on disk, and the answer must still hold after a crash.
+    # The record may be visible before it is on disk, and the answer must still hold after a
+    # crash.
     durability.confirm(node_id=node.info.id)
     if departure.queue:
-        raise _delivered(message_id, f" as {stored_id(departure.queue, departure.first_offset)}")
+        raise _delivered(
+            message_id, f" as {stored_id(departure.queue, departure.first_offset)}"
+        )
     if departure.message_count:
         raise _delivered(message_id)
 
@@ -133,7 +142,9 @@ def _allow(queue: int, message_id: str, actor: Actor) -> None:
 
 
 def _delivered(message_id: str, place: str = "") -> Conflict:
-    return Conflict(f"Message {message_id} is in its queue{place}.", code=Code.ALREADY_DELIVERED)
+    return Conflict(
+        f"Message {message_id} is in its queue{place}.", code=Code.ALREADY_DELIVERED
+    )
 
 
 def _not_found(message_id: str) -> NotFound:
@@ -141,23 +152,32 @@ def _not_found(message_id: str) -> NotFound:
     return NotFound(cause, code=Code.MESSAGE_NOT_FOUND)
 
 
-def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: Actor) -> Waiting:
+def of_topic(
+    *, topic: str, after: str | None = None, limit: int = 100, actor: Actor
+) -> Waiting:
     """Return up to `limit` delayed messages of a topic with ids above `after`.
 
     Needs the right `browse` on the topic. A page ends early when its bodies reach
-    config.max_pull_bytes. Raises NotFound (topic_not_found), Invalid, and NodeUnavailable if no
-    node answers.
+    config.max_pull_bytes. Raises NotFound (topic_not_found), Invalid, and NodeUnavailable
+    if no node answers.
     """
     access.require(actor, "browse", topic)
     access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
-        raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+        raise Invalid.field(
+            "limit", f"{limit} is not within 1 and {config.max_pull_messages}"
+        )
     start = parse_delayed_id(after, field="after") if after is not None else (0, 0)
     view = snapshot.current()
     node_of_queue = {q.id: q.node_id for q in view.queues.values() if q.topic_id == info.id}
-    home_nodes = {node_id: view.nodes[node_id] for node_id in node_of_queue.values() if node_id in view.nodes}
-    # An offline node with queues of the topic is included, so that the page names it in `away`.
+    home_nodes = {
+        node_id: view.nodes[node_id]
+        for node_id in node_of_queue.values()
+        if node_id in view.nodes
+    }
+    # An offline node with queues of the topic is included, so that the page names it in
+    # `away`.
     # All online nodes are included, because a row can wait on another node than its queue.
     nodes = dict(sorted((sweeping.online() | home_nodes).items()))
     queues, counts = list(node_of_queue), []
@@ -180,10 +200,14 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
         )
         messages.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    nodes_away = sweeping.ask(nodes, read, what="Delayed messages", prepare=delayed_store.prepare)
+    nodes_away = sweeping.ask(
+        nodes, read, what="Delayed messages", prepare=delayed_store.prepare
+    )
     sweeping.require_any(nodes_away, asked=nodes)
     page = tuple(messages[:limit])
-    return Waiting(page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away))
+    return Waiting(
+        page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away)
+    )
 
 
 def _bytes_left(messages: list[WaitingMessage]) -> int:

@@ -1,20 +1,21 @@
 """Delivery of due delayed messages to their queues.
 
-One loop per node, in one broker at a time, moves them. Due rows are read without locks, then
-moved by `delivery_sql.move_delayed`: one transaction for many queues inserts exactly the rows
-that it deletes. If two brokers move at once, or one dies at any point, each message is either
-still delayed or moved, never both. A moved message is recorded in `sent_batch` like a sent one,
-under an id that is derived from its own. So `verify` finds a record for it, and a recall finds
-out that it is too late.
+One loop per node, in one broker at a time, moves them. Due rows are read without locks,
+then moved by `delivery_sql.move_delayed`: one transaction for many queues inserts exactly
+the rows that it deletes. If two brokers move at once, or one dies at any point, each
+message is either still delayed or moved, never both. A moved message is recorded in
+`sent_batch` like a sent one, under an id that is derived from its own. So `verify` finds a
+record for it, and a recall finds out that it is too late.
 
-The queue is chosen when the message is due. A message that was routed by its key goes to the
-queue that its key belongs to at that time, any other to the queue it was stored for. If that
-queue is closed, the rules of a send apply: another open queue of the topic, except for a key of a
+The queue is chosen when the message is due. A message that was routed by its key goes to
+the queue that its key belongs to at that time, any other to the queue it was stored for. If
+that queue is closed, the rules of a send apply: another open queue of the topic, except for
+a key of a
 `strict` topic, which waits.
 
-A message for a queue on another node is handed over: it is stored there as a delayed message that
-is due at once, under a derived batch id, and then deleted here. The new queue is first written
-into the row, so that a repeat by another broker goes to the same queue.
+A message for a queue on another node is handed over: it is stored there as a delayed
+message that is due at once, under a derived batch id, and then deleted here. The new queue
+is first written into the row, so that a repeat by another broker goes to the same queue.
 """
 
 from __future__ import annotations
@@ -45,18 +46,22 @@ from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
-# Longest time between two queries while nothing is due. A message that is stored meanwhile, to be
+# Longest time between two queries while nothing is due. A message that is stored meanwhile,
+# to be
 # due at once, is late by at most this.
 IDLE_S = 0.2
-# The same if no other broker is alive. A send through a worker of this broker shortens the pause
-# to IDLE_S, so only a message that a background job stores itself, to be due at once, is late by
+# The same if no other broker is alive. A send through a worker of this broker shortens the
+# pause
+# to IDLE_S, so only a message that a background job stores itself, to be due at once, is
+# late by
 # ALONE_S.
 ALONE_S = 1.0
 WAIT_S = IDLE_S - EVERY_S  # longest wait within one pass
 MOST = 500  # rows in one transaction
 MOST_BYTES = 1 << 20  # bodies and headers in one transaction; a larger message goes alone
 PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
-# The queries for due queues may use a tenth of the time. The quickest of the last LOOKS queries
+# The queries for due queues may use a tenth of the time. The quickest of the last LOOKS
+# queries
 # counts, because a busy machine makes single ones slow.
 PACE = 10
 LOOKS = 8
@@ -69,27 +74,33 @@ Targets = dict[int, list[int]]  # queue → rows to move into it
 
 def nodes() -> list[int]:
     """Return the ids of the nodes that need a delivery loop: all that are not offline."""
-    return [node.id for node in snapshot.current().nodes.values() if node.state != "offline"]
+    return [
+        node.id for node in snapshot.current().nodes.values() if node.state != "offline"
+    ]
 
 
 def moved_id(node_id: int, row: int) -> bytes:
-    """Return the batch id under which `sent_batch` records that a delayed message left its table.
+    """Return the batch id under which `sent_batch` records that a delayed message left its
+    table.
 
-    The id is a UUIDv7 with the row number in place of the time, so that the ids of a node are
-    adjacent in the primary key. The rest is a hash of the message's id.
+    The id is a UUIDv7 with the row number in place of the time, so that the ids of a node
+    are adjacent in the primary key. The rest is a hash of the message's id.
     """
     message_id = delayed_store.delayed_id(node_id, row)
     return routing_rules.as_uuid7(row, hashlib.sha256(message_id.encode()).digest())
 
 
 class DelayedDelivery:
-    """Moves the due messages of one node while it holds the node's lease. Used by one thread.
+    """Moves the due messages of one node while it holds the node's lease. Used by one
+    thread.
 
-    The lease only saves double work. While metadata is unavailable no broker can acquire it, so all
-    brokers move.
+    The lease only saves double work. While metadata is unavailable no broker can acquire
+    it, so all brokers move.
     """
 
-    def __init__(self, node_id: int, *, holder: str, is_alone: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, node_id: int, *, holder: str, is_alone: Callable[[], bool] = lambda: False
+    ) -> None:
         self._node_id = node_id
         self._is_alone = is_alone
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
@@ -98,8 +109,10 @@ class DelayedDelivery:
         self._not_before = float("-inf")
         self._nothing_due_before = float("-inf")  # except what this broker's workers store
         self._seen_counter = 0
-        self._took: deque[float] = deque(maxlen=LOOKS)  # duration of the last queries, in seconds
-        self._paused_until: dict[int, float] = {}  # queue → time.monotonic() of its next try
+        # duration of the last queries, in seconds
+        self._took: deque[float] = deque(maxlen=LOOKS)
+        # queue → time.monotonic() of its next try
+        self._paused_until: dict[int, float] = {}
 
     def run_once(self) -> int:
         """Move due messages for up to PASS_S, and return their number.
@@ -121,13 +134,16 @@ class DelayedDelivery:
             self._lease.release()
 
     def _may_move(self) -> bool:
-        """Acquire or renew the lease when needed. Return True if it is held and rows may be due."""
+        """Acquire or renew the lease when needed. Return True if it is held and rows may be
+        due.
+        """
         now = time.monotonic()
         if now - self._asked_at >= LEASE_EVERY_S:
             try:
                 self._leads = self._lease.acquire()
             except MetadataUnavailable:
-                # Moving without the lease is safe: the transaction in the store moves each row
+                # Moving without the lease is safe: the transaction in the store moves each
+                # row
                 # once. Waiting for metadata would delay messages that need nothing from it.
                 self._leads = True
             self._asked_at = time.monotonic()
@@ -137,42 +153,65 @@ class DelayedDelivery:
         """Return the time.monotonic() before which there is nothing to do."""
         if not self._leads:
             return self._asked_at + LEASE_EVERY_S
-        # A row that was stored after the last query may be due before any row that the query
+        # A row that was stored after the last query may be due before any row that the
+        # query
         # returned.
         has_new_rows = board.shared.delayed_at(self._node_id) != self._seen_counter
-        return self._not_before if has_new_rows else max(self._not_before, self._nothing_due_before)
+        return (
+            self._not_before
+            if has_new_rows
+            else max(self._not_before, self._nothing_due_before)
+        )
 
     def move(self) -> int:
-        """Move a bounded number of due messages. Return how many left. Raises NodeUnavailable."""
+        """Move a bounded number of due messages. Return how many left. Raises
+        NodeUnavailable.
+        """
         node = delayed_store.prepared(self._node_id)
         local, for_other_nodes = self._read_due(node)
         moved = self._move(node, local) if local else 0
-        return moved + sum(self._hand_over(node, row, target) for row, target in for_other_nodes)
+        return moved + sum(
+            self._hand_over(node, row, target) for row, target in for_other_nodes
+        )
 
     def _read_due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
-        """Read due rows. Return the rows for this node's queues, and (row, its queue) of others.
+        """Read due rows. Return the rows for this node's queues, and (row, its queue) of
+        others.
 
         Also sets the times of the next query.
         """
         with node.reading() as session:
-            # The counter is read before the query: a row that is stored during the query changes
+            # The counter is read before the query: a row that is stored during the query
+            # changes
             # the counter after this, and ends the pause. In the other order it could be
             # overlooked.
-            started_at, self._seen_counter = time.monotonic(), board.shared.delayed_at(self._node_id)
+            started_at, self._seen_counter = (
+                time.monotonic(),
+                board.shared.delayed_at(self._node_id),
+            )
             due_in_ms = delayed_sql.delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - started_at)
             next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
             pause_s = max(PACE * min(self._took), min(next_s, IDLE_S))
             self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
-            self._nothing_due_before = started_at + min(next_s, ALONE_S if self._is_alone() else IDLE_S)
+            self._nothing_due_before = started_at + min(
+                next_s, ALONE_S if self._is_alone() else IDLE_S
+            )
             # The queue whose message has been due for longest comes first.
-            overdue = sorted((wait_ms, queue) for queue, wait_ms in due_in_ms.items() if wait_ms <= 0)
-            due_queues = [queue for _, queue in overdue if self._paused_until.get(queue, now) <= now]
-            # Every due queue gets an equal share of the rows, so that none starves the others.
+            overdue = sorted(
+                (wait_ms, queue) for queue, wait_ms in due_in_ms.items() if wait_ms <= 0
+            )
+            due_queues = [
+                queue for _, queue in overdue if self._paused_until.get(queue, now) <= now
+            ]
+            # Every due queue gets an equal share of the rows, so that none starves the
+            # others.
             rows = {}
             for queue in due_queues[:MOST]:
-                rows[queue] = delayed_sql.list_due(session, queue=queue, most=max(1, MOST // len(due_queues)))
+                rows[queue] = delayed_sql.list_due(
+                    session, queue=queue, most=max(1, MOST // len(due_queues))
+                )
         return self._split_by_node(rows)
 
     def _split_by_node(
@@ -186,7 +225,8 @@ class DelayedDelivery:
         for queue, rows in due_rows.items():
             for row in rows:
                 target = self._target(view, queue, row)
-                # The row must wait, perhaps because a move to its target has just failed. The
+                # The row must wait, perhaps because a move to its target has just failed.
+                # The
                 # whole queue pauses, and its later rows are read again after that.
                 if target is None or self._is_paused(target.id):
                     self._pause(queue)
@@ -202,7 +242,8 @@ class DelayedDelivery:
 
     def _target(self, view: Snapshot, queue: int, row: DueRow) -> QueueInfo | None:
         """Return the queue that a due row goes to, or None if the row must wait."""
-        # A row that names a queue of another node may have been copied there by an earlier try.
+        # A row that names a queue of another node may have been copied there by an earlier
+        # try.
         # Another choice could store it twice, so hand_over decides.
         info = view.queues.get(queue)
         if info is not None and info.node_id != self._node_id:
@@ -216,11 +257,15 @@ class DelayedDelivery:
         self._paused_until[queue] = time.monotonic() + RETRY_S
 
     def _move(self, node: Node, targets: Targets) -> int:
-        """Move the rows of all queues in one transaction. If it fails, use one for each queue."""
+        """Move the rows of all queues in one transaction. If it fails, use one for each
+        queue.
+        """
         try:
             return self._move_together(node, targets)
         except (db_errors.RolledBack, db_errors.Final):
-            return sum(self._move_queue(node, queue, rows) for queue, rows in targets.items())
+            return sum(
+                self._move_queue(node, queue, rows) for queue, rows in targets.items()
+            )
 
     def _move_queue(self, node: Node, queue: int, rows: list[int]) -> int:
         """Move the rows of one queue. After an error, pause or repair it, and return 0."""
@@ -242,7 +287,11 @@ class DelayedDelivery:
             self._pause_after(queue, error)
 
     def _pause_after(self, queue: int, error: CatmqError) -> None:
-        log.warning("Delayed messages of queue %d not delivered, will retry: %s", queue, error.detail)
+        log.warning(
+            "Delayed messages of queue %d not delivered, will retry: %s",
+            queue,
+            error.detail,
+        )
         self._pause(queue)
 
     def _move_together(self, node: Node, targets: Targets) -> int:
@@ -254,7 +303,8 @@ class DelayedDelivery:
                 node_epoch=node.info.epoch,
                 ready=lambda row: as_batch(self._node_id, row),
             )
-        # The COMMIT was acknowledged, so these heads are durable. Readers that wait for them are
+        # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
+        # them are
         # woken.
         for queue, head in heads.items():
             known_heads.stored(queue, head)
@@ -262,7 +312,9 @@ class DelayedDelivery:
         return sum(len(targets[queue]) for queue in heads)
 
     def _hand_over(self, node: Node, row: int, queue: int) -> int:
-        """Hand a due row over to its queue's node. Return the number of rows that left, 0 or 1."""
+        """Hand a due row over to its queue's node. Return the number of rows that left, 0
+        or 1.
+        """
         try:
             return int(hand_over(node, row))
         except CatmqError as error:
@@ -277,26 +329,40 @@ def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueIn
     """
     info = view.queues.get(queue)
     topic = view.topics.get(info.topic_id) if info is not None else None
-    # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted with
+    # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted
+    # with
     # its table.
     if info is None or topic is None or topic.state != "ready":
         return None
     routed_by_key = row.by_key and row.key is not None and bool(topic.layout)
-    home = view.queues.get(topic.queue_for(row.key)) if routed_by_key and row.key is not None else info
+    home = (
+        view.queues.get(topic.queue_for(row.key))
+        if routed_by_key and row.key is not None
+        else info
+    )
     if home is not None and _is_open(view, home):
         return home
-    return None if routed_by_key and topic.keyed == "strict" else _another_queue(view, topic, row.id, near)
+    return (
+        None
+        if routed_by_key and topic.keyed == "strict"
+        else _another_queue(view, topic, row.id, near)
+    )
 
 
-def _another_queue(view: Snapshot, topic: TopicInfo, row: int, near: int) -> QueueInfo | None:
+def _another_queue(
+    view: Snapshot, topic: TopicInfo, row: int, near: int
+) -> QueueInfo | None:
     """Return an open queue of the topic for a row, on node `near` if possible, or None."""
     queues = [view.queues[queue] for queue in topic.queues if queue in view.queues]
     open_queues = [queue for queue in queues if _is_open(view, queue)]
     candidates = [queue for queue in open_queues if queue.node_id == near] or open_queues
     if not candidates:
         return None
-    # The choice depends only on the row and the open queues, so that two movers choose alike.
-    order = routing_rules.candidates(UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates])
+    # The choice depends only on the row and the open queues, so that two movers choose
+    # alike.
+    order = routing_rules.candidates(
+        UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates]
+    )
     return view.queues[order[0]]
 
 
@@ -319,18 +385,21 @@ def as_message(node_id: int, row: DelayedRow) -> NewMessage:
     if row.origin is not None:
         return message
     sender_id = row.known_as or delayed_store.delayed_id(node_id, row.id)
-    return msgspec.structs.replace(message, headers={**(message.headers or {}), ID_HEADER: sender_id})
+    return msgspec.structs.replace(
+        message, headers={**(message.headers or {}), ID_HEADER: sender_id}
+    )
 
 
 def hand_over(node: Node, row_id: int) -> bool:
     """Copy a due row to the node of its queue, then delete it. Return True if it left.
 
-    A row that names a closed queue, or still names a queue of this node, is only pointed to its
-    new queue. The next call copies it. Raises CatmqError if the copy cannot be stored or the row
-    cannot be deleted.
+    A row that names a closed queue, or still names a queue of this node, is only pointed to
+    its new queue. The next call copies it. Raises CatmqError if the copy cannot be stored
+    or the row cannot be deleted.
     """
     # The copy's batch id is derived from the row, and its queue is read from the row. So a
-    # repeat, also by another broker, finds the copy. Another queue is chosen only after Conflict
+    # repeat, also by another broker, finds the copy. Another queue is chosen only after
+    # Conflict
     # with QUEUE_NOT_WRITABLE, which proves that the copy is not stored there.
     node_id = node.info.id
     with node.reading() as session:
@@ -350,11 +419,14 @@ def hand_over(node: Node, row_id: int) -> bool:
         return _point_elsewhere(node, row)
     leaving = Leaving(row.id, row.queue, moved_id(node_id, row.id))
     with node.writing() as session:
-        return delayed_sql.leave_delayed(session, leaving=leaving, message_count=1, also_due=True)
+        return delayed_sql.leave_delayed(
+            session, leaving=leaving, message_count=1, also_due=True
+        )
 
 
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
-    """Write another queue into a row whose queue is closed. Return True if the row was changed.
+    """Write another queue into a row whose queue is closed. Return True if the row was
+    changed.
 
     The next step moves or copies the message to that queue.
     """
@@ -362,15 +434,22 @@ def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
     target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
     if target is not None and target.id != row.queue:
         with node.writing() as session:
-            return delayed_sql.retarget_delayed(session, row=row.id, queue=row.queue, target=target.id)
+            return delayed_sql.retarget_delayed(
+                session, row=row.id, queue=row.queue, target=target.id
+            )
     return False
 
 
 def _store_copy(node_id: int, row: DelayedRow) -> None:
     """Store a due row as a delayed message on the node of its queue, due at the same time."""
     message = delayed_store.copied(row, deliver_at_ms=row.due_at_ms)
-    sender_id = row.known_as or (delayed_store.delayed_id(node_id, row.id) if row.origin is None else None)
+    sender_id = row.known_as or (
+        delayed_store.delayed_id(node_id, row.id) if row.origin is None else None
+    )
     copy = NewDelayed(message, bool(row.by_key), row.attempt, row.origin, sender_id)
     delayed_store.store(
-        queue=row.queue, messages=[copy], batch_id=moved_id(node_id, row.id), producer=row.producer
+        queue=row.queue,
+        messages=[copy],
+        batch_id=moved_id(node_id, row.id),
+        producer=row.producer,
     )

@@ -1,7 +1,7 @@
 """Delayed messages of removed queues.
 
-When a queue is retired, its delayed messages are reassigned to another queue of the topic. When a
-topic is deleted, they are deleted with its tables.
+When a queue is retired, its delayed messages are reassigned to another queue of the topic.
+When a topic is deleted, they are deleted with its tables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ def drop(queue: int) -> int:
 
 
 def reassign(queue: int, *, topic_id: int) -> int:
-    """Assign the delayed messages of a queue to another open queue of its topic, on every node.
+    """Assign the delayed messages of a queue to another open queue of its topic, on every
+    node.
 
-    Returns the number of messages. Messages that are routed by key get their final queue when
-    they are due. Raises NodeUnavailable, and NoWritableQueue if the topic has no other open
-    queue.
+    Returns the number of messages. Messages that are routed by key get their final queue
+    when they are due. Raises NodeUnavailable, and NoWritableQueue if the topic has no other
+    open queue.
     """
     moved = 0
     for node in _nodes():
@@ -52,10 +53,15 @@ def _nodes() -> Iterator[Node]:
 def _new_queue(queue: int, topic_id: int, node: Node) -> int:
     """Return the open queue of the topic that gets the messages. Raises NoWritableQueue."""
     all_queues = snapshot.current().queues.values()
-    others = [other for other in all_queues if other.topic_id == topic_id and other.id != queue]
+    others = [
+        other for other in all_queues if other.topic_id == topic_id and other.id != queue
+    ]
     open_queues = [other for other in others if other.state == "read_write"]
     if not open_queues:
-        raise NoWritableQueue(f"Topic {topic_id} has no open queue for delayed messages of queue {queue}.")
-    # A queue on the same node is preferred: a message for a queue of another node must be copied to
+        raise NoWritableQueue(
+            f"Topic {topic_id} has no open queue for delayed messages of queue {queue}."
+        )
+    # A queue on the same node is preferred: a message for a queue of another node must be
+    # copied to
     # that node when it is due.
     return min(open_queues, key=lambda other: (other.node_id != node.info.id, other.id)).id

@@ -1,12 +1,13 @@
 """Storage of delayed messages in a table of their node: exactly once, like every send.
 
-A delayed message is a row of `delayed_message` on the node of its queue, and is durable when the
-send is answered. `delayed_delivery` moves it into its queue when it is due. The sender gets its
-id, `d<node>-<row>`, which the delivered message keeps in the header `catmq-delayed-id`. Row
-numbers are never reused.
+A delayed message is a row of `delayed_message` on the node of its queue, and is durable
+when the send is answered. `delayed_delivery` moves it into its queue when it is due. The
+sender gets its id, `d<node>-<row>`, which the delivered message keeps in the header
+`catmq-delayed-id`. Row numbers are never reused.
 
-The record of such a batch in `sent_batch` has queue 0 and the number of the first row in place of
-the first offset. So a repeat returns the same ids even after the messages were moved or recalled.
+The record of such a batch in `sent_batch` has queue 0 and the number of the first row in
+place of the first offset. So a repeat returns the same ids even after the messages were
+moved or recalled.
 `verify` selects batch records by queue, and leaves these out.
 """
 
@@ -32,7 +33,8 @@ from messagestore.tables.failure_sql import FailingRow
 from messagestore.tables.shapes import DelayedBatch, DelayedRow, NewDelayed, StoredDelays
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
-# A delivery time may have passed this long ago: clocks differ, and a send may be repeated for a
+# A delivery time may have passed this long ago: clocks differ, and a send may be repeated
+# for a
 # while.
 TOLERANCE_MS = 600_000
 
@@ -41,7 +43,9 @@ _prepared: set[tuple[int, int]] = set()  # (node, epoch) whose tables are known 
 
 
 class DelayedReceipt(NamedTuple):
-    """Place of a delayed message, and when it is due (ms since 1970 UTC by its node's clock)."""
+    """Place of a delayed message, and when it is due (ms since 1970 UTC by its node's
+    clock).
+    """
 
     node_id: int
     row: int
@@ -76,11 +80,16 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
         and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts)
     ):
         return int(node_id), int(row)
-    raise Invalid.field(field, f"{text!r} is not the id of a delayed message; one looks like d2-41")
+    raise Invalid.field(
+        field, f"{text!r} is not the id of a delayed message; one looks like d2-41"
+    )
 
 
 def copied(
-    row: DelayedRow | FailingRow, *, delay_ms: int | None = None, deliver_at_ms: int | None = None
+    row: DelayedRow | FailingRow,
+    *,
+    delay_ms: int | None = None,
+    deliver_at_ms: int | None = None,
 ) -> NewMessage:
     """Return a new message with the content of a stored one, and a delay or delivery time."""
     headers = headers_of(row.headers)
@@ -100,13 +109,13 @@ def store(
 ) -> list[DelayedReceipt]:
     """Store delayed messages on a queue's node in one transaction. Return their receipts.
 
-    `batch_id`: 16 bytes. A repeat with the same id for a queue of the same node returns the same
-    receipts, even if the messages were delivered or recalled since. `deadline`: the
+    `batch_id`: 16 bytes. A repeat with the same id for a queue of the same node returns the
+    same receipts, even if the messages were delivered or recalled since. `deadline`: the
     time.monotonic() after which no try begins.
 
-    Raises Conflict (queue_not_writable: the batch is certainly not stored; batch_conflict: the id
-    was used for other messages), TooLarge and NodeUnavailable. Raises OutcomeUnknown if the batch
-    may be stored; then only a repeat with the same id and queue is safe.
+    Raises Conflict (queue_not_writable: the batch is certainly not stored; batch_conflict:
+    the id was used for other messages), TooLarge and NodeUnavailable. Raises OutcomeUnknown
+    if the batch may be stored; then only a repeat with the same id and queue is safe.
     """
     write = DelayedWrite(messages, batch_id=batch_id, producer=producer, deadline=deadline)
     return write.store_once(queue)
@@ -126,7 +135,9 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         deadline: float | None = None,
     ) -> None:
         batch_name = name or batch_id.hex()
-        super().__init__(batch_id, _digest(messages), name=batch_name, fresh=fresh, deadline=deadline)
+        super().__init__(
+            batch_id, _digest(messages), name=batch_name, fresh=fresh, deadline=deadline
+        )
         self._batch = DelayedBatch(batch_id, self.digest, messages, producer)
 
     def store(self, node: Node, queue: int, *, alone: bool) -> list[DelayedReceipt]:
@@ -134,8 +145,11 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         try:
             with node.writing() as session:
                 epoch = node.info.epoch
-                stored = delayed_sql.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
-        # After an error the rows may be stored as well, so the delivery loop is always notified.
+                stored = delayed_sql.insert_delayed(
+                    session, queue=queue, node_epoch=epoch, batch=self._batch
+                )
+        # After an error the rows may be stored as well, so the delivery loop is always
+        # notified.
         finally:
             board.shared.note_delayed(node.info.id)
         return self._receipts(node, stored)
@@ -154,7 +168,9 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
     def _receipts(self, node: Node, stored: StoredDelays) -> list[DelayedReceipt]:
         return [
             DelayedReceipt(
-                node.info.id, stored.first_row + index, due_at_ms(delayed.message, stored.stored_at_ms)
+                node.info.id,
+                stored.first_row + index,
+                due_at_ms(delayed.message, stored.stored_at_ms),
             )
             for index, delayed in enumerate(self._batch.rows)
         ]
@@ -179,12 +195,14 @@ def _digest(messages: Sequence[NewDelayed]) -> bytes:
 def wrong_times(
     *, messages: Mapping[int, NewMessage], queues: Sequence[int], batch_id: bytes | None
 ) -> list[FieldError]:
-    """Return an error for each delivery time that has long passed, or is more than a year away.
+    """Return an error for each delivery time that has long passed, or is more than a year
+    away.
 
-    `messages`: the messages by their index in the request. Times are compared with the clock of
-    the first node of `queues` that answers. A time that passed less than TOLERANCE_MS ago is
-    accepted, and means now. So does any past time in a batch that is stored already, as the
-    repeat must get its receipts. Raises NodeUnavailable if none of the nodes answers.
+    `messages`: the messages by their index in the request. Times are compared with the
+    clock of the first node of `queues` that answers. A time that passed less than
+    TOLERANCE_MS ago is accepted, and means now. So does any past time in a batch that is
+    stored already, as the repeat must get its receipts. Raises NodeUnavailable if none of
+    the nodes answers.
     """
     times = {
         index: message.deliver_at_ms
@@ -197,22 +215,35 @@ def wrong_times(
     errors = []
     for index, at_ms in times.items():
         if at_ms < now_ms - TOLERANCE_MS and not is_repeat:
-            problem = f"passed {(now_ms - at_ms) // 1000} s ago: leave it out to send the message now"
+            problem = (
+                f"passed {(now_ms - at_ms) // 1000} s ago: leave it out to send the "
+                "message now"
+            )
             errors.append(FieldError(f"messages[{index}].deliver_at_ms", problem))
         elif at_ms > now_ms + MOST_DELAY_MS:
-            errors.append(FieldError(f"messages[{index}].deliver_at_ms", "is more than a year from now"))
+            errors.append(
+                FieldError(
+                    f"messages[{index}].deliver_at_ms", "is more than a year from now"
+                )
+            )
     return errors
 
 
 def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
-    """Return the clock of the first node that answers, in ms, and whether it stored the batch."""
+    """Return the clock of the first node that answers, in ms, and whether it stored the
+    batch.
+    """
     failure: NodeUnavailable | None = None
-    for node in {node_pools.node_of(queue).info.id: node_pools.node_of(queue) for queue in queues}.values():
+    for node in {
+        node_pools.node_of(queue).info.id: node_pools.node_of(queue) for queue in queues
+    }.values():
         try:
             prepare(node)
             with node.reading() as session:
                 now_ms = node_sql.now_ms(session)
-                record = batch_id and delayed_sql.find_delayed_batch(session, batch_id=batch_id)
+                record = batch_id and delayed_sql.find_delayed_batch(
+                    session, batch_id=batch_id
+                )
                 return now_ms, bool(record)
         except NodeUnavailable as error:
             failure = error
@@ -222,15 +253,16 @@ def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
 def prepare(node: Node) -> None:
     """Create the node's tables if they are missing, once per process and node epoch.
 
-    A node that was registered by an earlier version has no table of delayed messages. Raises
-    NodeUnavailable.
+    A node that was registered by an earlier version has no table of delayed messages.
+    Raises NodeUnavailable.
     """
     mark = (node.info.id, node.info.epoch)
     if mark in _prepared:
         return
     with _guard:
         try:
-            # A read-only server has the table already, or nothing can be stored there anyway. After
+            # A read-only server has the table already, or nothing can be stored there
+            # anyway. After
             # any other error, such as a full disk, the next call tries again.
             with suppress(db_errors.ReadOnly), node.writing() as session:
                 node_sql.create_node_tables(session)
@@ -240,7 +272,9 @@ def prepare(node: Node) -> None:
 
 
 def prepared(node_id: int) -> Node:
-    """Return a node after its tables were created if they were missing. Raises NodeUnavailable."""
+    """Return a node after its tables were created if they were missing. Raises
+    NodeUnavailable.
+    """
     node = node_pools.node(node_id)
     prepare(node)
     return node

@@ -1,11 +1,12 @@
 """Group commit: batches for one queue that arrive during a transaction share the next one.
 
-The row lock on the head allows one committing transaction per queue. With a binary log, the lock
-is held during the flushes, so a queue gets one commit per flush. So the first sender of a queue
-in a worker leads, and the senders that arrive meanwhile join the next transaction. It raises the
-head once, and inserts one row into `sent_batch` for each batch, and all messages. If such a
-transaction is rolled back, nothing of it is stored, and each of its batches is tried alone. If
-its outcome is unknown, it is unknown for each of its batches.
+The row lock on the head allows one committing transaction per queue. With a binary log, the
+lock is held during the flushes, so a queue gets one commit per flush. So the first sender
+of a queue in a worker leads, and the senders that arrive meanwhile join the next
+transaction. It raises the head once, and inserts one row into `sent_batch` for each batch,
+and all messages. If such a transaction is rolled back, nothing of it is stored, and each of
+its batches is tried alone. If its outcome is unknown, it is unknown for each of its
+batches.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ MOST_BYTES = 1 << 20  # total size of the bodies in a combined transaction
 
 
 class _Part(NamedTuple):
-    """A batch, and its node by its sender's snapshot, which may be newer than another sender's."""
+    """A batch, and its node by its sender's snapshot, which may be newer than another
+    sender's.
+    """
 
     node: Node
     batch: NewBatch
@@ -44,8 +47,12 @@ _guard = threading.Lock()
 class BatchWrite(Write[tuple[int, int]]):
     """A write of a batch to a message table. Its place is (queue, first offset)."""
 
-    def __init__(self, batch: NewBatch, *, name: object, fresh: bool, deadline: float) -> None:
-        super().__init__(batch.batch_id, batch.digest, name=name, fresh=fresh, deadline=deadline)
+    def __init__(
+        self, batch: NewBatch, *, name: object, fresh: bool, deadline: float
+    ) -> None:
+        super().__init__(
+            batch.batch_id, batch.digest, name=name, fresh=fresh, deadline=deadline
+        )
         self._batch = batch
 
     def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
@@ -58,21 +65,30 @@ class BatchWrite(Write[tuple[int, int]]):
             with coalescer_of(queue).turn(_Part(node, self._batch), alone=alone) as turn:
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
-                    # Read before the transaction: afterwards another send of this process may have
+                    # Read before the transaction: afterwards another send of this process
+                    # may have
                     # raised it, and the offset of this one would look too low.
                     lowest_head = known_heads.known(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
-                            session, queue=queue, node_epoch=node.info.epoch, batches=batches
+                            session,
+                            queue=queue,
+                            node_epoch=node.info.epoch,
+                            batches=batches,
                         )
-                    # A lower offset than this process has seen: the server was restored from a
+                    # A lower offset than this process has seen: the server was restored
+                    # from a
                     # backup under an open connection.
-                    node_guard.check_stored(node.info, queue=queue, first=offset, lowest=lowest_head)
+                    node_guard.check_stored(
+                        node.info, queue=queue, first=offset, lowest=lowest_head
+                    )
                     turn.results = _first_offsets(offset, batches)
-            # No result: the combined transaction was rolled back. The next try is not combined.
+            # No result: the combined transaction was rolled back. The next try is not
+            # combined.
             first, alone = turn.result, True
         head = first + len(self._batch.messages)
-        # The COMMIT was acknowledged, so this head is durable. Readers that wait for it are woken.
+        # The COMMIT was acknowledged, so this head is durable. Readers that wait for it are
+        # woken.
         known_heads.stored(queue, head)
         board.note(queue, head)
         return queue, first
@@ -83,19 +99,27 @@ class BatchWrite(Write[tuple[int, int]]):
         if record is None:
             return None
         self.compare(record.digest)
-        return (record.queue, record.first_offset), {record.queue: record.first_offset + record.message_count}
+        return (record.queue, record.first_offset), {
+            record.queue: record.first_offset + record.message_count
+        }
 
 
 def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
-    """Return the coalescer through which this worker's senders of a queue combine their batches."""
+    """Return the coalescer through which this worker's senders of a queue combine their
+    batches.
+    """
     coalescer = _coalescers.get(queue)
     if coalescer is not None:
         return coalescer
     retry_alone_after = (db_errors.RolledBack, db_errors.Final, TooLarge)
     new_coalescer = NodeCoalescer[_Part, int](
-        limit_s=READ_TIMEOUT_S, take=_count_fitting, check=_check_reachable, apart_after=retry_alone_after
+        limit_s=READ_TIMEOUT_S,
+        take=_count_fitting,
+        check=_check_reachable,
+        apart_after=retry_alone_after,
     )
-    # Two senders may arrive first at once; setdefault under the lock gives both the same coalescer.
+    # Two senders may arrive first at once; setdefault under the lock gives both the same
+    # coalescer.
     with _guard:
         return _coalescers.setdefault(queue, new_coalescer)
 
@@ -114,20 +138,28 @@ def _first_offsets(first: int, batches: Sequence[NewBatch]) -> list[int]:
 
 
 def _check_reachable(part: _Part) -> None:
-    """Raise NodeUnavailable while the node's circuit is open: waiting for it would be in vain."""
+    """Raise NodeUnavailable while the node's circuit is open: waiting for it would be in
+    vain.
+    """
     part.node.circuit.check()
 
 
 def _count_fitting(parts: Sequence[_Part]) -> int:
     """Return the number of leading parts that fit into one transaction.
 
-    Returns 0 if the first part is too large by itself; the coalescer then takes that part alone.
+    Returns 0 if the first part is too large by itself; the coalescer then takes that part
+    alone.
     """
     messages = size = 0
     for count, part in enumerate(parts):
         messages += len(part.batch.messages)
         size += sum(len(message.body) for message in part.batch.messages)
-        # One transaction has one node epoch, so parts for a former and a present node do not mix.
-        if part.node is not parts[0].node or messages > config.max_messages or size > MOST_BYTES:
+        # One transaction has one node epoch, so parts for a former and a present node do
+        # not mix.
+        if (
+            part.node is not parts[0].node
+            or messages > config.max_messages
+            or size > MOST_BYTES
+        ):
             return count
     return len(parts)

@@ -14,19 +14,29 @@ from metadata.db.transactions import transactional
 from metadata.errors import CatmqError
 
 
-def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = "") -> Receipt:
+def send(
+    *, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = ""
+) -> Receipt:
     """Store one message, once per `batch_id`, and return its receipt.
 
     `again`: id of the message that this one repeats, for the audit row. Needs the right
-    `produce`. Raises the same errors as `publish.publish`, and the error of the message if it was
-    refused.
+    `produce`. Raises the same errors as `publish.publish`, and the error of the message if
+    it was refused.
     """
     access.require(actor, "produce", topic)
-    after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
-    # The audit row is committed before the send, so it records an attempt: a stored message could
+    after = {
+        "key": message.key,
+        "tag": message.tag,
+        "bytes": len(message.body),
+        "again": again or None,
+    }
+    # The audit row is committed before the send, so it records an attempt: a stored message
+    # could
     # not be removed if the audit row failed afterwards.
     _record("send", topic, after, actor)
-    (fate,) = publish.publish(topic=topic, messages=[message], batch_id=batch_id, actor=actor)
+    (fate,) = publish.publish(
+        topic=topic, messages=[message], batch_id=batch_id, actor=actor
+    )
     if isinstance(fate, CatmqError):
         raise fate
     assert isinstance(fate, Receipt)  # noqa: S101 - the message has no delay

@@ -1,8 +1,10 @@
-"""Storage of one batch in one queue: tried, repeated where that is safe, and stored exactly once.
+"""Storage of one batch in one queue: tried, repeated where that is safe, and stored exactly
+once.
 
-Message tables, the tables of delayed messages and dead letters share these rules. A subclass of
-Write implements the transaction (`store`) and the look-up of an earlier try (`find`); this module
-decides which error is repeated, which is final, and when the outcome is unknown.
+Message tables, the tables of delayed messages and dead letters share these rules. A
+subclass of Write implements the transaction (`store`) and the look-up of an earlier try
+(`find`); this module decides which error is repeated, which is final, and when the outcome
+is unknown.
 """
 
 from __future__ import annotations
@@ -39,12 +41,18 @@ Place = TypeVar("Place")
 class Write(ABC, Generic[Place]):
     """A write of one batch to one queue, which is safe to repeat.
 
-    `name`: the batch id as its sender knows it, for errors. `fresh`: no earlier request can have
-    stored the batch. `deadline`: the time.monotonic() after which no try begins.
+    `name`: the batch id as its sender knows it, for errors. `fresh`: no earlier request can
+    have stored the batch. `deadline`: the time.monotonic() after which no try begins.
     """
 
     def __init__(
-        self, batch_id: bytes, digest: bytes, *, name: object, fresh: bool, deadline: float | None = None
+        self,
+        batch_id: bytes,
+        digest: bytes,
+        *,
+        name: object,
+        fresh: bool,
+        deadline: float | None = None,
     ) -> None:
         self.batch_id, self.digest, self.name, self.fresh = batch_id, digest, name, fresh
         self.deadline = time.monotonic() + DEADLINE_S if deadline is None else deadline
@@ -58,27 +66,31 @@ class Write(ABC, Generic[Place]):
 
     @abstractmethod
     def find(self, node: Node) -> tuple[Place, Mapping[int, int] | None] | None:
-        """Return the place where an earlier try stored the batch, or None if it is not stored.
+        """Return the place where an earlier try stored the batch, or None if it is not
+        stored.
 
-        Also returns the heads, {queue: head}, that must be durable before the place is sent to
-        anybody; None for the heads means everything that was visible on the node. Raises Conflict
-        if the batch id was used for other messages.
+        Also returns the heads, {queue: head}, that must be durable before the place is sent
+        to anybody; None for the heads means everything that was visible on the node. Raises
+        Conflict if the batch id was used for other messages.
         """
 
     def store_once(self, queue: int) -> Place:
-        """Store the batch and return its place, or the place where an earlier request stored it.
+        """Store the batch and return its place, or the place where an earlier request
+        stored it.
 
-        Repeats a failed try up to REPEATS times before the deadline. Raises the last error, or
-        OutcomeUnknown if the outcome of a try is unknown and no later try could determine it.
-        Marks the queue as corrupt if its table is missing or was altered.
+        Repeats a failed try up to REPEATS times before the deadline. Raises the last error,
+        or OutcomeUnknown if the outcome of a try is unknown and no later try could
+        determine it. Marks the queue as corrupt if its table is missing or was altered.
         """
-        # Once a try has an unknown outcome, a later refusal does not prove that the batch is not
+        # Once a try has an unknown outcome, a later refusal does not prove that the batch
+        # is not
         # stored. So `doubt` is the error to raise, unless a later try succeeds.
         doubt: OutcomeUnknown | None = None
         error: CatmqError
         for repeat in range(REPEATS + 1):
             try:
-                # A combined transaction that failed may have failed because of another sender's
+                # A combined transaction that failed may have failed because of another
+                # sender's
                 # batch, so repeats are never combined.
                 return self._attempt(queue, alone=repeat > 0)
             except db_errors.Altered as fault:
@@ -90,9 +102,13 @@ class Write(ABC, Generic[Place]):
                 error = doubt or _extend(queue, fault)
             except Unavailable as refusal:
                 error = doubt or refusal
-                # Only a rolled-back transaction is worth another try here. A full disk stays full
+                # Only a rolled-back transaction is worth another try here. A full disk
+                # stays full
                 # for longer than the deadline.
-                if not isinstance(refusal, db_errors.RolledBack) or refusal.code == Code.NODE_FULL:
+                if (
+                    not isinstance(refusal, db_errors.RolledBack)
+                    or refusal.code == Code.NODE_FULL
+                ):
                     break
             if repeat == REPEATS or time.monotonic() > self.deadline:
                 break
@@ -101,7 +117,9 @@ class Write(ABC, Generic[Place]):
         raise error
 
     def _attempt(self, queue: int, *, alone: bool) -> Place:
-        """Try once to store the batch. After a refusal, look for an earlier try that stored it."""
+        """Try once to store the batch. After a refusal, look for an earlier try that stored
+        it.
+        """
         node = node_pools.node_of(queue)
         refusal = _refusal(queue, node)
         if refusal is None:
@@ -109,29 +127,41 @@ class Write(ABC, Generic[Place]):
                 return self.store(node, queue, alone=alone)
             except (db_errors.Duplicate, db_errors.Refused) as fault:
                 refusal = fault
-        # A refusal is final only if no earlier try stored the batch. The head row is updated before
+        # A refusal is final only if no earlier try stored the batch. The head row is
+        # updated before
         # `sent_batch`, so a closed queue refuses a repeat without a look at that record.
         stored = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
         if stored is None:
             raise _explain(refusal, queue, node)
         place, heads = stored
-        # The record was read and not written by this process, so it may be visible before it is on
-        # disk. A receipt must not be sent before that: a killed server would lose the messages.
+        # The record was read and not written by this process, so it may be visible before
+        # it is on
+        # disk. A receipt must not be sent before that: a killed server would lose the
+        # messages.
         try:
             durability.confirm(node_id=node.info.id, heads=heads)
         except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"Stored, but perhaps not durably: {error.detail}") from error
+            raise db_errors.Ambiguous(
+                f"Stored, but perhaps not durably: {error.detail}"
+            ) from error
         return place
 
     def compare(self, digest: bytes) -> None:
-        """Raise Conflict if the digest that is stored under the batch id is not this batch's."""
+        """Raise Conflict if the digest that is stored under the batch id is not this
+        batch's.
+        """
         if digest != self.digest:
-            cause = f"batch_id {self.name} was already used for other messages; make a new one for each batch"
+            cause = (
+                f"batch_id {self.name} was already used for other messages; make a new "
+                "one for each batch"
+            )
             raise Conflict(cause, code=Code.BATCH_CONFLICT)
 
 
 def _extend(queue: int, fault: db_errors.NoPartition) -> CatmqError:
-    """Add the missing partitions of a queue. Return the error to raise if no repeat succeeds."""
+    """Add the missing partitions of a queue. Return the error to raise if no repeat
+    succeeds.
+    """
     try:
         partitions.extend(queue)
     except CatmqError as error:
@@ -140,12 +170,14 @@ def _extend(queue: int, fault: db_errors.NoPartition) -> CatmqError:
 
 
 def _refusal(queue: int, node: Node) -> CatmqError | None:
-    """Return the error if the queue or its node is closed for sends, by this process's snapshot.
+    """Return the error if the queue or its node is closed for sends, by this process's
+    snapshot.
 
     Returns None if a try is worthwhile; the node has the last word.
     """
     if snapshot.find_queue(queue).state == "creating":
-        # Another broker may have opened the queue, and clients may know it before this process
+        # Another broker may have opened the queue, and clients may know it before this
+        # process
         # does.
         snapshot.refresh()
     if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
@@ -153,23 +185,32 @@ def _refusal(queue: int, node: Node) -> CatmqError | None:
     if node.info.disk != "full":
         return None
     name = node.info.name
-    cause = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
+    cause = (
+        f"The disk of node {name} is nearly full, so it stores nothing. Name a queue "
+        "on another node."
+    )
     return db_errors.RolledBack(cause, code=Code.NODE_FULL, retry_after_ms=10_000)
 
 
 def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
-    """Return the error to raise for a refusal, given that the batch is certainly not stored.
+    """Return the error to raise for a refusal, given that the batch is certainly not
+    stored.
 
-    Marks the queue as corrupt if a message already has the offset that the batch would have got.
+    Marks the queue as corrupt if a message already has the offset that the batch would have
+    got.
     """
     if isinstance(refusal, db_errors.Duplicate):
-        # A duplicate key (1062) without a record in `sent_batch`: the key was the offset, so the
+        # A duplicate key (1062) without a record in `sent_batch`: the key was the offset,
+        # so the
         # head is too low.
         corruption.report(queue, offset=None, why=say("end_refused", error=refusal.detail))
-        return StoreCorrupt(f"Queue {queue}: log end offset below a stored message. Run manage.py verify.")
+        return StoreCorrupt(
+            f"Queue {queue}: log end offset below a stored message. Run manage.py verify."
+        )
     if not isinstance(refusal, db_errors.Refused):
         return refusal
-    # The transaction reports no cause when the head row does not match. Read the row to name it.
+    # The transaction reports no cause when the head row does not match. Read the row to
+    # name it.
     with node.reading() as session:
         head = queue_sql.read_head(session, queue=queue)
     if head is None:
@@ -179,12 +220,21 @@ def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     if head.node_epoch != node.info.epoch:
         snapshot.refresh()
         reloaded = snapshot.current().nodes.get(node.info.id)
-        if reloaded is not None and reloaded.epoch != head.node_epoch and reloaded.state != "offline":
-            # Reloading did not help: metadata or the node was restored to a state before the
+        if (
+            reloaded is not None
+            and reloaded.epoch != head.node_epoch
+            and reloaded.state != "offline"
+        ):
+            # Reloading did not help: metadata or the node was restored to a state before
+            # the
             # node's last adoption. No repeat can succeed.
-            why = node_guard.epoch_fault(reloaded.name, stored=head.node_epoch, expected=reloaded.epoch)
+            why = node_guard.epoch_fault(
+                reloaded.name, stored=head.node_epoch, expected=reloaded.epoch
+            )
             return NodeUnavailable(why, retry_after_ms=5000)
-    return db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
+    return db_errors.RolledBack(
+        f"Queue {queue} on node {node.info.name} changed meanwhile."
+    )
 
 
 def _closed(queue: int, node: Node, condition: str) -> Conflict:

@@ -1,7 +1,7 @@
 """Verification of archives, which Spark jobs write (spark_tasks/archives.py).
 
-ARCHIVE/<topic>/day=<day>/manifest.json names parts, their files with SHA-256, and the offsets of
-each queue.
+ARCHIVE/<topic>/day=<day>/manifest.json names parts, their files with SHA-256, and the
+offsets of each queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def stock(archive: Path) -> list[Stock]:
     Only manifests are read. The files that they name are not checked.
     """
     topics = grouped(
-        (manifest.parent.parent.name, manifest) for manifest in sorted(archive.glob("*/day=*/manifest.json"))
+        (manifest.parent.parent.name, manifest)
+        for manifest in sorted(archive.glob("*/day=*/manifest.json"))
     )
     return [_stock(topic, manifests) for topic, manifests in topics.items()]
 
@@ -62,8 +63,9 @@ def proven(
 ) -> dict[int, list[Archived]]:
     """Check every file of an archived topic. Return the archived spans by queue, rising.
 
-    `say` is called before each day with a text, the number of checked days, and the number of all.
-    Raises Invalid if the archive has no such topic, Conflict if a file is missing or damaged.
+    `say` is called before each day with a text, the number of checked days, and the number
+    of all. Raises Invalid if the archive has no such topic, Conflict if a file is missing
+    or damaged.
     """
     topic_folder = archive / topic
     if not topic_folder.is_dir():
@@ -74,7 +76,8 @@ def proven(
         if say is not None:
             say(f"checking the archive, {manifest.parent.name}:", number, len(manifests))
         for part in _parts(manifest, topic):
-            # After a purge the archive has the only copy, so each size and checksum is compared.
+            # After a purge the archive has the only copy, so each size and checksum is
+            # compared.
             _check(manifest.parent / part["directory"], part["files"])
             for span in part["ranges"]:
                 archived.setdefault(span["queue"], []).append(

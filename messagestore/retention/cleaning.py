@@ -37,8 +37,8 @@ Say = Callable[[Progress], None]
 class Cleaned:
     """A plan and its result, which is empty in a dry run.
 
-    `raised`: this run raised `low`. `dropped`: partitions. `deleted`: rows. `problem`: why the
-    plan was not executed, or not completely.
+    `raised`: this run raised `low`. `dropped`: partitions. `deleted`: rows. `problem`: why
+    the plan was not executed, or not completely.
     """
 
     plan: QueuePlan
@@ -59,15 +59,19 @@ def clean(
 ) -> list[Cleaned]:
     """Clean a topic, or all topics. Return the plan and the result of each queue.
 
-    With `dry_run`, only plans are made. Needs the right `manage` on the topics. After `pass_s`,
-    no further queue is begun. `rest_s`: time to wait between raising `low` and removing messages.
-    Raises NotFound (topic_not_found), MetadataUnavailable.
+    With `dry_run`, only plans are made. Needs the right `manage` on the topics. After
+    `pass_s`,
+    no further queue is begun. `rest_s`: time to wait between raising `low` and removing
+    messages. Raises NotFound (topic_not_found), MetadataUnavailable.
     """
     deadline = time.monotonic() + (pass_s or float("inf"))
-    topics = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    topics = (
+        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    )
     for view in topics:
         access.require(actor, "manage", view.name)
-    # A user who cleans confirms that the clock is right. A job that finds a jump deletes nothing
+    # A user who cleans confirms that the clock is right. A job that finds a jump deletes
+    # nothing
     # by age: messages that look old may be new.
     clock_jump = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
@@ -97,7 +101,8 @@ class Run:
             self.tell("planned topics:", number, len(chosen))
             if time.monotonic() <= self.ends:
                 self.raise_lows(topic)
-        # A pull that began before the commit may still read rows below the new `low`. One wait
+        # A pull that began before the commit may still read rows below the new `low`. One
+        # wait
         # serves all queues of the run.
         if rest_s and any(result.raised for result in self.found):
             self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
@@ -110,7 +115,9 @@ class Run:
 
     def raise_lows(self, topic: TopicView) -> None:
         """Plan a topic and raise `low` in its queues. Unread messages are counted first."""
-        results = [Cleaned(result, problem=result.problem) for result in self.planner(topic)]
+        results = [
+            Cleaned(result, problem=result.problem) for result in self.planner(topic)
+        ]
         if not self.dry_run:
             results = [self._raise(result) for result in results]
             self._audit(topic, results)
@@ -121,12 +128,15 @@ class Run:
         plan = result.plan
         if result.problem or not plan.messages:
             return result
-        # Counted before the commit: if this process dies in between, the loss is reported and not
+        # Counted before the commit: if this process dies in between, the loss is reported
+        # and not
         # hidden.
         _count(plan, 1)
         try:
             with node_pools.node(plan.node_id).reading() as session:  # a repeat is harmless
-                raised = partition_sql.raise_low(session, queue=plan.queue, low=plan.keep_from)
+                raised = partition_sql.raise_low(
+                    session, queue=plan.queue, low=plan.keep_from
+                )
         except CatmqError as error:
             return replace(result, problem=error.detail)
         # Another process has raised it already, and has counted the losses.
@@ -134,7 +144,11 @@ class Run:
             _count(plan, -1)
             return result
         log.info(
-            "Queue %d of topic %s starts at %d now (%s)", plan.queue, plan.topic, plan.keep_from, plan.why
+            "Queue %d of topic %s starts at %d now (%s)",
+            plan.queue,
+            plan.topic,
+            plan.keep_from,
+            plan.why,
         )
         return replace(result, raised=True)
 
@@ -153,14 +167,17 @@ class Run:
         return replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, plan: QueuePlan) -> int:
-        """Drop the partitions below the log start offset one by one. Return how many were dropped."""
+        """Drop the partitions below the log start offset one by one. Return how many were
+        dropped.
+        """
         if not plan.partitions:
             return 0
         dropped = 0
         remaining: int | None = plan.partitions
         while remaining:
             started_at = time.monotonic()
-            # A session for each partition: others may change the table in between, and writers
+            # A session for each partition: others may change the table in between, and
+            # writers
             # wait only for a moment.
             with node.maintaining() as session:
                 partitions.take_turn(session, queue=plan.queue)
@@ -168,7 +185,9 @@ class Run:
             if remaining is None:
                 break
             dropped += 1
-            self.tell(f"{plan.topic} queue {plan.queue}: partitions", dropped, dropped + remaining)
+            self.tell(
+                f"{plan.topic} queue {plan.queue}: partitions", dropped, dropped + remaining
+            )
             if time.monotonic() > self.ends:
                 break
             # A full node accepts no writes and needs the room, so there is no pause.
@@ -179,8 +198,8 @@ class Run:
     def _delete(self, node: Node, plan: QueuePlan) -> int:
         """Delete rows below `low` in small batches, and return their number.
 
-        In a table with partitions, rows are deleted only if the queue keeps no message. Otherwise
-        the partition is dropped as a whole later.
+        In a table with partitions, rows are deleted only if the queue keeps no message.
+        Otherwise the partition is dropped as a whole later.
         """
         if plan.partitions is not None and plan.keep_from < plan.head:
             return 0
@@ -192,27 +211,41 @@ class Run:
                     break
                 total = total or low - lowest
                 started_at = time.monotonic()
-                deleted += partition_sql.delete_below(session, queue=plan.queue, end=min(low, lowest + CHUNK))
+                deleted += partition_sql.delete_below(
+                    session, queue=plan.queue, end=min(low, lowest + CHUNK)
+                )
             self.tell(f"{plan.topic} queue {plan.queue}: rows", deleted, total)
-            time.sleep(time.monotonic() - started_at)  # half of the time is left to other writers
+            # half of the time is left to other writers
+            time.sleep(time.monotonic() - started_at)
         return deleted
 
     def _audit(self, topic: TopicView, results: Sequence[Cleaned]) -> None:
         """Write an audit row for a run by a user; scheduled runs have logs and alarms."""
-        raised_plans = {str(result.plan.queue): result.plan for result in results if result.raised}
+        raised_plans = {
+            str(result.plan.queue): result.plan for result in results if result.raised
+        }
         if not raised_plans or self.actor.kind == "job":
             return
         before = {queue: plan.low for queue, plan in raised_plans.items()}
         after = {queue: plan.keep_from for queue, plan in raised_plans.items()}
         audit.record(
-            actor=self.actor, verb="clean", kind="topic", name=topic.name, before=before, after=after
+            actor=self.actor,
+            verb="clean",
+            kind="topic",
+            name=topic.name,
+            before=before,
+            after=after,
         )
 
 
 def _count(plan: QueuePlan, sign: int) -> None:
     """Count the unread messages that groups lose in their alarms; a `sign` of -1 undoes it."""
     for loss in plan.unread:
-        detail = say(f"dropped_by_{plan.why}", messages=loss.messages, queue=f"{plan.topic}/{plan.number}")
+        detail = say(
+            f"dropped_by_{plan.why}",
+            messages=loss.messages,
+            queue=f"{plan.topic}/{plan.number}",
+        )
         if sign > 0:
             level = logging.WARNING if loss.active else logging.INFO
             log.log(level, "Group %s, topic %s: %s", loss.group, plan.topic, detail)
@@ -221,10 +254,15 @@ def _count(plan: QueuePlan, sign: int) -> None:
 
 
 def _alarm(results: Sequence[Cleaned]) -> None:
-    """Raise an alarm for each queue that cannot be cleaned as its topic is set. End the others."""
+    """Raise an alarm for each queue that cannot be cleaned as its topic is set. End the
+    others.
+    """
     cleaned = []
     for result in results:
-        name, why = f"{result.plan.topic}/{result.plan.number}", result.problem or result.plan.blocked_by
+        name, why = (
+            f"{result.plan.topic}/{result.plan.number}",
+            result.problem or result.plan.blocked_by,
+        )
         if why is None:
             cleaned.append(name)
             continue

@@ -29,7 +29,9 @@ _KEPT = ("read_write", "read_only")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Number of unread messages that a group loses. For broadcasting: by its slowest instance."""
+    """Number of unread messages that a group loses. For broadcasting: by its slowest
+    instance.
+    """
 
     group: str
     messages: int
@@ -40,10 +42,11 @@ class Loss:
 class QueuePlan:
     """A queue, and the offset `keep_from` below which its messages are removed.
 
-    `why`: age, size, archive, or empty if nothing is removed. `partitions`: number of partitions
-    to drop, None for a table without partitions. `bytes`: estimated size of these partitions, or
-    of the rows. `notes`: effects of the settings in this queue. `blocked_by`: why a setting
-    cannot be followed. `problem`: why the queue is not cleaned at all.
+    `why`: age, size, archive, or empty if nothing is removed. `partitions`: number of
+    partitions to drop, None for a table without partitions. `bytes`: estimated size of
+    these partitions, or of the rows. `notes`: effects of the settings in this queue.
+    `blocked_by`: why a setting cannot be followed. `problem`: why the queue is not cleaned
+    at all.
     """
 
     topic: str
@@ -70,7 +73,9 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Groups of a topic, their rows by queue, and the active ones, whose unread messages stay."""
+    """Groups of a topic, their rows by queue, and the active ones, whose unread messages
+    stay.
+    """
 
     groups: Mapping[int, Reading]
     rows: Mapping[int, Sequence[ReaderRow]]
@@ -78,7 +83,9 @@ class _Readers:
 
     def kept_for(self, queue: int) -> list[int]:
         """Return the committed offsets of active groups."""
-        return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
+        return [
+            row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active
+        ]
 
     def positions(self, queue: int) -> list[int]:
         """Return the committed offsets of all groups."""
@@ -100,9 +107,11 @@ class _Readers:
 def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[QueuePlan]:
     """Return the plans of a topic's queues.
 
-    `record`: save the progress of its groups, which decides whether they are active. `jumped`:
-    why the clock cannot be trusted, in which case nothing is removed by age. If a node does not
-    answer or a table cannot be read, the plan has a `problem`. Raises MetadataUnavailable.
+    `record`: save the progress of its groups, which decides whether they are active.
+    `jumped`:
+    why the clock cannot be trusted, in which case nothing is removed by age. If a node does
+    not answer or a table cannot be read, the plan has a `problem`. Raises
+    MetadataUnavailable.
     """
     return _each(topic, record, lambda planner: planner.plan(), jumped)
 
@@ -113,18 +122,34 @@ def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
     `upto`: {queue: offset}. A queue that is not in it is kept completely. Raises
     MetadataUnavailable.
     """
-    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)), None)
+    return _each(
+        topic,
+        False,
+        lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)),
+        None,
+    )
 
 
 def _each(
-    topic: TopicView, record: bool, make_plan: Callable[[_Planner], QueuePlan], jumped: str | None
+    topic: TopicView,
+    record: bool,
+    make_plan: Callable[[_Planner], QueuePlan],
+    jumped: str | None,
 ) -> list[QueuePlan]:
     queues = [queue_view for queue_view in topic.queues if queue_view.state in _KEPT]
     readers, skipped = _readers(topic, queues, record)
     plans = []
     for queue in queues:
-        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, blocked_by=jumped)
-        # Without the positions of its readers, unread messages could be removed: leave the queue
+        blank = QueuePlan(
+            topic.name,
+            queue.queue,
+            queue.number,
+            queue.node,
+            queue.node_id,
+            blocked_by=jumped,
+        )
+        # Without the positions of its readers, unread messages could be removed: leave the
+        # queue
         # alone.
         if queue.node in skipped:
             plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
@@ -132,41 +157,60 @@ def _each(
         try:
             with node_pools.node(queue.node_id).reading() as session:
                 planner = _planner(session, topic, blank, readers)
-                plans.append(make_plan(planner) if isinstance(planner, _Planner) else planner)
+                plans.append(
+                    make_plan(planner) if isinstance(planner, _Planner) else planner
+                )
         except CatmqError as error:
             plans.append(replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
-def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[str, str]]:
-    """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be read."""
+def _readers(
+    topic: TopicView, queues: Sequence[QueueView], record: bool
+) -> tuple[_Readers, dict[str, str]]:
+    """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be
+    read.
+    """
     groups = {reading.group_id: reading for reading in subscribers.readings(topic.id)}
     rows: dict[int, list[ReaderRow]] = {}
 
     def read(session: Session, node_queues: Sequence[QueueView]) -> None:
-        for row in audit_sql.list_readers(session, queues=[view.queue for view in node_queues]):
+        for row in audit_sql.list_readers(
+            session, queues=[view.queue for view in node_queues]
+        ):
             # A row with an older epoch is of an earlier subscription of the group.
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
-    skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}")
+    skipped = sweeping.ask(
+        sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}"
+    )
     progress = dict.fromkeys((reading.id for reading in groups.values()), 0)
     for row in (row for queue_rows in rows.values() for row in queue_rows):
         progress[groups[row.group_id].id] += row.committed
-    # Without the rows of a node the sums would be others than last time, and groups without any
+    # Without the rows of a node the sums would be others than last time, and groups without
+    # any
     # commit would look active. So no progress is compared or recorded then.
-    active_ids = activity.active(topic_id=topic.id, progress={} if skipped else progress, record=record)
-    active = frozenset(reading.group_id for reading in groups.values() if reading.id in active_ids)
+    active_ids = activity.active(
+        topic_id=topic.id, progress={} if skipped else progress, record=record
+    )
+    active = frozenset(
+        reading.group_id for reading in groups.values() if reading.id in active_ids
+    )
     return _Readers(groups, rows, active), skipped
 
 
-def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
+def _planner(
+    session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers
+) -> _Planner | QueuePlan:
     """Return the planner of a queue, or a plan with a `problem` if its head row is wrong."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
         return replace(blank, problem=say("no_head", queue=str(blank.queue)))
     if not 0 <= head.low <= head.head:
-        return replace(blank, problem=say("start_outside", start=str(head.low), end=str(head.head)))
+        return replace(
+            blank, problem=say("start_outside", start=str(head.low), end=str(head.head))
+        )
     parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
 
@@ -202,10 +246,16 @@ class _Planner:
         keep_from = max(low, min(upto, head, unread))
         if keep_from < min(upto, head):
             count = min(upto, head) - keep_from
-            self.notes.append(f"{count:,} archived messages stay: an active group has not read them")
-        return self._build(keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None)
+            self.notes.append(
+                f"{count:,} archived messages stay: an active group has not read them"
+            )
+        return self._build(
+            keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None
+        )
 
-    def _build(self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None) -> QueuePlan:
+    def _build(
+        self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None
+    ) -> QueuePlan:
         low, head = self.head.low, self.head.head
         # The last partition is written to, so it is never dropped.
         dropped = [part for part in self.parts[:-1] if part.end <= keep_from]
@@ -226,23 +276,32 @@ class _Planner:
     def _spans(self) -> list[Span]:
         """Return the spans of served messages with their sizes, in rising order.
 
-        A span is a partition or, without partitions, a slice of equal width. The last is written
-        to.
+        A span is a partition or, without partitions, a slice of equal width. The last is
+        written to.
         """
         low, head = self.head.low, self.head.head
         if self.parts:
-            served = [Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.parts]
+            served = [
+                Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.parts
+            ]
             return [span for span in served if span.first < span.end]
         if self.session.engine == "mysql":
             self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
-        return [self._estimate_span(first, min(first + width, head)) for first in range(low, head, width)]
+        return [
+            self._estimate_span(first, min(first + width, head))
+            for first in range(low, head, width)
+        ]
 
     def _estimate_span(self, first: int, end: int) -> Span:
         """Return the span first … end - 1, its size estimated from its first rows."""
         last = min(first + SAMPLE, end)
-        rows, size = partition_sql.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
-        return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
+        rows, size = partition_sql.row_bytes(
+            self.session, queue=self.blank.queue, first=first, end=last
+        )
+        return Span(
+            first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0
+        )
 
     def _untrusted_clock(self) -> str | None:
         """Return why no message may be removed by age, or None if the clocks agree."""
@@ -273,22 +332,38 @@ class _Planner:
         unread = self.readers.kept_for(self.blank.queue)
         if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # keep_unread_days has no effect here; 0 turns it off
-        keep_from = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
+        keep_from = retention.by_age(
+            expired=expired, long_expired=self._older_than(days), unread=unread
+        )
         if keep_from < expired:
             count = expired - max(keep_from, self.head.low)
-            self.notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
+            self.notes.append(
+                f"{count:,} older messages stay up to {days} days: a group has not read them"
+            )
         return keep_from
 
     def _by_size(self, spans: Sequence[Span]) -> int:
-        """Return the offset to keep from by size. Every queue of the topic has an equal share."""
+        """Return the offset to keep from by size. Every queue of the topic has an equal
+        share.
+        """
         topic_bytes = self.topic.retention_bytes
         if topic_bytes is None or not spans:
             return 0
-        share = topic_bytes // max(1, sum(queue.state in _KEPT for queue in self.topic.queues))
+        share = topic_bytes // max(
+            1, sum(queue.state in _KEPT for queue in self.topic.queues)
+        )
         last_span, by_partition = spans[-1], bool(self.parts)
-        smallest = last_span.bytes if by_partition else last_span.bytes // (last_span.end - last_span.first)
+        smallest = (
+            last_span.bytes
+            if by_partition
+            else last_span.bytes // (last_span.end - last_span.first)
+        )
         if smallest > share:
-            subject = "the part it is written to takes" if by_partition else "a message takes about"
+            subject = (
+                "the part it is written to takes"
+                if by_partition
+                else "a message takes about"
+            )
             self.notes.append(
                 f"retention_bytes leaves it {share:,} bytes, {subject} {smallest:,}: that stays"
             )

@@ -35,9 +35,9 @@ def purge(
 ) -> list[Cleaned]:
     """Remove a topic's archived messages. Return the plan and the result of each queue.
 
-    With `dry_run`, only plans are made. Needs the right `manage` on the topic. Every file of the
-    archive is checked first. Raises Conflict if the archive is damaged or belongs to another
-    installation, Invalid if it has no such topic, NotFound, NodeUnavailable.
+    With `dry_run`, only plans are made. Needs the right `manage` on the topic. Every file
+    of the archive is checked first. Raises Conflict if the archive is damaged or belongs to
+    another installation, Invalid if it has no such topic, NotFound, NodeUnavailable.
     """
     view = topic_rows.named(name=topic, actor=actor)
     access.require(actor, "manage", topic)
@@ -49,7 +49,9 @@ def purge(
     archived = archives.proven(archive, topic, say=report_check)
     upto = _archived_ends(view, archived)
     planner = partial(purge_plan, upto=upto)
-    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over([view], rest_s=rest_s)
+    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over(
+        [view], rest_s=rest_s
+    )
 
 
 def _archived_ends(topic: TopicView, archived: dict[int, list[Archived]]) -> dict[int, int]:
@@ -64,7 +66,8 @@ def _archived_ends(topic: TopicView, archived: dict[int, list[Archived]]) -> dic
         # Another installation may have queues of the same numbers, with other messages.
         if any(span.identity != identity for span in spans):
             raise Conflict(
-                f"Queue {queue.queue} in the archive belongs to another installation. Nothing was purged."
+                f"Queue {queue.queue} in the archive belongs to another installation. "
+                "Nothing was purged."
             )
         if spans:
             with node_pools.node(queue.node_id).reading() as session:

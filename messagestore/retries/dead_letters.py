@@ -1,7 +1,8 @@
 """Dead letters: lists, counts by error, details, deletion on request, and expiry.
 
-Dead letters are rows of `dead_message` on the retry nodes. Every list has the newest first. A list
-leaves out a node that does not answer, and names it in `away`. A user with the right `manage` on a
+Dead letters are rows of `dead_message` on the retry nodes. Every list has the newest first.
+A list leaves out a node that does not answer, and names it in `away`. A user with the right
+`manage` on a
 group may see and delete its dead letters; `redrives` sends them again.
 """
 
@@ -37,16 +38,21 @@ T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
 SCAN = 10_000  # dead letters that a search for a key reads on each node for one page
 CHUNK = 500  # rows in one transaction
-# Transactions on a node in one request to drop. In `expire`: for one subscription on a node.
+# Transactions on a node in one request to drop. In `expire`: for one subscription on a
+# node.
 MOST_CHUNKS = 200
 _END = Place(253_402_300_799_000, 1 << 62)  # after every message: the end of the year 9999
 
 
 class DeadLetterWrite(Write[StoredCopy]):
-    """A write of a dead letter to its table. The head row of its retry queue fences the write."""
+    """A write of a dead letter to its table. The head row of its retry queue fences the
+    write.
+    """
 
     def __init__(self, dead: NewDead) -> None:
-        super().__init__(dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False)
+        super().__init__(
+            dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False
+        )
         self._dead = dead
 
     def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
@@ -71,8 +77,8 @@ class DeadLetterWrite(Write[StoredCopy]):
 class FailedMessage:
     """A failed message in a list.
 
-    `topic`, `queue` and `offset` name the message that was sent first. `error` is the error of its
-    last failure. `size` is the size of the body in bytes.
+    `topic`, `queue` and `offset` name the message that was sent first. `error` is the error
+    of its last failure. `size` is the size of the body in bytes.
     """
 
     topic: str
@@ -112,8 +118,8 @@ class DeadLetterDetail:
 class DeadPage:
     """A page of dead letters, the newest first.
 
-    `next`: the `after` of the next page, None if this is the last. `away`: nodes that did not
-    answer.
+    `next`: the `after` of the next page, None if this is the last. `away`: nodes that did
+    not answer.
     """
 
     messages: tuple[DeadLetterInfo, ...]
@@ -156,9 +162,15 @@ def parse_dead_id(text: str) -> tuple[int, int]:
     (2, 17)
     """
     parts = text.split("-")
-    if len(parts) == 3 and parts[0] == "dead" and all(_is_number(part) for part in parts[1:]):
+    if (
+        len(parts) == 3
+        and parts[0] == "dead"
+        and all(_is_number(part) for part in parts[1:])
+    ):
         return int(parts[1]), int(parts[2])
-    raise Invalid.field("id", f"{text[:50]!r} is not the id of a dead letter, such as dead-2-17")
+    raise Invalid.field(
+        "id", f"{text[:50]!r} is not the id of a dead letter, such as dead-2-17"
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -175,10 +187,12 @@ def page(
     after: str,
     limit: int,
 ) -> DeadPage:
-    """Return a page of a group's dead letters, the newest first. Needs `manage` on the group.
+    """Return a page of a group's dead letters, the newest first. Needs `manage` on the
+    group.
 
-    `topic`, `error` (a class of errors) and `key` restrict the list. With a key, a page reads at
-    most SCAN dead letters of each node, so it may be short or empty although `next` is set.
+    `topic`, `error` (a class of errors) and `key` restrict the list. With a key, a page
+    reads at most SCAN dead letters of each node, so it may be short or empty although
+    `next` is set.
 
     Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no retry node answers.
     """
@@ -186,12 +200,15 @@ def page(
     check_limit(limit)
     from_node, place = _parse_after(after)
     entries: list[tuple[int, DeadRow]] = []
-    scan_ends: list[tuple[int, int, int]] = []  # (died_at_ms, node, id) of each unfinished scan
+    # (died_at_ms, node, id) of each unfinished scan
+    scan_ends: list[tuple[int, int, int]] = []
 
     def read(session: Session, info: NodeInfo) -> None:
         before, most = _start_on_node(place, from_node, info.id), limit + 1
         if key is None:
-            rows = dead_letter_sql.list_dead(session, kept=selection, before=before, most=most)
+            rows = dead_letter_sql.list_dead(
+                session, kept=selection, before=before, most=most
+            )
         else:
             rows, end = dead_letter_sql.search_dead(
                 session, kept=selection, key=key, before=before, scan=SCAN, most=most
@@ -203,19 +220,28 @@ def page(
     nodes_away = ask(sweeping.retry_nodes(), read)
     entries.sort(key=_sort_key, reverse=True)
     # The list is merged from all nodes. Below the latest end of a scan, that node may have
-    # matches that were not read yet. So the page ends there, and the older entries of other nodes
+    # matches that were not read yet. So the page ends there, and the older entries of other
+    # nodes
     # wait for the next.
     end = max(scan_ends, default=None)
-    complete = entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]
-    next_after = _next_page(complete, limit) or (None if end is None else "{}-{}-{}".format(*end))
-    return DeadPage(tuple(as_message(*entry) for entry in complete[:limit]), next_after, nodes_away)
+    complete = (
+        entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]
+    )
+    next_after = _next_page(complete, limit) or (
+        None if end is None else "{}-{}-{}".format(*end)
+    )
+    return DeadPage(
+        tuple(as_message(*entry) for entry in complete[:limit]), next_after, nodes_away
+    )
 
 
-def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> DeadLetterInfo | None:
+def find(
+    *, group: str, topic: str, origin: str, pages: int, actor: Actor
+) -> DeadLetterInfo | None:
     """Return the newest dead letter whose stored origin begins with `origin`, or None.
 
-    Needs `manage` on the group. Reads at most `pages` times SCAN of the topic's dead letters on
-    each node. Raises the same errors as `page`.
+    Needs `manage` on the group. Reads at most `pages` times SCAN of the topic's dead
+    letters on each node. Raises the same errors as `page`.
     """
     selection = which(group=group, topic=topic, error=None, actor=actor)
     dead_rows: list[tuple[int, DeadRow]] = []
@@ -241,10 +267,13 @@ def _sort_key(entry: tuple[int, DeadRow]) -> tuple[int, int, int]:
     return entry[1].died_at_ms, entry[0], entry[1].id
 
 
-def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:
+def ask(
+    asked: Mapping[int, T], question: Callable[[Session, T], object]
+) -> tuple[str, ...]:
     """Run a query on each retry node. Return the names of the nodes that did not answer.
 
-    `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node answered.
+    `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
+    answered.
     """
     skipped = sweeping.ask(
         asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
@@ -288,7 +317,8 @@ def _start_on_node(place: Place, from_node: int, node_id: int) -> Place:
 
 
 def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
-    """Count a group's dead letters by topic and class of error. Needs `manage` on the group.
+    """Count a group's dead letters by topic and class of error. Needs `manage` on the
+    group.
 
     Raises the same errors as `page`.
     """
@@ -301,10 +331,14 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
             counts[key] = _add_count(counts.get(key), _topic_name(row.topic_id), row)
 
     nodes_away = ask(sweeping.retry_nodes(), count)
-    return Summary(tuple(sorted(counts.values(), key=lambda c: (-c.count, c.error_class))), nodes_away)
+    return Summary(
+        tuple(sorted(counts.values(), key=lambda c: (-c.count, c.error_class))), nodes_away
+    )
 
 
-def _add_count(total: DeadCount | None, topic: str, row: dead_letter_sql.ErrorCount) -> DeadCount:
+def _add_count(
+    total: DeadCount | None, topic: str, row: dead_letter_sql.ErrorCount
+) -> DeadCount:
     """Return the total of a topic and class of error, with the count of one more node."""
     if total is None:
         return DeadCount(topic, row.error_class, row.messages, row.first_ms, row.last_ms)
@@ -322,13 +356,20 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
     rows: list[dead_letter_sql.DeadLetter] = []
     if node_id in snapshot.current().nodes:
         with delayed_store.prepared(node_id).reading() as session:
-            rows = dead_letter_sql.select_dead(session, group_id=selection.group_id, ids_wanted=[row_id])
+            rows = dead_letter_sql.select_dead(
+                session, group_id=selection.group_id, ids_wanted=[row_id]
+            )
     if not rows:
-        cause = f"Group {group} has no dead letter {message}: it was redriven, deleted or has expired."
+        cause = (
+            f"Group {group} has no dead letter {message}: it was redriven, deleted or "
+            "has expired."
+        )
         raise NotFound(cause, code=Code.MESSAGE_NOT_FOUND)
     (dead_letter,) = rows
     return DeadLetterDetail(
-        as_message(node_id, dead_letter.row), headers_of(dead_letter.headers), dead_letter.body
+        as_message(node_id, dead_letter.row),
+        headers_of(dead_letter.headers),
+        dead_letter.body,
     )
 
 
@@ -354,7 +395,10 @@ def drop(
             for node, rows in by_node(ids).items()
         )
     else:
-        count = sum(_drop_all(delayed_store.prepared(node), selection) for node in sweeping.retry_nodes())
+        count = sum(
+            _drop_all(delayed_store.prepared(node), selection)
+            for node in sweeping.retry_nodes()
+        )
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
@@ -363,7 +407,9 @@ def drop(
 def _record_drop(group: str, actor: Actor, count: int, criteria: dict[str, object]) -> None:
     before = {name: value for name, value in criteria.items() if value is not None}
     after = {"dropped": count}
-    audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
+    audit.record(
+        actor=actor, verb="drop", kind="dead", name=group, before=before, after=after
+    )
 
 
 def _drop_all(node: Node, selection: DeadFilter) -> int:
@@ -390,7 +436,8 @@ def _drop_rows(node: Node, group_id: int, rows: Sequence[int]) -> int:
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raise Invalid unless exactly one choice was made: ids, or topic and error, or everything.
+    """Raise Invalid unless exactly one choice was made: ids, or topic and error, or
+    everything.
 
     A request without a choice must never mean everything.
     """
@@ -408,7 +455,11 @@ def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
     Rows of nodes that no longer exist are left out.
     """
     nodes = grouped(parse_dead_id(text) for text in dict.fromkeys(ids))
-    return {node_id: rows for node_id, rows in nodes.items() if node_id in snapshot.current().nodes}
+    return {
+        node_id: rows
+        for node_id, rows in nodes.items()
+        if node_id in snapshot.current().nodes
+    }
 
 
 def expire(*, chunk: int = CHUNK) -> int:

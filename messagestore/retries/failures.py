@@ -1,16 +1,16 @@
 """Reports of failed messages: each is copied for a retry, or becomes a dead letter.
 
-The reporting member must own the message's queue, which the reader row on the node decides. A
-copy is first a delayed message on a retry node (delayed_store.py). When it is due, it moves to a
-queue of the retry topic of (group, topic), which the same group reads. Its `origin` names the
-original message, and `attempt` counts the failures. After the last retry, the message becomes a
-row of `dead_message` on the retry node (dead_letters.py).
+The reporting member must own the message's queue, which the reader row on the node decides.
+A copy is first a delayed message on a retry node (delayed_store.py). When it is due, it
+moves to a queue of the retry topic of (group, topic), which the same group reads. Its
+`origin` names the original message, and `attempt` counts the failures. After the last
+retry, the message becomes a row of `dead_message` on the retry node (dead_letters.py).
 
 The answer lists the copies that are durably stored. Only after it may the client commit the
-offset of a message. The id of a copy is a pure function of the message (failure_rules.copy_id).
-So a repeated report, or the report of another member that gets the message after a crash, finds
-the stored copy. No right to produce is needed: a missing right must not prevent the storage of a
-retry.
+offset of a message. The id of a copy is a pure function of the message
+(failure_rules.copy_id). So a repeated report, or the report of another member that gets the
+message after a crash, finds the stored copy. No right to produce is needed: a missing right
+must not prevent the storage of a retry.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ CHUNK_BYTES = 16 << 20  # bodies that are in memory at the same time
 class Failure(NamedTuple):
     """A message whose handler failed.
 
-    `first_failed_at_ms`: time of its first failure by the clock of its owner. `last`: the owner
-    has made all retries in place, so the message becomes a dead letter now. `grant`: the grant of
-    the run in which a member of a share group has leased the message; it replaces the epoch.
+    `first_failed_at_ms`: time of its first failure by the clock of its owner. `last`: the
+    owner has made all retries in place, so the message becomes a dead letter now. `grant`:
+    the grant of the run in which a member of a share group has leased the message; it
+    replaces the epoch.
     `delay_ms`: replaces the subscription's next retry delay.
     """
 
@@ -71,7 +72,9 @@ class Failure(NamedTuple):
 
 
 class Retried(NamedTuple):
-    """A copy is stored for retry number `attempt`, due at `due_at_ms` by the retry node's clock."""
+    """A copy is stored for retry number `attempt`, due at `due_at_ms` by the retry node's
+    clock.
+    """
 
     queue: int
     offset: int
@@ -109,7 +112,9 @@ class Report:
 
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
         """Record messages as refused, with the state of `Refused`."""
-        self.refused += [Refused(failure.queue, failure.offset, state) for failure in failures]
+        self.refused += [
+            Refused(failure.queue, failure.offset, state) for failure in failures
+        ]
 
 
 class _Pair(NamedTuple):
@@ -121,7 +126,9 @@ class _Pair(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A failed message, with everything that its copy needs. `attempt`: number of its failures."""
+    """A failed message, with everything that its copy needs. `attempt`: number of its
+    failures.
+    """
 
     failure: Failure
     pair: _Pair
@@ -136,7 +143,9 @@ class _Copy(NamedTuple):
         """Pause before the retry: as the member requested, or the subscription's next."""
         if self.failure.delay_ms is not None:
             return self.failure.delay_ms
-        return failure_rules.delay_ms(self.pair.subscription.delivery, self.attempt, self.id)
+        return failure_rules.delay_ms(
+            self.pair.subscription.delivery, self.attempt, self.id
+        )
 
 
 def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
@@ -155,7 +164,8 @@ def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
     """
     queues, is_certain = snapshot.find_queues([failure.queue for failure in failures])
     work = _Work(group_id, owner, time.monotonic() + DEADLINE_S)
-    # A missing queue may only be unknown to this process. While metadata cannot confirm that it
+    # A missing queue may only be unknown to this process. While metadata cannot confirm
+    # that it
     # is gone, the member must keep the message and report it again.
     without_queue = [failure for failure in failures if failure.queue not in queues]
     work.done.refuse(without_queue, "fenced" if is_certain else "unavailable")
@@ -168,7 +178,8 @@ def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
 
 
 def _pair(group_id: int, topic_id: int) -> _Pair | None:
-    """Return the topic, subscription and retry topic, or None if one of them is not available now.
+    """Return the topic, subscription and retry topic, or None if one of them is not
+    available now.
 
     Raises Conflict (no_failure_topic).
     """
@@ -184,7 +195,12 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
     except (Unavailable, Conflict) as error:
         if error.code == Code.NO_FAILURE_TOPIC:
             raise
-        log.warning("Group %s has no retry topic for %s yet: %s", group.name, topic.name, error.detail)
+        log.warning(
+            "Group %s has no retry topic for %s yet: %s",
+            group.name,
+            topic.name,
+            error.detail,
+        )
         return None
     return None if failures is None else _Pair(topic, subscription, failures)
 
@@ -203,12 +219,19 @@ class _Work:
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
-                # The node decides who owns a queue. A former owner could otherwise store a copy
+                # The node decides who owns a queue. A former owner could otherwise store a
+                # copy
                 # of a message that its new owner handles successfully.
-                fences = failure_sql.read_fences(session, group_id=self._group_id, queues=list(by_queue))
+                fences = failure_sql.read_fences(
+                    session, group_id=self._group_id, queues=list(by_queue)
+                )
                 runs = self._read_runs(session, by_queue)
         except CatmqError as error:
-            log.warning("Failed messages of node %d cannot be stored for a retry: %s", node_id, error.detail)
+            log.warning(
+                "Failed messages of node %d cannot be stored for a retry: %s",
+                node_id,
+                error.detail,
+            )
             self.done.refuse(itertools.chain(*by_queue.values()), "unavailable")
             return
         for queue, failures in by_queue.items():
@@ -221,24 +244,31 @@ class _Work:
 
     def _pair(self, queue: int) -> _Pair | None:
         view = snapshot.current()
-        # A message of a retry topic keeps the pair of its original topic, so a retry that fails
+        # A message of a retry topic keeps the pair of its original topic, so a retry that
+        # fails
         # goes to the same retry topic again.
         topic_id = view.origin(snapshot.find_queue(queue).topic_id)
         if topic_id not in self._pairs:
             self._pairs[topic_id] = _pair(self._group_id, topic_id)
         return self._pairs[topic_id]
 
-    def _read_runs(self, session: Session, by_queue: Mapping[int, list[Failure]]) -> Mapping[Key, Run]:
+    def _read_runs(
+        self, session: Session, by_queue: Mapping[int, list[Failure]]
+    ) -> Mapping[Key, Run]:
         """Return the runs whose grants the failures name; none for groups without leases."""
         grants_by_queue = {
             queue: [failure.grant for failure in queue_failures if failure.grant]
             for queue, queue_failures in by_queue.items()
         }
         first_offsets = {
-            queue: {grant.first for grant in grants} for queue, grants in grants_by_queue.items() if grants
+            queue: {grant.first for grant in grants}
+            for queue, grants in grants_by_queue.items()
+            if grants
         }
         return (
-            run_sql.read_runs(session, group_id=self._group_id, firsts=first_offsets) if first_offsets else {}
+            run_sql.read_runs(session, group_id=self._group_id, firsts=first_offsets)
+            if first_offsets
+            else {}
         )
 
     def _is_owned(self, fence: Fence, failure: Failure, runs: Mapping[Key, Run]) -> bool:
@@ -267,44 +297,68 @@ class _Work:
                 owned.append(failure)
         return owned
 
-    def _copy_failures(self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]) -> None:
+    def _copy_failures(
+        self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]
+    ) -> None:
         """Store copies of the failed messages of one queue, CHUNK_BYTES at a time."""
         unread = {failure.offset: failure for failure in failures}
         while unread:
             try:
                 with node_pools.node(node_id).reading() as session:
                     rows = failure_sql.select_failing(
-                        session, queue=fence.queue, offsets=sorted(unread), most_bytes=CHUNK_BYTES
+                        session,
+                        queue=fence.queue,
+                        offsets=sorted(unread),
+                        most_bytes=CHUNK_BYTES,
                     )
             except CatmqError as error:
-                log.warning("Failed messages of queue %d cannot be read: %s", fence.queue, error.detail)
+                log.warning(
+                    "Failed messages of queue %d cannot be read: %s",
+                    fence.queue,
+                    error.detail,
+                )
                 self.done.refuse(unread.values(), "unavailable")
                 return
-            # The query stops after CHUNK_BYTES of bodies, so offsets above its last row were not
+            # The query stops after CHUNK_BYTES of bodies, so offsets above its last row
+            # were not
             # reached. Offsets up to there without a row do not exist. Without any row, none
             # exists.
             last_offset = rows[-1].offset if rows else max(unread)
             existing = {row.offset for row in rows}
-            handled = [unread.pop(offset) for offset in sorted(unread) if offset <= last_offset]
-            self.done.refuse((failure for failure in handled if failure.offset not in existing), "missing")
+            handled = [
+                unread.pop(offset) for offset in sorted(unread) if offset <= last_offset
+            ]
+            self.done.refuse(
+                (failure for failure in handled if failure.offset not in existing),
+                "missing",
+            )
             by_offset = {failure.offset: failure for failure in handled}
-            self._store([_make_copy(fence, pair, by_offset[row.offset], row) for row in rows])
+            self._store(
+                [_make_copy(fence, pair, by_offset[row.offset], row) for row in rows]
+            )
 
     def _store(self, copies: Sequence[_Copy]) -> None:
-        copies_by_node = grouped((snapshot.find_queue(copy.queue).node_id, copy) for copy in copies)
+        copies_by_node = grouped(
+            (snapshot.find_queue(copy.queue).node_id, copy) for copy in copies
+        )
         for node_id, node_copies in copies_by_node.items():
             self._store_on_node(node_id, node_copies)
 
     def _store_on_node(self, node_id: int, copies: Sequence[_Copy]) -> None:
-        """Store copies on one retry node. A copy that is stored already gets its former outcome."""
+        """Store copies on one retry node. A copy that is stored already gets its former
+        outcome.
+        """
         unstored = collections.deque(copies)
         try:
             stored = _find_stored(node_id, [copy.id for copy in copies])
             # A copy stays in `unstored` until its outcome is recorded, so that an error in
-            # between refuses it. The member reports it again, and the copy is then found by its
+            # between refuses it. The member reports it again, and the copy is then found by
+            # its
             # id.
             while unstored and time.monotonic() < self._end:
-                self._answer(unstored[0], stored.get(unstored[0].id) or self._store_copy(unstored[0]))
+                self._answer(
+                    unstored[0], stored.get(unstored[0].id) or self._store_copy(unstored[0])
+                )
                 unstored.popleft()
         except CatmqError as error:
             log.warning("Retry node %d stores nothing now: %s", node_id, error.detail)
@@ -320,7 +374,11 @@ class _Work:
         except Unavailable:
             raise
         except CatmqError as error:
-            log.warning("Message %s cannot be stored for a retry: %s", copy.failure[:3], error.detail)
+            log.warning(
+                "Message %s cannot be stored for a retry: %s",
+                copy.failure[:3],
+                error.detail,
+            )
             return None
 
     def _answer(self, copy: _Copy, stored: StoredCopy | None) -> None:
@@ -332,13 +390,16 @@ class _Work:
             self.done.dead.append(Dead(failure.queue, failure.offset, copy.attempt))
         else:
             due_at_ms = stored.stored_at_ms + copy.delay_ms
-            self.done.retried.append(Retried(failure.queue, failure.offset, copy.attempt, due_at_ms))
+            self.done.retried.append(
+                Retried(failure.queue, failure.offset, copy.attempt, due_at_ms)
+            )
 
 
 def _make_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _Copy:
     """Return the copy of a failed message, with its id, its retry queue and its origin."""
     attempt = row.attempt + 1
-    # The time of the failure is not part of the id: another member that gets the message after a
+    # The time of the failure is not part of the id: another member that gets the message
+    # after a
     # crash fails at another time, and must find this copy.
     copy_id = failure_rules.copy_id(
         stored_at_ms=row.stored_at_ms,
@@ -349,14 +410,21 @@ def _make_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> 
         reset_count=fence.reset_count,
     )
     error = failure.error[: failure_rules.MAX_ERROR_CHARS]
-    # A message of the retry topic keeps the origin of its first failure, with the latest error.
+    # A message of the retry topic keeps the origin of its first failure, with the latest
+    # error.
     if row.origin is not None:
-        origin = msgspec.structs.replace(msgspec.json.decode(row.origin, type=Origin), error=error)
+        origin = msgspec.structs.replace(
+            msgspec.json.decode(row.origin, type=Origin), error=error
+        )
     else:
         first_failed_at_ms = (
-            failure.first_failed_at_ms if failure.first_failed_at_ms is not None else fence.now_ms
+            failure.first_failed_at_ms
+            if failure.first_failed_at_ms is not None
+            else fence.now_ms
         )
-        origin = Origin(pair.topic.name, failure.queue, failure.offset, first_failed_at_ms, error)
+        origin = Origin(
+            pair.topic.name, failure.queue, failure.offset, first_failed_at_ms, error
+        )
     queue = failure_rules.copy_queue(copy_id, pair.failures.queues)
     return _Copy(failure, pair, copy_id, queue, attempt, row, origin)
 
@@ -365,7 +433,8 @@ def _find_stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCop
     """Return the copies that a retry node has stored, by id."""
     with delayed_store.prepared(node_id).reading() as session:
         stored = failure_sql.find_copies(session, batches=ids)
-    # Copies may be visible before they are on disk. The client commits the offset after this
+    # Copies may be visible before they are on disk. The client commits the offset after
+    # this
     # answer, so a copy that a killed server loses would be lost for good.
     if stored:
         durability.confirm(node_id=node_id)
@@ -374,23 +443,32 @@ def _find_stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCop
 
 def _store_copy(copy: _Copy, end: float) -> StoredCopy:
     """Store a copy as a delayed message or as a dead letter. Raises CatmqError."""
-    if copy.failure.last or failure_rules.is_dead(copy.pair.subscription.delivery, copy.attempt):
+    if copy.failure.last or failure_rules.is_dead(
+        copy.pair.subscription.delivery, copy.attempt
+    ):
         return _store_dead_letter(copy, end)
     try:
         return _store_delayed(copy, end)
     except Conflict as error:
         if error.code != Code.BATCH_CONFLICT:
             raise  # the retry queue is closed for a moment
-    # Another member has stored the same copy first, with another error. The first stored copy
+    # Another member has stored the same copy first, with another error. The first stored
+    # copy
     # counts.
     return _find_stored(snapshot.find_queue(copy.queue).node_id, [copy.id])[copy.id]
 
 
 def _store_delayed(copy: _Copy, end: float) -> StoredCopy:
     message = delayed_store.copied(copy.row, delay_ms=copy.delay_ms)
-    delayed = NewDelayed(message, attempt=copy.attempt, origin=msgspec.json.encode(copy.origin).decode())
+    delayed = NewDelayed(
+        message, attempt=copy.attempt, origin=msgspec.json.encode(copy.origin).decode()
+    )
     (receipt,) = delayed_store.store(
-        queue=copy.queue, messages=[delayed], batch_id=copy.id, producer=copy.row.producer, deadline=end
+        queue=copy.queue,
+        messages=[delayed],
+        batch_id=copy.id,
+        producer=copy.row.producer,
+        deadline=end,
     )
     return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - copy.delay_ms)
 

@@ -1,9 +1,11 @@
 """Upkeep of share groups: messages that were leased too often become dead letters.
 
-A message is leased again when its lease ends without a result, up to the group's `max_deliveries`.
+A message is leased again when its lease ends without a result, up to the group's
+`max_deliveries`.
 
-A pass also removes deleted messages from their runs, and raises committed offsets. The process that
-finished the messages normally raises them, but it may have ended before it did.
+A pass also removes deleted messages from their runs, and raises committed offsets. The
+process that finished the messages normally raises them, but it may have ended before it
+did.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MOST_DEAD = 100  # messages of a queue in one pass
 
 
 def sweep() -> int:
-    """Run one pass over all share groups. Return the number of messages that became dead letters.
+    """Run one pass over all share groups. Return the number of messages that became dead
+    letters.
 
     Runs in one process of all brokers.
     """
@@ -40,18 +43,24 @@ def sweep() -> int:
 
 
 def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
-    """Run the pass for a group's queues on one node. An error is logged; the next pass tries again."""
+    """Run the pass for a group's queues on one node. An error is logged; the next pass
+    tries again.
+    """
     died = 0
     with sweeping.later(f"Upkeep of share group {group.name} on node {node_id}"):
         states = known_queues.known(
-            group_id=group.id, node=node_pools.node(node_id), queues=[info.id for info in queues]
+            group_id=group.id,
+            node=node_pools.node(node_id),
+            queues=[info.id for info in queues],
         )
         for queue, state in states.items():
             if state.view.runs:
                 upkeep.drop_missing(node_id=node_id, group_id=group.id, one=state)
                 died += _bury_exhausted(group, node_id, queue, state.view.epoch)
         uncommitted = [
-            queue for queue, state in states.items() if state.view.committed < (state.view.next_offset or 0)
+            queue
+            for queue, state in states.items()
+            if state.view.committed < (state.view.next_offset or 0)
         ]
         upkeep.commit(node_id, [(group.id, queue) for queue in uncommitted])
     return died
@@ -62,27 +71,41 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
 
     Returns the number of ended runs, each of which holds one message.
     """
-    # Without a retry topic there is no place for dead letters, and the messages are leased again.
+    # Without a retry topic there is no place for dead letters, and the messages are leased
+    # again.
     limit = taking.limit_of(group, queue)
     if not limit:
         return 0
     with node_pools.node(node_id).reading() as session:
         exhausted = run_sql.select_due(
-            session, group_id=group.id, queue=queue, epoch=epoch, most=MOST_DEAD, limit=limit, exhausted=True
+            session,
+            group_id=group.id,
+            queue=queue,
+            epoch=epoch,
+            most=MOST_DEAD,
+            limit=limit,
+            exhausted=True,
         )
     if not exhausted:
         return 0
     lost_messages = [_lost_lease_failure(run) for run in exhausted]
-    # No member reports these failures, so there is no owner: the grants of the runs prove that no
+    # No member reports these failures, so there is no owner: the grants of the runs prove
+    # that no
     # member has leased them again meanwhile.
     report = failures.store(group_id=group.id, owner="", failures=lost_messages)
-    # A run ends only after its dead letter is stored: a crash in between stores it again, under
+    # A run ends only after its dead letter is stored: a crash in between stores it again,
+    # under
     # the same id. A missing message has nothing to store, so its run ends, too.
     not_stored = {(r.queue, r.offset) for r in report.refused if r.state != "missing"}
     ended_runs = [run for run in exhausted if (run.queue, run.first) not in not_stored]
     with node_pools.node(node_id).reading() as session:
-        run_sql.finish(session, group_id=group.id, grants=[(run.queue, run.grant) for run in ended_runs])
-    # A touched queue has its committed offset raised by the next pass of upkeep.commit_touched.
+        run_sql.finish(
+            session,
+            group_id=group.id,
+            grants=[(run.queue, run.grant) for run in ended_runs],
+        )
+    # A touched queue has its committed offset raised by the next pass of
+    # upkeep.commit_touched.
     known_queues.touch(group.id, [queue])
     log.warning(
         "Share group %s: %d messages of queue %d are dead, no lease ended well",

@@ -26,7 +26,9 @@ class PendingRetry(FailedMessage):
 
 @dataclass(frozen=True, slots=True)
 class RetryCount:
-    """Number of a topic's retries: `waiting` for their time, and `unread` in the retry topic."""
+    """Number of a topic's retries: `waiting` for their time, and `unread` in the retry
+    topic.
+    """
 
     topic: str
     failure_topic: str
@@ -46,11 +48,14 @@ class PendingRetries:
     away: tuple[str, ...]
 
 
-def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> PendingRetries:
-    """Return the pending retries of a group, or of one of its topics. Needs `manage` on the group.
+def waiting(
+    *, group: str, actor: Actor, topic: str | None = None, limit: int = 100
+) -> PendingRetries:
+    """Return the pending retries of a group, or of one of its topics. Needs `manage` on the
+    group.
 
-    Lists at most `limit` messages. Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no
-    retry node answers.
+    Lists at most `limit` messages. Raises NotFound, Forbidden, Invalid, and NodeUnavailable
+    if no retry node answers.
     """
     selection = dead_letters.which(group=group, topic=topic, error=None, actor=actor)
     dead_letters.check_limit(limit)
@@ -85,14 +90,18 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
     return PendingRetries(
         tuple(_count_topic(topic, counts, unread) for topic in topics),
         tuple(
-            PendingRetry(attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row))
+            PendingRetry(
+                attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row)
+            )
             for row in rows[:limit]
         ),
         nodes_away,
     )
 
 
-def _count_topic(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> RetryCount:
+def _count_topic(
+    topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]
+) -> RetryCount:
     origin = snapshot.current().topics.get(topic.failure_of or 0)
     return RetryCount(
         origin.name if origin is not None else "",

@@ -1,11 +1,12 @@
 """Redrives: dead letters are sent again in the background, at a limited rate.
 
-A redrive is a row in metadata, which the loop of one broker advances step by step. Each message
-is stored first, under an id that is derived from the dead letter's, and then deleted from the
-dead letters. So if a process dies in between, the repeated step finds the stored message. The
-message goes to the retry topic of its group, due at once and with all its retries, or to its
-original topic, where every group reads it. Dead letters that are stored after the request do not
-belong to the redrive, so a message that fails again is not redriven twice.
+A redrive is a row in metadata, which the loop of one broker advances step by step. Each
+message is stored first, under an id that is derived from the dead letter's, and then
+deleted from the dead letters. So if a process dies in between, the repeated step finds the
+stored message. The message goes to the retry topic of its group, due at once and with all
+its retries, or to its original topic, where every group reads it. Dead letters that are
+stored after the request do not belong to the redrive, so a message that fails again is not
+redriven twice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from metadata import redrive_rows
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.db import access
-from metadata.errors import CatmqError, Code, Conflict, NotFound, NoWritableQueue, Unavailable
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    NotFound,
+    NoWritableQueue,
+    Unavailable,
+)
 from metadata.redrive_rows import Chosen, RedriveView
 from metadata.rules.groups import failure_rules
 
@@ -57,23 +65,30 @@ def request(
 ) -> RedriveView:
     """Begin a redrive of dead letters, by id or all that match, and return it.
 
-    `to`: "group" or "topic". `rate`: messages a second. Needs `manage` on the group, and for the
-    target "topic" also `produce`. If an error is raised, no redrive has begun: Invalid, Forbidden,
-    NotFound, Conflict (in_use while another redrive of the group runs; no_failure_topic),
-    NoWritableQueue if a topic has no open queue, or NodeUnavailable.
+    `to`: "group" or "topic". `rate`: messages a second. Needs `manage` on the group, and
+    for the target "topic" also `produce`. If an error is raised, no redrive has begun:
+    Invalid, Forbidden, NotFound, Conflict (in_use while another redrive of the group runs;
+    no_failure_topic), NoWritableQueue if a topic has no open queue, or NodeUnavailable.
     """
     selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
     redrive_rows.check(to=to, rate=rate)
     rows = None if ids is None else dead_letters.by_node(ids)
     bounds, total, topics = _measure(selection, rows)
-    # Checked before the redrive begins, so that the user gets the error and not a redrive that
+    # Checked before the redrive begins, so that the user gets the error and not a redrive
+    # that
     # never ends.
     for topic_id in topics:
         _check_target(selection.group_id, topic_id, to, actor)
     chosen = Chosen(rows, selection.topic_id, topic or "", error)
     return redrive_rows.request(
-        group=group, chosen=chosen, to=to, rate=rate, bounds=bounds, total=total, actor=actor
+        group=group,
+        chosen=chosen,
+        to=to,
+        rate=rate,
+        bounds=bounds,
+        total=total,
+        actor=actor,
     )
 
 
@@ -88,10 +103,15 @@ def _measure(
             bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
             if rows is None:
                 total += dead_letter_sql.count_dead(session, kept=selection, upto=upto)
-                topics |= {row.topic_id for row in dead_letter_sql.summarize_dead(session, kept=selection)}
+                topics |= {
+                    row.topic_id
+                    for row in dead_letter_sql.summarize_dead(session, kept=selection)
+                }
             else:
                 row_ids = rows.get(node_id, ())
-                chosen = dead_letter_sql.select_dead(session, group_id=selection.group_id, ids_wanted=row_ids)
+                chosen = dead_letter_sql.select_dead(
+                    session, group_id=selection.group_id, ids_wanted=row_ids
+                )
                 total += len(chosen)
                 topics |= {dead_letter.row.topic_id for dead_letter in chosen}
     return bounds, total, topics
@@ -102,19 +122,26 @@ def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
     view = snapshot.current()
     topic = view.topics.get(topic_id)
     if topic is None:
-        raise NotFound("The topic of some of these messages was deleted.", code=Code.TOPIC_NOT_FOUND)
+        raise NotFound(
+            "The topic of some of these messages was deleted.", code=Code.TOPIC_NOT_FOUND
+        )
     if to == "group":
         _failure_queues(group_id, topic_id)
         return
     access.require(actor, "produce", topic.name)
     if not any(_is_open(queue) for queue in topic.queues):
-        raise NoWritableQueue(f"Topic {topic.name} has no open queue now. Nothing was redriven.")
+        raise NoWritableQueue(
+            f"Topic {topic.name} has no open queue now. Nothing was redriven."
+        )
 
 
 def _is_open(queue: int) -> bool:
     """Return True if the queue and its node accept messages."""
     info = snapshot.find_queue(queue)
-    return info.state == "read_write" and snapshot.node_by_id(info.node_id).state == "read_write"
+    return (
+        info.state == "read_write"
+        and snapshot.node_by_id(info.node_id).state == "read_write"
+    )
 
 
 def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
@@ -126,35 +153,46 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
     group, topic = view.groups.get(group_id), view.topics.get(topic_id)
     if group is None or topic is None or view.subscription(group_id, topic_id) is None:
         raise NotFound(
-            "The group no longer subscribes to the topic of these messages: redrive them to the topic.",
+            "The group no longer subscribes to the topic of these messages: redrive them "
+            "to the topic.",
             code=Code.SUBSCRIPTION_NOT_FOUND,
         )
     retry_topic = retry_topics.of(group=group, topic=topic)
     if retry_topic is None:
-        raise Unavailable("The retry topic is being created. Try again.", retry_after_ms=1000)
+        raise Unavailable(
+            "The retry topic is being created. Try again.", retry_after_ms=1000
+        )
     return retry_topic.queues
 
 
 @dataclass(slots=True)
 class Redriver:
-    """Advances the running redrives. One broker's loop uses it, and two at once are harmless."""
+    """Advances the running redrives. One broker's loop uses it, and two at once are
+    harmless.
+    """
 
-    passed: dict[int, float] = field(default_factory=dict)  # redrive → time.monotonic() of its last pass
+    # redrive → time.monotonic() of its last pass
+    passed: dict[int, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
 
     def run_once(self) -> int:
-        """Run one bounded pass over all running redrives. Return the number of handled messages."""
+        """Run one bounded pass over all running redrives. Return the number of handled
+        messages.
+        """
         now = self.clock()
         redrives = redrive_rows.running()
         passed_before, self.passed = self.passed, {redrive.id: now for redrive in redrives}
         end, count = now + PASS_S, 0
         for redrive in redrives:
             elapsed_s = min(MOST_S, now - passed_before.get(redrive.id, now - EVERY_S))
-            count += self._advance(redrive, allowed=max(1, int(redrive.rate * elapsed_s)), end=end)
+            count += self._advance(
+                redrive, allowed=max(1, int(redrive.rate * elapsed_s)), end=end
+            )
         return count
 
     def _advance(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
-        """Advance one redrive by at most `allowed` messages. Return the number of handled messages.
+        """Advance one redrive by at most `allowed` messages. Return the number of handled
+        messages.
 
         `end`: the time.monotonic() after which no step begins.
         """
@@ -163,7 +201,8 @@ class Redriver:
             while allowed - count > 0:
                 step = _Step(redrive, node_id, min(CHUNK, allowed - count))
                 handled = step.run()
-                # An error stops the redrive for this pass; the next pass tries the same message
+                # An error stops the redrive for this pass; the next pass tries the same
+                # message
                 # again.
                 if handled is None:
                     return count
@@ -174,7 +213,9 @@ class Redriver:
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
                 places = {**redrive.places, node_id: step.place}
-                redrive = replace(redrive, places=places, deleting={**redrive.deleting, node_id: ()})
+                redrive = replace(
+                    redrive, places=places, deleting={**redrive.deleting, node_id: ()}
+                )
             else:
                 # The rate is used up, and this node may have more messages.
                 return count
@@ -215,12 +256,16 @@ class _Step:
         return None if self._detail else len(places)
 
     def _count_deleted(self) -> None:
-        """Count messages that a broker redrove and deleted, but did not count before it died."""
+        """Count messages that a broker redrove and deleted, but did not count before it
+        died.
+        """
         rows = self._redrive.deleting.get(self._node_id, ())
         if not rows:
             return
         with delayed_store.prepared(self._node_id).reading() as session:
-            remaining = dead_letter_sql.select_dead(session, group_id=self._redrive.group_id, ids_wanted=rows)
+            remaining = dead_letter_sql.select_dead(
+                session, group_id=self._redrive.group_id, ids_wanted=rows
+            )
         # Remaining rows were not deleted, and this step handles them again.
         deleted = sorted({*rows} - {copy.row.id for copy in remaining})
         redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
@@ -232,7 +277,9 @@ class _Step:
         selection = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
         with delayed_store.prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
-                rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
+                rows = [
+                    row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id
+                ]
                 places = [Place(0, row) for row in rows[: self._most]]
             else:
                 upto = redrive.bounds[self._node_id]
@@ -240,12 +287,15 @@ class _Step:
                     session, kept=selection, after=self.place, upto=upto, most=self._most
                 )
             row_ids = [item.id for item in places]
-            dead = dead_letter_sql.select_dead(session, group_id=redrive.group_id, ids_wanted=row_ids)
+            dead = dead_letter_sql.select_dead(
+                session, group_id=redrive.group_id, ids_wanted=row_ids
+            )
         by_id = {item.row.id: item for item in dead}
         return [(place, by_id.get(place.id)) for place in places]
 
     def _try(self, dead_letter: DeadLetter | None) -> None:
-        """Send a message again, or skip it if that is impossible; the message then stays dead.
+        """Send a message again, or skip it if that is impossible; the message then stays
+        dead.
 
         Sets `_detail` if the message cannot be sent now, which ends the step.
         """
@@ -258,7 +308,10 @@ class _Step:
             self._detail = error.detail
         except CatmqError as error:
             log.warning(
-                "Dead letter dead-%d-%d not redriven: %s", self._node_id, dead_letter.row.id, error.detail
+                "Dead letter dead-%d-%d not redriven: %s",
+                self._node_id,
+                dead_letter.row.id,
+                error.detail,
             )
             self._skipped += 1
 
@@ -266,7 +319,9 @@ class _Step:
         """Store the message again. Raises CatmqError if it cannot be stored, or not now."""
         row, to = dead_letter.row, self._redrive.to
         # The same id for every try: a repeat after a crash finds the stored message.
-        copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=dead_letter.batch_id, to=to)
+        copy_id = failure_rules.redrive_id(
+            died_at_ms=row.died_at_ms, dead=dead_letter.batch_id, to=to
+        )
         message = NewMessage(
             body=dead_letter.body,
             key=row.key,
@@ -278,24 +333,37 @@ class _Step:
             topic = snapshot.current().topics.get(row.topic_id)
             if topic is None:
                 raise NotFound("Its topic was deleted.", code=Code.TOPIC_NOT_FOUND)
-            publish(topic=topic.name, messages=[message], batch_id=UUID(bytes=copy_id), actor=job("redrive"))
+            publish(
+                topic=topic.name,
+                messages=[message],
+                batch_id=UUID(bytes=copy_id),
+                actor=job("redrive"),
+            )
             return
-        queue = failure_rules.copy_queue(copy_id, _failure_queues(row.group_id, row.topic_id))
+        queue = failure_rules.copy_queue(
+            copy_id, _failure_queues(row.group_id, row.topic_id)
+        )
         due_at_once = msgspec.structs.replace(message, delay_ms=0)
         copy = NewDelayed(due_at_once, attempt=1, origin=row.origin)
         try:
-            delayed_store.store(queue=queue, messages=[copy], batch_id=copy_id, producer="redrive")
+            delayed_store.store(
+                queue=queue, messages=[copy], batch_id=copy_id, producer="redrive"
+            )
         except Conflict as error:
             if error.code == Code.QUEUE_NOT_WRITABLE:
-                raise Unavailable(error.detail) from error  # the retry queue is closed for now
+                # the retry queue is closed for now
+                raise Unavailable(error.detail) from error
             raise
 
     def _record_progress(self) -> None:
         """Delete the redriven dead letters, and record the progress."""
-        # The rows are recorded before they are deleted. If this process dies after the delete,
+        # The rows are recorded before they are deleted. If this process dies after the
+        # delete,
         # the next step counts the rows that no longer exist as redriven.
         if self._stored:
-            redrive_rows.begin_deleting(self._redrive.id, node=self._node_id, rows=self._stored)
+            redrive_rows.begin_deleting(
+                self._redrive.id, node=self._node_id, rows=self._stored
+            )
         with node_pools.node(self._node_id).writing() as session:
             deleted = dead_letter_sql.delete_dead(
                 session, group_id=self._redrive.group_id, ids_wanted=self._stored

@@ -1,14 +1,15 @@
-"""Read the messages of leased runs, check that none is missing, and fit them into an answer.
+"""Read the messages of leased runs, check that none is missing, and fit them into an
+answer.
 
-Offsets of a run that are not delivered are returned as `skipped`, and the member counts them as
-finished. So each skipped offset must be one of these:
+Offsets of a run that are not delivered are returned as `skipped`, and the member counts
+them as finished. So each skipped offset must be one of these:
 
 * It did not fit into the answer, and has left the run for a run of its own.
 * It is below the log start offset, in a declared gap, or left out by the group's filter.
 * It was finished before.
 
-An offset that is missing for no such reason is a hole. Then nothing of its run is delivered, and
-the queue is reported as corrupt.
+An offset that is missing for no such reason is a hole. Then nothing of its run is
+delivered, and the queue is reported as corrupt.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from metadata.rules.alarm_texts import say
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
-Found = dict[int, tuple[StoredRow, str | None]]  # offset → (row, its origin if in a retry topic)
+# offset → (row, its origin if in a retry topic)
+Found = dict[int, tuple[StoredRow, str | None]]
 
 
 class Leased(NamedTuple):
@@ -66,12 +68,20 @@ class Delivery:
     `corrupt` has the queues in which a hole was found.
     """
 
-    def __init__(self, *, node: Node, group: GroupInfo, budget: Budget, recovered: bool = False) -> None:
-        self._node, self._group, self._budget, self._recovered = node, group, budget, recovered
+    def __init__(
+        self, *, node: Node, group: GroupInfo, budget: Budget, recovered: bool = False
+    ) -> None:
+        self._node, self._group, self._budget, self._recovered = (
+            node,
+            group,
+            budget,
+            recovered,
+        )
         self.corrupt: set[int] = set()
 
     def of(self, runs: Sequence[Run]) -> list[Leased]:
-        """Read the messages of leased runs. Runs without a deliverable message are finished.
+        """Read the messages of leased runs. Runs without a deliverable message are
+        finished.
 
         Raises NodeUnavailable, `db_errors.*`.
         """
@@ -95,20 +105,32 @@ class Delivery:
                 rows, origins = message_sql.select_copies(session, **span)
             else:
                 rows = message_sql.select_rows(session, **span, only=only)
-        # At `most_bytes` the SELECT was cut off. Offsets behind the last row were not read then, so
+        # At `most_bytes` the SELECT was cut off. Offsets behind the last row were not read
+        # then, so
         # they are not missing.
         total_bytes = sum(len(row[ROW_BODY] or b"") for row in rows)
         upto = rows[-1][ROW_OFFSET] + 1 if total_bytes >= most_bytes else end
         rows_and_origins = zip(rows, origins or [None] * len(rows), strict=True)
-        return _Read({row[ROW_OFFSET]: (row, origin) for row, origin in rows_and_origins}, upto)
+        return _Read(
+            {row[ROW_OFFSET]: (row, origin) for row, origin in rows_and_origins}, upto
+        )
 
     def _deliver(self, run: Run, read: _Read) -> Leased | None:
-        """Return a run with the messages that fit, None if nothing of it is to be delivered."""
-        offsets = [offset for span in sharing.spans_of(run.left, first=run.first) for offset in range(*span)]
+        """Return a run with the messages that fit, None if nothing of it is to be
+        delivered.
+        """
+        offsets = [
+            offset
+            for span in sharing.spans_of(run.left, first=run.first)
+            for offset in range(*span)
+        ]
         unread = [offset for offset in offsets if offset >= read.upto]
-        missing = [offset for offset in offsets if offset < read.upto and offset not in read.rows]
+        missing = [
+            offset for offset in offsets if offset < read.upto and offset not in read.rows
+        ]
         if missing and not self._is_explained(run, missing):
-            # Released uncounted: the messages were not delivered, and can be after the repair.
+            # Released uncounted: the messages were not delivered, and can be after the
+            # repair.
             self._put_back(run, offsets)
             return None
         pairs = [read.rows[o] for o in offsets if o in read.rows]
@@ -117,8 +139,10 @@ class Delivery:
         fitting = pairs[: len(self._fitting(run, [row for row, _ in pairs]))]
         surplus = [row[ROW_OFFSET] for row, _ in pairs[len(fitting) :]] + unread
         if surplus:
-            # The member counts skipped offsets as finished. So messages that did not fit must have
-            # left the row of the run first. If they could not, the run is not delivered: its lease
+            # The member counts skipped offsets as finished. So messages that did not fit
+            # must have
+            # left the row of the run first. If they could not, the run is not delivered:
+            # its lease
             # runs out.
             remaining_run = self._put_back(run, surplus)
             if remaining_run is None:
@@ -129,13 +153,21 @@ class Delivery:
         if not fitting:
             self._finish(run)
             return None
-        return self._leased(run, [row for row, _ in fitting], [origin for _, origin in fitting])
+        return self._leased(
+            run, [row for row, _ in fitting], [origin for _, origin in fitting]
+        )
 
     def _fitting(self, run: Run, rows: list[StoredRow]) -> list[StoredRow]:
         """Return the leading rows that fit into the answer."""
-        return [] if self._budget.spent() else self._budget.choose(run.queue, rows, filtered=False)[0]
+        return (
+            []
+            if self._budget.spent()
+            else self._budget.choose(run.queue, rows, filtered=False)[0]
+        )
 
-    def _leased(self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]) -> Leased:
+    def _leased(
+        self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]
+    ) -> Leased:
         delivered = _bits_of(run, [row[ROW_OFFSET] for row in rows])
         skipped = sharing.spans_of(sharing.full(run.length) & ~delivered, first=run.first)
         corruption.delivered(run.queue, next_offset=rows[-1][ROW_OFFSET] + 1)
@@ -153,7 +185,8 @@ class Delivery:
 
         Otherwise report the queue as corrupt at the first one that is unexplained.
         """
-        # `low` and gaps are read after the rows: retention may have deleted them since the lease.
+        # `low` and gaps are read after the rows: retention may have deleted them since the
+        # lease.
         with self._node.reading() as session:
             hole = _first_hole(session, run.queue, missing)
         if hole is None:
@@ -163,24 +196,37 @@ class Delivery:
         return False
 
     def _put_back(self, run: Run, offsets: Sequence[int]) -> Run | None:
-        return taking.put_back(node=self._node, group_id=self._group.id, run=run, offsets=offsets)
+        return taking.put_back(
+            node=self._node, group_id=self._group.id, run=run, offsets=offsets
+        )
 
     def _finish(self, run: Run) -> None:
-        """Finish a run without a message to deliver, unless all of its messages were put back."""
+        """Finish a run without a message to deliver, unless all of its messages were put
+        back.
+        """
         if run.left:
             with self._node.reading() as session:
-                # The grant guards the change: a run that was finished or leased to another member
+                # The grant guards the change: a run that was finished or leased to another
+                # member
                 # meanwhile stays as it is.
-                run_sql.finish(session, group_id=self._group.id, grants=[(run.queue, run.grant)])
+                run_sql.finish(
+                    session, group_id=self._group.id, grants=[(run.queue, run.grant)]
+                )
             known_queues.touch(self._group.id, [run.queue])
 
 
 def _first_hole(session: Session, queue: int, missing: Sequence[int]) -> int | None:
-    """Return the first offset that neither `low` nor a gap explains, None if all are explained."""
+    """Return the first offset that neither `low` nor a gap explains, None if all are
+    explained.
+    """
     head = queue_sql.read_head(session, queue=queue)
     gaps = queue_sql.read_gaps(session, queue=queue, position=missing[0])
     low = head.low if head else 0
-    holes = (offset for offset in missing if explain(offset, low=low, gaps=gaps).state == "corrupt")
+    holes = (
+        offset
+        for offset in missing
+        if explain(offset, low=low, gaps=gaps).state == "corrupt"
+    )
     return next(holes, None)
 
 

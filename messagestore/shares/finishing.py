@@ -1,9 +1,10 @@
-"""Record the reports of share group members: messages that are finished, released or still in work.
+"""Record the reports of share group members: messages that are finished, released or still
+in work.
 
-A report names a grant. The grant is the only fence: neither the member's lease nor its registration
-must still be valid. A report may be repeated, because offsets that have left a run stay out of it.
-Changes are guarded by the row as it was read (compare and set). If the row changed meanwhile, it is
-read again.
+A report names a grant. The grant is the only fence: neither the member's lease nor its
+registration must still be valid. A report may be repeated, because offsets that have left a
+run stay out of it. Changes are guarded by the row as it was read (compare and set). If the
+row changed meanwhile, it is read again.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ TRIES = 8  # attempts to change a run that other reports change at the same time
 class Done(NamedTuple):
     """A report on one run.
 
-    `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that leave
-    it. `unseen` offsets are released, too, but this lease does not count as a delivery of them.
-    `delivery` is the number of deliveries that the member received with an uncounted run, 0 for
-    other runs. `begun` says whether that delivery counts by now, None if the report does not say.
+    `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that
+    leave it. `unseen` offsets are released, too, but this lease does not count as a
+    delivery of them.
+    `delivery` is the number of deliveries that the member received with an uncounted run, 0
+    for other runs. `begun` says whether that delivery counts by now, None if the report
+    does not say.
     """
 
     queue: int
@@ -53,10 +56,11 @@ class Done(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
+    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or
+    `unavailable`.
 
-    `handled` is the number of messages that the report finished. `lease_ms` is the length of a
-    renewed lease, else None.
+    `handled` is the number of messages that the report finished. `lease_ms` is the length
+    of a renewed lease, else None.
     """
 
     queue: int
@@ -69,8 +73,8 @@ class Recorded(NamedTuple):
 class _Entry(NamedTuple):
     """A valid report: its index in the call, its grant, and the offsets that leave the run.
 
-    The offsets are bits: bit i is the first offset of the run + i. No bit is in two of the three
-    sets.
+    The offsets are bits: bit i is the first offset of the run + i. No bit is in two of the
+    three sets.
     """
 
     place: int
@@ -85,7 +89,9 @@ class _Entry(NamedTuple):
         return self.done.queue, self.grant.first, self.grant.end
 
 
-def record(*, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]) -> list[Recorded]:
+def record(
+    *, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]
+) -> list[Recorded]:
     """Record the reports of a share group member. Return the outcome of each, in order."""
     queue_infos, certain = snapshot.find_queues([report.queue for report in reports])
     outcomes: dict[int, Recorded] = {}
@@ -115,13 +121,17 @@ def _checked(index: int, report: Done) -> _Entry | str:
         return "begun: name the delivery, as it came with the run"
     run = grant.first, grant.end
     finished = sharing.bits_in(report.finished, run=run)
-    released, unseen = (_bits_of(offsets, run) for offsets in (report.release, report.unseen))
+    released, unseen = (
+        _bits_of(offsets, run) for offsets in (report.release, report.unseen)
+    )
     if finished is None:
         return f"finished: each range ends above its start, and lies between {run[0]} and {run[1]}"
     if released is None or unseen is None:
         field_name = "release" if released is None else "unseen"
         return f"{field_name}: the offsets of the run are {run[0]} to {run[1] - 1}"
-    return _Entry(index, report, grant, finished, released & ~finished, unseen & ~released & ~finished)
+    return _Entry(
+        index, report, grant, finished, released & ~finished, unseen & ~released & ~finished
+    )
 
 
 def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
@@ -130,7 +140,9 @@ def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
 
 
 class _Recorder:
-    """Writes the reports of one member on the runs of one node, and collects their outcomes."""
+    """Writes the reports of one member on the runs of one node, and collects their
+    outcomes.
+    """
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner
@@ -140,21 +152,42 @@ class _Recorder:
         """Record entries. Return their outcomes by place, `unavailable` if the node failed."""
         try:
             whole = [entry for entry in entries if entry.done.whole]
-            # Whole runs first: the usual case, and one transaction for all of them. Counts come
-            # before offsets leave, because the row of a run goes with its last offset and cannot be
+            # Whole runs first: the usual case, and one transaction for all of them. Counts
+            # come
+            # before offsets leave, because the row of a run goes with its last offset and
+            # cannot be
             # counted then. Renewals come last, for runs whose other changes were recorded.
             self._finish(whole)
-            self._count([entry for entry in entries if entry.done.begun is not None and not entry.done.whole])
-            leaving = [entry for entry in entries if entry.finished or entry.released or entry.unseen]
+            self._count(
+                [
+                    entry
+                    for entry in entries
+                    if entry.done.begun is not None and not entry.done.whole
+                ]
+            )
+            leaving = [
+                entry
+                for entry in entries
+                if entry.finished or entry.released or entry.unseen
+            ]
             self._leave([entry for entry in leaving if self._state(entry) == ""])
-            self._renew([entry for entry in entries if entry.done.renew and self._state(entry) in ("", "ok")])
+            self._renew(
+                [
+                    entry
+                    for entry in entries
+                    if entry.done.renew and self._state(entry) in ("", "ok")
+                ]
+            )
             self._answer_from_row([entry for entry in entries if self._state(entry) == ""])
         except NodeUnavailable:
             for entry in entries:
                 # Entries that were recorded before the failure keep their outcome.
-                self._outcomes.setdefault(entry.place, Recorded(entry.done.queue, "unavailable"))
+                self._outcomes.setdefault(
+                    entry.place, Recorded(entry.done.queue, "unavailable")
+                )
         known_queues.touch(
-            self._group.id, {recorded.queue for recorded in self._outcomes.values() if recorded.handled}
+            self._group.id,
+            {recorded.queue for recorded in self._outcomes.values() if recorded.handled},
         )
         return self._outcomes
 
@@ -171,8 +204,12 @@ class _Recorder:
         ordered = sorted(entries, key=lambda entry: entry.key)
         grants = [(entry.done.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
-        finished = self._transact(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
-        held_entries = [entry for entry, is_held in zip(ordered, finished, strict=True) if is_held]
+        finished = self._transact(
+            lambda session: run_sql.finish(session, group_id=group_id, grants=grants)
+        )
+        held_entries = [
+            entry for entry, is_held in zip(ordered, finished, strict=True) if is_held
+        ]
         for entry in held_entries:
             self._answer(entry, "ok", handled=entry.grant.end - entry.grant.first)
         # A grant that did not match is lost or gone; only the row says which.
@@ -195,11 +232,17 @@ class _Recorder:
             return
         ordered = sorted(entries, key=lambda entry: entry.key)
         counts = [
-            (entry.done.queue, entry.grant, Count(entry.done.delivery, bool(entry.done.begun)))
+            (
+                entry.done.queue,
+                entry.grant,
+                Count(entry.done.delivery, bool(entry.done.begun)),
+            )
             for entry in ordered
         ]
         group_id = self._group.id
-        counted = self._transact(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
+        counted = self._transact(
+            lambda session: run_sql.count(session, group_id=group_id, counts=counts)
+        )
         failed = []
         for entry, is_counted in zip(ordered, counted, strict=True):
             if not is_counted:
@@ -213,7 +256,9 @@ class _Recorder:
                 self._refuse_delivery(entry)
 
     def _refuse_delivery(self, entry: _Entry) -> None:
-        detail = f"delivery: {entry.done.delivery} is not the number that came with this run"
+        detail = (
+            f"delivery: {entry.done.delivery} is not the number that came with this run"
+        )
         self._outcomes[entry.place] = Recorded(entry.done.queue, "invalid", detail)
 
     def _answer_from_row(self, entries: Sequence[_Entry]) -> None:
@@ -238,29 +283,40 @@ class _Recorder:
             with self._node.reading() as session:
                 runs = self._runs(session, pending)
                 pending = [
-                    entry for entry in pending if not self._let_leave(session, entry, runs.get(entry.key))
+                    entry
+                    for entry in pending
+                    if not self._let_leave(session, entry, runs.get(entry.key))
                 ]
             if attempt == TRIES and pending:
                 raise db_errors.RolledBack("Others change the same runs all the time.")
 
     def _let_leave(self, session: Session, entry: _Entry, run: Run | None) -> bool:
-        """Let the offsets of an entry leave a run. Return False if the row has changed since."""
+        """Let the offsets of an entry leave a run. Return False if the row has changed
+        since.
+        """
         state = _state_of_grant(entry, run)
         if state != "ok" or run is None:
             self._answer(entry, state)
             return True
         delivery = entry.done.delivery or run.deliveries
-        # The row has the count with or without this lease. Another number never came with this run.
+        # The row has the count with or without this lease. Another number never came with
+        # this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
             self._refuse_delivery(entry)
             return True
         finished, released, unseen = (
             bits & run.left for bits in (entry.finished, entry.released, entry.unseen)
         )
-        # Three transactions at most. Each is guarded by the row as the one before left it, so a
-        # repeat after a failure between them finds only the offsets that are still in the run.
+        # Three transactions at most. Each is guarded by the row as the one before left it,
+        # so a
+        # repeat after a failure between them finds only the offsets that are still in the
+        # run.
         try:
-            if finished and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished) is None:
+            if (
+                finished
+                and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished)
+                is None
+            ):
                 return False
             rest = run._replace(done=run.done | finished)
             if released and not self._released(session, rest, released, delivery):
@@ -270,19 +326,29 @@ class _Recorder:
                 return False
         except db_errors.RolledBack:
             return False
-        handled_before = self._outcomes[entry.place].handled if entry.place in self._outcomes else 0
+        handled_before = (
+            self._outcomes[entry.place].handled if entry.place in self._outcomes else 0
+        )
         self._answer(entry, "ok", handled=handled_before + finished.bit_count())
         return True
 
     def _released(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
-        """Release messages of a run to any member. Return False if the row has changed since."""
+        """Release messages of a run to any member. Return False if the row has changed
+        since.
+        """
         group_id = self._group.id
-        # A run that is released whole keeps its row: one UPDATE, instead of a delete and an insert.
+        # A run that is released whole keeps its row: one UPDATE, instead of a delete and an
+        # insert.
         if bits == sharing.full(run.length) and deliveries == run.deliveries:
             has_left = run_sql.release(session, group_id=group_id, run=run)
         else:
             free_runs = run_sql.leave(
-                session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=deliveries
+                session,
+                group_id=group_id,
+                run=run,
+                bits=bits,
+                lease=Lease(),
+                deliveries=deliveries,
             )
             has_left = free_runs is not None
         if has_left:
@@ -297,11 +363,15 @@ class _Recorder:
         grants = [(entry.done.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)
         with self._node.reading() as session:
-            renewed = run_sql.renew(session, group_id=self._group.id, grants=grants, lease=lease)
+            renewed = run_sql.renew(
+                session, group_id=self._group.id, grants=grants, lease=lease
+            )
         for entry, is_renewed in zip(ordered, renewed, strict=True):
             if is_renewed:
                 outcome = self._outcomes.get(entry.place, Recorded(entry.done.queue, "ok"))
-                self._outcomes[entry.place] = outcome._replace(lease_ms=self._group.lease_ms)
+                self._outcomes[entry.place] = outcome._replace(
+                    lease_ms=self._group.lease_ms
+                )
 
 
 def _tries() -> Iterator[int]:
@@ -314,7 +384,8 @@ def _tries() -> Iterator[int]:
 
 def _state_of_grant(entry: _Entry, run: Run | None) -> str:
     """Return the state of a grant by the row of its run: `ok`, `lost` or `gone`."""
-    # Another epoch: the offsets of the group were reset, or its subscription was created again.
+    # Another epoch: the offsets of the group were reset, or its subscription was created
+    # again.
     if run is None or run.epoch != entry.grant.epoch:
         return "gone"
     return "ok" if run.grant_no == entry.grant.number else "lost"

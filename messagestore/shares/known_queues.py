@@ -1,9 +1,10 @@
-"""Cache of the queues of share groups: bounds, position, number of runs, end of the first lease.
-
-An entry lives for a second, so a member that waits, or finds nothing to lease, costs no statement
-of its own. Changes by this process are noted in the cache at once. Changes by other processes are
-seen at the next read. The cache only says where a lease is worth trying: the node decides every
+"""Cache of the queues of share groups: bounds, position, number of runs, end of the first
 lease.
+
+An entry lives for a second, so a member that waits, or finds nothing to lease, costs no
+statement of its own. Changes by this process are noted in the cache at once. Changes by
+other processes are seen at the next read. The cache only says where a lease is worth
+trying: the node decides every lease.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ BELIEVED_S = 1.0  # lifetime of an entry
 OVERDUE_S = 0.1
 KEPT_S = 600.0  # after this time without a read an entry is forgotten
 READABLE = ("read_write", "read_only")  # states of queues that share groups lease from
-# Runs of a group in a queue at which no new message is leased. Not exact: runs are counted once a
+# Runs of a group in a queue at which no new message is leased. Not exact: runs are counted
+# once a
 # second.
 MAX_RUNS = 2_000
 Pair = tuple[int, int]  # group, queue
@@ -36,11 +38,13 @@ Pair = tuple[int, int]  # group, queue
 
 @dataclass(slots=True)
 class Known:
-    """A queue of a group as read at `read_at` (time.monotonic), with the changes noted since.
+    """A queue of a group as read at `read_at` (time.monotonic), with the changes noted
+    since.
 
-    `start` is the lowest offset that can be leased. `due_at` is the end of the first lease by the
-    same clock, None without a lease. `ripe` is the end of the messages that are old enough for the
-    group's delivery delay, None if it has none. `corrupt`: a hole was found since the read.
+    `start` is the lowest offset that can be leased. `due_at` is the end of the first lease
+    by the same clock, None without a lease. `ripe` is the end of the messages that are old
+    enough for the group's delivery delay, None if it has none. `corrupt`: a hole was found
+    since the read.
     """
 
     view: ShareView
@@ -79,34 +83,46 @@ class Known:
 
 
 _known: dict[Pair, Known] = {}
-_missing: dict[Pair, float] = {}  # queues without a reader row → time.monotonic() of the read
-_touched: set[Pair] = set()  # queues in which messages were finished, so `committed` may rise
-# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is one operation
+# queues without a reader row → time.monotonic() of the read
+_missing: dict[Pair, float] = {}
+# queues in which messages were finished, so `committed` may rise
+_touched: set[Pair] = set()
+# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is one
+# operation
 # on a dict.
 _guard = threading.Lock()
 _turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
 
 def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int, Known]:
-    """Return the entries of queues on one node, by queue id. Outdated entries are read again.
+    """Return the entries of queues on one node, by queue id. Outdated entries are read
+    again.
 
-    Queues without a reader row of the group are left out. Raises NodeUnavailable, `db_errors.*`.
+    Queues without a reader row of the group are left out. Raises NodeUnavailable,
+    `db_errors.*`.
     """
     if _outdated(group_id, queues):
-        # One thread reads for all that wait here. The others find fresh entries at the second look.
+        # One thread reads for all that wait here. The others find fresh entries at the
+        # second look.
         with _turn_of(group_id, node.info.id):
             if outdated := _outdated(group_id, queues):
                 _read(group_id, node, outdated)
-    return {queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known}
+    return {
+        queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known
+    }
 
 
 def prepare(node: Node) -> None:
-    """Create the tables of share groups on a node of an earlier version. Raises NodeUnavailable."""
+    """Create the tables of share groups on a node of an earlier version. Raises
+    NodeUnavailable.
+    """
     delayed_store.prepare(node)
 
 
 def forget(group_id: int, queue: int) -> None:
-    """Drop the entry of a queue that the node contradicted. It is read again at its next use."""
+    """Drop the entry of a queue that the node contradicted. It is read again at its next
+    use.
+    """
     _known.pop((group_id, queue), None)
 
 
@@ -124,19 +140,26 @@ def look_for_due(session: Session, *, group_id: int, one: Known) -> None:
     queue = one.view.queue
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
     due_in_ms = views[queue].due_in_ms if queue in views else None
-    # A lease that is over already is tried again after a pause. Without it each call would read in
+    # A lease that is over already is tried again after a pause. Without it each call would
+    # read in
     # vain.
-    one.due_at = None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
+    one.due_at = (
+        None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
+    )
 
 
 def touch(group_id: int, queues: Collection[int]) -> None:
-    """Note queues in which messages were finished, for the loop that raises committed offsets."""
+    """Note queues in which messages were finished, for the loop that raises committed
+    offsets.
+    """
     with _guard:
         _touched.update((group_id, queue) for queue in queues)
 
 
 def taken_touched() -> set[Pair]:
-    """Return the (group, queue) pairs that were touched since the last call, and forget them."""
+    """Return the (group, queue) pairs that were touched since the last call, and forget
+    them.
+    """
     global _touched
     with _guard:
         touched, _touched = _touched, set()
@@ -183,17 +206,23 @@ def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
     prepare(node)
     with node.reading() as session:
         views = _start_positions(
-            session, group_id, position_sql.read_views(session, group_id=group_id, queues=queues)
+            session,
+            group_id,
+            position_sql.read_views(session, group_id=group_id, queues=queues),
         )
         gaps = promotion_sql.read_all_gaps(session, queues=sorted(views)) if views else {}
         ripe = {queue: _read_ripe(session, group_id, view) for queue, view in views.items()}
-    # Only durable messages are leased. The barrier borrows a session of its own, so it comes after.
-    durability.confirm(node_id=node.info.id, heads={queue: view.head for queue, view in views.items()})
+    # Only durable messages are leased. The barrier borrows a session of its own, so it
+    # comes after.
+    durability.confirm(
+        node_id=node.info.id, heads={queue: view.head for queue, view in views.items()}
+    )
     now = time.monotonic()
     for queue in queues:
         view = views.get(queue)
         if view is None:
-            # Remembered as well, so that a queue without a reader row is not read at each call.
+            # Remembered as well, so that a queue without a reader row is not read at each
+            # call.
             _known.pop((group_id, queue), None)
             _missing[group_id, queue] = now
             continue
@@ -203,13 +232,20 @@ def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
         _known[group_id, queue] = Known(view, queue_gaps, start, now, due_at, ripe[queue])
 
 
-def _start_positions(session: Session, group_id: int, views: dict[int, ShareView]) -> dict[int, ShareView]:
+def _start_positions(
+    session: Session, group_id: int, views: dict[int, ShareView]
+) -> dict[int, ShareView]:
     """Start positions that lack the epoch of their reader row. Return the views after that."""
-    # After a reset, a promotion or a new subscription, the position starts again at `committed`.
+    # After a reset, a promotion or a new subscription, the position starts again at
+    # `committed`.
     unstarted = [queue for queue, view in views.items() if not view.has_started]
     for queue in unstarted:
         position_sql.start(session, group_id=group_id, queue=queue)
-    return position_sql.read_views(session, group_id=group_id, queues=sorted(views)) if unstarted else views
+    return (
+        position_sql.read_views(session, group_id=group_id, queues=sorted(views))
+        if unstarted
+        else views
+    )
 
 
 def _read_ripe(session: Session, group_id: int, view: ShareView) -> int | None:
@@ -223,7 +259,8 @@ def _read_ripe(session: Session, group_id: int, view: ShareView) -> int | None:
 
 
 def _skip_gaps(offset: int, gaps: Sequence[tuple[int, int]]) -> int:
-    """Return the first offset at or above `offset` that is in no declared gap. `gaps` must rise.
+    """Return the first offset at or above `offset` that is in no declared gap. `gaps` must
+    rise.
 
     >>> _skip_gaps(5, [(3, 9), (9, 12)]), _skip_gaps(5, [(6, 9)])
     (12, 5)

@@ -1,7 +1,9 @@
-"""Choose the queue a share group member leases runs from, or what it waits for without runs.
+"""Choose the queue a share group member leases runs from, or what it waits for without
+runs.
 
-Topics are tried in the order in which the member names them. Within a topic, its queues and those
-of its retry topic take turns. The member gets its fair share of the first queue that has messages.
+Topics are tried in the order in which the member names them. Within a topic, its queues and
+those of its retry topic take turns. The member gets its fair share of the first queue that
+has messages.
 
 Queues that cannot be leased from have a `state`:
 
@@ -47,9 +49,9 @@ _turn = itertools.count()
 class Wanted(NamedTuple):
     """A member's request for messages.
 
-    `held`: the texts of the grants that the member has. If given, the call first returns other runs
-    that the member holds: those of a call whose answer was lost. `counts_begun`: the member reports
-    when it begins a run; see taking.Asked.
+    `held`: the texts of the grants that the member has. If given, the call first returns
+    other runs that the member holds: those of a call whose answer was lost. `counts_begun`:
+    the member reports when it begins a run; see taking.Asked.
     """
 
     topics: Sequence[str]
@@ -62,8 +64,8 @@ class Wanted(NamedTuple):
 class Shared(NamedTuple):
     """Runs for a member, and the states of queues that cannot be leased from, by queue id.
 
-    Without runs, `behind` has the offset of the next new message in each readable queue. The member
-    may wait until a head rises above one, for at most `again_s` seconds.
+    Without runs, `behind` has the offset of the next new message in each readable queue.
+    The member may wait until a head rises above one, for at most `again_s` seconds.
     """
 
     runs: list[Leased]
@@ -84,11 +86,12 @@ def group_of(consumer: ConsumerId) -> GroupInfo:
 
 
 def lease(*, consumer: ConsumerId, wanted: Wanted) -> Shared:
-    """Lease runs to a member of a share group. Without runs, the result says what to wait for.
+    """Lease runs to a member of a share group. Without runs, the result says what to wait
+    for.
 
-    Raises NotFound (group_not_found, subscription_not_found), NodeUnavailable if no node answers,
-    and OutcomeUnknown: then runs may be leased, and the member asks again with the grants that it
-    has (`held`).
+    Raises NotFound (group_not_found, subscription_not_found), NodeUnavailable if no node
+    answers, and OutcomeUnknown: then runs may be leased, and the member asks again with the
+    grants that it has (`held`).
     """
     group = group_of(consumer)
     call = _LeaseCall(group, consumer, wanted)
@@ -115,7 +118,8 @@ def _topics(group: GroupInfo, names: Sequence[str]) -> list[TopicInfo]:
     if missing:
         cause = f"Group {group.name} does not read {missing[0]}."
         raise NotFound(
-            f"{cause} Subscribe: catmq subscribe {group.name} {missing[0]}", code=Code.SUBSCRIPTION_NOT_FOUND
+            f"{cause} Subscribe: catmq subscribe {group.name} {missing[0]}",
+            code=Code.SUBSCRIPTION_NOT_FOUND,
         )
     return [topics_by_name[name] for name in dict.fromkeys(names)] or [
         topics_by_name[name] for name in sorted(topics_by_name)
@@ -125,9 +129,15 @@ def _topics(group: GroupInfo, names: Sequence[str]) -> list[TopicInfo]:
 def _subscribed_topics(group: GroupInfo) -> dict[str, TopicInfo]:
     """Return the topics of the group's ready subscriptions by name, without retry topics."""
     current = snapshot.current()
-    ready_ids = (s.topic_id for s in current.subscriptions_of(group.id) if s.state == "ready")
+    ready_ids = (
+        s.topic_id for s in current.subscriptions_of(group.id) if s.state == "ready"
+    )
     topics = (current.topics.get(topic_id) for topic_id in ready_ids)
-    return {topic.name: topic for topic in topics if topic is not None and topic.failure_of is None}
+    return {
+        topic.name: topic
+        for topic in topics
+        if topic is not None and topic.failure_of is None
+    }
 
 
 def _readable_queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
@@ -153,10 +163,16 @@ class _LeaseCall:
         self._again_at = time.monotonic() + known_queues.BELIEVED_S
 
     def recovered(self, topics: Sequence[TopicInfo], held: Collection[str]) -> list[Leased]:
-        """Return runs that the member holds but does not list in `held`, each with a new lease."""
-        queues = [queue for topic in topics for queue in _readable_queues(self._group, topic)]
+        """Return runs that the member holds but does not list in `held`, each with a new
+        lease.
+        """
+        queues = [
+            queue for topic in topics for queue in _readable_queues(self._group, topic)
+        ]
         leased_runs: list[Leased] = []
-        for node_id, queue_ids in grouped((info.node_id, info.id) for info in queues).items():
+        for node_id, queue_ids in grouped(
+            (info.node_id, info.id) for info in queues
+        ).items():
             with self._noting_failures(queue_ids):
                 node = node_pools.node(node_id)
                 runs = taking.held(
@@ -167,16 +183,23 @@ class _LeaseCall:
                     counts_begun=self._counts_begun,
                 )
                 unlisted = [run for run in runs if run.grant.text not in held]
-                delivery = Delivery(node=node, group=self._group, budget=self._budget, recovered=True)
+                delivery = Delivery(
+                    node=node, group=self._group, budget=self._budget, recovered=True
+                )
                 leased_runs += delivery.of(unlisted)
         return leased_runs
 
     def of_topic(self, queues: Sequence[QueueInfo]) -> list[Leased]:
         """Lease runs from the first queue that has any, in rotating order."""
-        # The owner's hash lets members begin at different queues, and the counter lets each call
+        # The owner's hash lets members begin at different queues, and the counter lets each
+        # call
         # begin at the next one. So no queue starves while another one always has messages.
         start = (crc32(self._owner.encode()) + next(_turn)) % max(1, len(queues))
-        running = [info for info in (*queues[start:], *queues[:start]) if not self._is_stopped(info)]
+        running = [
+            info
+            for info in (*queues[start:], *queues[:start])
+            if not self._is_stopped(info)
+        ]
         entries = self._read_known(running)
         for queue_info in running:
             entry = entries.get(queue_info.id)
@@ -189,7 +212,11 @@ class _LeaseCall:
     def raise_failure(self) -> None:
         """Raise the last failure if every tried queue is unavailable. Otherwise do nothing."""
         unavailable = [state == "unavailable" for state in self.states.values()]
-        if self._failure is not None and len(unavailable) == len(self._tried) and all(unavailable):
+        if (
+            self._failure is not None
+            and len(unavailable) == len(self._tried)
+            and all(unavailable)
+        ):
             raise self._failure
 
     def again_s(self) -> float:
@@ -197,7 +224,9 @@ class _LeaseCall:
         return max(0.0, self._again_at - time.monotonic())
 
     def _is_stopped(self, info: QueueInfo) -> bool:
-        """Return True if the queue has a state already, `stopped` included. Marks it as tried."""
+        """Return True if the queue has a state already, `stopped` included. Marks it as
+        tried.
+        """
         self._tried.add(info.id)
         if snapshot.current().stopped(self._group.id, info):
             self.states[info.id] = "stopped"
@@ -205,18 +234,26 @@ class _LeaseCall:
 
     def _read_known(self, queues: Sequence[QueueInfo]) -> dict[int, Known]:
         entries: dict[int, Known] = {}
-        for node_id, queue_ids in grouped((info.node_id, info.id) for info in queues).items():
+        for node_id, queue_ids in grouped(
+            (info.node_id, info.id) for info in queues
+        ).items():
             with self._noting_failures(queue_ids):
                 entries |= known_queues.known(
                     group_id=self._group.id, node=node_pools.node(node_id), queues=queue_ids
                 )
-        missing = [info.id for info in queues if info.id not in entries and info.id not in self.states]
+        missing = [
+            info.id
+            for info in queues
+            if info.id not in entries and info.id not in self.states
+        ]
         self.states |= dict.fromkeys(missing, "unavailable")
         return entries
 
     @contextmanager
     def _noting_failures(self, queues: Sequence[int]) -> Iterator[None]:
-        """Turn the failure of a node into states of its queues, so that others are still tried."""
+        """Turn the failure of a node into states of its queues, so that others are still
+        tried.
+        """
         try:
             yield
         except db_errors.Final as fault:  # a table is missing or was altered
@@ -231,7 +268,8 @@ class _LeaseCall:
         """Lease runs of a queue. Without a message to deliver, note what to wait for."""
         node = node_pools.node(info.node_id)
         delivery = Delivery(node=node, group=self._group, budget=self._budget)
-        # Bounded, so that a group whose filter leaves out nearly all messages does not keep the
+        # Bounded, so that a group whose filter leaves out nearly all messages does not keep
+        # the
         # thread.
         for _ in range(EMPTY_RUNS):
             runs = [] if entry.corrupt else self._lease_runs(node, info.id, entry)
@@ -241,7 +279,8 @@ class _LeaseCall:
                 return leased
             entry.corrupt = bool(delivery.corrupt)
         else:
-            # Runs were leased, but all their messages were filtered out, deleted or in a gap. More
+            # Runs were leased, but all their messages were filtered out, deleted or in a
+            # gap. More
             # may follow, so the next call continues at once.
             self._again_at = 0.0
         self._wait_for(info.id, entry)
@@ -252,12 +291,15 @@ class _LeaseCall:
         try:
             return delivery.of(runs)
         except CatmqError:
-            # The member never hears of these runs. If they cannot be put back either, other members
+            # The member never hears of these runs. If they cannot be put back either, other
+            # members
             # get them when the lease ends.
             with suppress(CatmqError):
                 for run in runs:
                     offsets = range(run.first, run.end)
-                    taking.put_back(node=node, group_id=self._group.id, run=run, offsets=offsets)
+                    taking.put_back(
+                        node=node, group_id=self._group.id, run=run, offsets=offsets
+                    )
             raise
 
     def _lease_runs(self, node: Node, queue: int, entry: Known) -> list[Run]:
@@ -265,19 +307,29 @@ class _LeaseCall:
         max_rows = self._budget.rows(queue, self._budget.messages)
         count = min(max_rows, self._group.run_messages)
         request = Asked(self._group, self._owner, count, self._counts_begun)
-        if entry.is_due() and (runs := taking.due(node=node, queue=queue, one=entry, asked=request)):
+        if entry.is_due() and (
+            runs := taking.due(node=node, queue=queue, one=entry, asked=request)
+        ):
             return runs
-        # A first member would take all there is, and the others would wait for it to finish.
-        count = sharing.fair_cut(backlog=entry.backlog, members=self._group.member_count, asked=max_rows)
-        return taking.new(node=node, queue=queue, one=entry, asked=request._replace(messages=count))
+        # A first member would take all there is, and the others would wait for it to
+        # finish.
+        count = sharing.fair_cut(
+            backlog=entry.backlog, members=self._group.member_count, asked=max_rows
+        )
+        return taking.new(
+            node=node, queue=queue, one=entry, asked=request._replace(messages=count)
+        )
 
     def _wait_for(self, queue: int, entry: Known) -> None:
         """Note the state of a queue without runs, or the offset and time to wait for."""
         if entry.corrupt or entry.is_exhausted:
             self.states[queue] = "corrupt" if entry.corrupt else "runs_exhausted"
             return
-        # Messages that are too young, or lie above a gap, raise no head when they can be leased.
+        # Messages that are too young, or lie above a gap, raise no head when they can be
+        # leased.
         # They are found when the entry of the queue is read again.
-        self.behind[queue] = max(entry.start, entry.end if entry.ripe is None else board.known(queue))
+        self.behind[queue] = max(
+            entry.start, entry.end if entry.ripe is None else board.known(queue)
+        )
         if entry.due_at is not None:
             self._again_at = min(self._again_at, entry.due_at)

@@ -1,4 +1,6 @@
-"""Runs of a share group for operators: list who holds which messages, and end leases by hand."""
+"""Runs of a share group for operators: list who holds which messages, and end leases by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ from metadata.groups.groups import GroupView
 class LeasedRun:
     """A run of a queue.
 
-    `owner` is the member's name, None if the run is free or its member left the group. `messages`
-    counts the unfinished messages, `finished` the others. `lease_left_ms` is negative if the lease
-    is over.
+    `owner` is the member's name, None if the run is free or its member left the group.
+    `messages`
+    counts the unfinished messages, `finished` the others. `lease_left_ms` is negative if
+    the lease is over.
     """
 
     topic: str
@@ -55,31 +58,46 @@ class LeasedRuns:
     away: Mapping[str, str]
 
 
-def runs(*, group: str, actor: Actor, queue: int | None = None, limit: int = 100) -> LeasedRuns:
+def runs(
+    *, group: str, actor: Actor, queue: int | None = None, limit: int = 100
+) -> LeasedRuns:
     """Return at most `limit` runs of a share group, or of one of its queues.
 
-    Needs any right on the group. Raises NotFound, and Conflict (group_settings_differ) if it is no
-    share group.
+    Needs any right on the group. Raises NotFound, and Conflict (group_settings_differ) if
+    it is no share group.
     """
     view = _share_group(group, actor)
     queue_rows = {row.queue: row for row in ownership.queues(group=group, actor=actor)}
     queue_ids = [q for q in queue_rows if queue in (None, q)]
     if queue is not None and not queue_ids:
-        raise NotFound(f"Group {group} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(
+            f"Group {group} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND
+        )
     listed_runs: list[ListedRun] = []
 
     def read(session: Session, queues: Sequence[int]) -> None:
-        listed_runs.extend(run_sql.list_runs(session, group_id=view.id, queues=queues, most=limit))
+        listed_runs.extend(
+            run_sql.list_runs(session, group_id=view.id, queues=queues, most=limit)
+        )
 
     nodes = sweeping.queues_by_node(queue_ids)
-    away = sweeping.ask(nodes, read, what=f"Runs of group {group}", prepare=known_queues.prepare)
+    away = sweeping.ask(
+        nodes, read, what=f"Runs of group {group}", prepare=known_queues.prepare
+    )
     names = {member.consumer_id_prefix: member.name for member in view.members}
-    # Each node returned its first runs up to `limit`, so the first of all nodes are among them.
-    selected = sorted(listed_runs, key=lambda r: (r.run.queue, r.run.first, r.run.end))[:limit]
-    return LeasedRuns(tuple(_leased_run(r, queue_rows[r.run.queue], names) for r in selected), away)
+    # Each node returned its first runs up to `limit`, so the first of all nodes are among
+    # them.
+    selected = sorted(listed_runs, key=lambda r: (r.run.queue, r.run.first, r.run.end))[
+        :limit
+    ]
+    return LeasedRuns(
+        tuple(_leased_run(r, queue_rows[r.run.queue], names) for r in selected), away
+    )
 
 
-def _leased_run(listed: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]) -> LeasedRun:
+def _leased_run(
+    listed: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]
+) -> LeasedRun:
     run = listed.run
     unfinished = run.left.bit_count()
     return LeasedRun(
@@ -97,10 +115,11 @@ def _leased_run(listed: ListedRun, queue: ownership.QueueOwner, names: Mapping[s
 
 
 def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
-    """End the leases of the runs of a queue that begin at an offset. Return the number of runs.
+    """End the leases of the runs of a queue that begin at an offset. Return the number of
+    runs.
 
-    Their messages are delivered to the next member that asks. Until then the present member may
-    still finish them. Needs `manage` on the group. Raises NotFound, Conflict
+    Their messages are delivered to the next member that asks. Until then the present member
+    may still finish them. Needs `manage` on the group. Raises NotFound, Conflict
     (group_settings_differ), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
@@ -122,7 +141,9 @@ def _queue(view: GroupView, queue: int) -> QueueInfo:
     info = snapshot.find_queue(queue)
     subscription = snapshot.current().subscription(view.id, info.topic_id)
     if subscription is None:
-        raise NotFound(f"Group {view.name} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(
+            f"Group {view.name} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND
+        )
     return info
 
 

@@ -1,8 +1,9 @@
-"""Lease runs of one queue to a member: runs whose lease is over (due()), or new messages (new()).
+"""Lease runs of one queue to a member: runs whose lease is over (due()), or new messages
+(new()).
 
-Every lease of new messages locks the row of the group's position. So the calls of a worker for one
-(group, queue) share a transaction, and workers wait for that row instead of members. If the outcome
-of a lease is unknown, its owner finds the runs again with held().
+Every lease of new messages locks the row of the group's position. So the calls of a worker
+for one (group, queue) share a transaction, and workers wait for that row instead of
+members. If the outcome of a lease is unknown, its owner finds the runs again with held().
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SPOILED = (db_errors.RolledBack, db_errors.Final)
 class Asked(NamedTuple):
     """A member's request for runs of one queue with `messages` messages together.
 
-    `counts_begun`: the member reports when it begins a run, so a lease alone does not count as a
-    delivery.
+    `counts_begun`: the member reports when it begins a run, so a lease alone does not count
+    as a delivery.
     """
 
     group: GroupInfo
@@ -80,7 +81,9 @@ def limit_of(group: GroupInfo, queue: int) -> int:
     current = snapshot.current()
     info = current.queues.get(queue)
     retry_topic = (
-        None if info is None else current.failure_topics.get((group.id, current.origin(info.topic_id)))
+        None
+        if info is None
+        else current.failure_topics.get((group.id, current.origin(info.topic_id)))
     )
     return group.max_deliveries if retry_topic is not None else 0
 
@@ -88,23 +91,31 @@ def limit_of(group: GroupInfo, queue: int) -> int:
 def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     """Take over runs whose lease is over, until they have the requested number of messages.
 
-    A run is taken whole. From the third delivery on, only its first message is taken, alone. Raises
-    NodeUnavailable, `db_errors.*`.
+    A run is taken whole. From the third delivery on, only its first message is taken,
+    alone. Raises NodeUnavailable, `db_errors.*`.
     """
     group_id, limit = asked.group.id, limit_of(asked.group, queue)
     with node.reading() as session:
         due_runs = run_sql.select_due(
-            session, group_id=group_id, queue=queue, epoch=one.view.epoch, most=MOST_DUE, limit=limit
+            session,
+            group_id=group_id,
+            queue=queue,
+            epoch=one.view.epoch,
+            most=MOST_DUE,
+            limit=limit,
         )
         # The lease that seemed to be over was renewed, or its run is finished.
         if not due_runs:
             known_queues.look_for_due(session, group_id=group_id, one=one)
         taken_runs: list[Run] = []
         for run in due_runs:
-            # A message that ends its workers must not take others along: they would become dead
+            # A message that ends its workers must not take others along: they would become
+            # dead
             # letters, too.
             alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
-            if taken_runs and (alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages):
+            if taken_runs and (
+                alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages
+            ):
                 break
             taken_runs += _take_over(session, run, asked, alone=alone)
             if taken_runs and alone:
@@ -118,14 +129,18 @@ def _take_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list
     try:
         if alone and run.length > 1:
             return _first_alone(session, run, asked)
-        taken_run = run_sql.take_over(session, group_id=group_id, run=run, lease=asked.lease, counted=counted)
+        taken_run = run_sql.take_over(
+            session, group_id=group_id, run=run, lease=asked.lease, counted=counted
+        )
     except db_errors.RolledBack:  # a deadlock with another member that takes the same run
         return []
     return [] if taken_run is None else [taken_run]
 
 
 def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
-    """Lease the first message of a run as a run of its own. The others stay in the run, free."""
+    """Lease the first message of a run as a run of its own. The others stay in the run,
+    free.
+    """
     counted = not asked.counts_begun
     lone_runs = run_sql.leave(
         session,
@@ -139,25 +154,37 @@ def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
 
 
 def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
-    """Lease the next new messages of a queue, in one transaction with other calls of this worker.
+    """Lease the next new messages of a queue, in one transaction with other calls of this
+    worker.
 
-    Raises NodeUnavailable, and `db_errors.Ambiguous` if runs may be leased that no member knows of.
+    Raises NodeUnavailable, and `db_errors.Ambiguous` if runs may be leased that no member
+    knows of.
     """
     place = _Place(node, asked.group.id, queue, one.view.epoch, one.start, one.end)
     count = min(asked.messages, place.end - place.start)
     if count <= 0:
         return []
     limit = limit_of(asked.group, queue)
-    max_run_length = 1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
-    # The first lease counts at once, so that most messages need no further request before they
-    # begin. If it is also the last one (`max_deliveries` is 1), it must not: else a message that no
+    max_run_length = (
+        1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
+    )
+    # The first lease counts at once, so that most messages need no further request before
+    # they
+    # begin. If it is also the last one (`max_deliveries` is 1), it must not: else a message
+    # that no
     # member began would be a dead letter.
     counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
-    lease_ms, lengths = asked.group.lease_ms, sharing.cut(count, run_messages=max_run_length)
-    part = _Part(place, tuple(Wish(asked.owner, length, lease_ms, counted) for length in lengths))
+    lease_ms, lengths = (
+        asked.group.lease_ms,
+        sharing.cut(count, run_messages=max_run_length),
+    )
+    part = _Part(
+        place, tuple(Wish(asked.owner, length, lease_ms, counted) for length in lengths)
+    )
     for repeat in range(REPEATS + 1):
         try:
-            # A repeat has a transaction of its own, so that another call's part cannot spoil it
+            # A repeat has a transaction of its own, so that another call's part cannot
+            # spoil it
             # again.
             return _together(part, alone=repeat > 0)
         except db_errors.RolledBack:
@@ -170,7 +197,8 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
 def _together(part: _Part, *, alone: bool) -> list[Run]:
     """Lease the runs of a part, in a shared transaction unless `alone`."""
     runs: list[Run] | None = None
-    # No result: the shared transaction failed. Another part may be the cause, so this one is tried
+    # No result: the shared transaction failed. Another part may be the cause, so this one
+    # is tried
     # alone.
     while runs is None:
         with _coalescer_of(part.place).turn(part, alone=alone) as turn:
@@ -183,8 +211,8 @@ def _together(part: _Part, *, alone: bool) -> list[Run]:
 def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
     """Lease runs for all parts in one transaction. Return the runs of each part.
 
-    A part with another epoch than the first one gets none: its view of the queue is outdated, or
-    the first one's is.
+    A part with another epoch than the first one gets none: its view of the queue is
+    outdated, or the first one's is.
     """
     place = parts[0].place
     current_parts = [part for part in parts if part.place.epoch == place.epoch]
@@ -195,7 +223,8 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
             group_id=place.group_id,
             queue=place.queue,
             epoch=place.epoch,
-            # The parts may have read the queue at different moments: the latest bounds are valid
+            # The parts may have read the queue at different moments: the latest bounds are
+            # valid
             # for all.
             start=max(part.place.start for part in current_parts),
             end=max(part.place.end for part in current_parts),
@@ -204,7 +233,8 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
     _note_position(place, taken, wishes)
     runs = iter(taken.runs)
     runs_by_part = {
-        id(part): [run for _ in part.wishes if (run := next(runs)) is not None] for part in current_parts
+        id(part): [run for _ in part.wishes if (run := next(runs)) is not None]
+        for part in current_parts
     }
     return [runs_by_part.get(id(part), []) for part in parts]
 
@@ -212,7 +242,8 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
 def _note_position(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
     """Note the position after a lease in the cache of queues."""
     entry = known_queues._known.get((place.group_id, place.queue))
-    # The position has another epoch, or none: the offsets were reset since the queue was read.
+    # The position has another epoch, or none: the offsets were reset since the queue was
+    # read.
     if taken.next_offset is None:
         known_queues.forget(place.group_id, place.queue)
     elif entry is not None and entry.view.epoch == place.epoch:
@@ -220,7 +251,12 @@ def _note_position(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) 
 
 
 def held(
-    *, node: Node, group: GroupInfo, queues: Collection[int], owner: str, counts_begun: bool = False
+    *,
+    node: Node,
+    group: GroupInfo,
+    queues: Collection[int],
+    owner: str,
+    counts_begun: bool = False,
 ) -> list[Run]:
     """Return the runs that a member holds, with renewed leases. Raises NodeUnavailable."""
     with node.reading() as session:
@@ -229,8 +265,13 @@ def held(
         )
         grants = [(run.queue, run.grant) for run in runs]
         lease = Lease(owner, group.lease_ms)
-        renewed = run_sql.renew(session, group_id=group.id, grants=grants, lease=lease) if grants else []
-    # The member never received these runs, so it reported no delivery of them. Only a first lease
+        renewed = (
+            run_sql.renew(session, group_id=group.id, grants=grants, lease=lease)
+            if grants
+            else []
+        )
+    # The member never received these runs, so it reported no delivery of them. Only a first
+    # lease
     # was counted when it was given.
     return [
         run._replace(uncounted=counts_begun and (run.grant_no > 1 or not run.deliveries))
@@ -239,12 +280,15 @@ def held(
     ]
 
 
-def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -> Run | None:
-    """Release undelivered messages of a run to other members, without counting this lease of them.
+def put_back(
+    *, node: Node, group_id: int, run: Run, offsets: Collection[int]
+) -> Run | None:
+    """Release undelivered messages of a run to other members, without counting this lease
+    of them.
 
-    Return the run as its row is afterwards. Return None if the run was leased again or finished
-    meanwhile, or its row changed at each attempt: then the run must not be delivered. Raises
-    NodeUnavailable.
+    Return the run as its row is afterwards. Return None if the run was leased again or
+    finished meanwhile, or its row changed at each attempt: then the run must not be
+    delivered. Raises NodeUnavailable.
     """
     offset_bits = sum(1 << (offset - run.first) for offset in offsets)
     with node.reading() as session:
@@ -253,7 +297,8 @@ def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -
             if not bits or _move_to_free_runs(session, group_id, run, bits):
                 known_queues.freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
-            # Another call of the same member may have cut the run since it was read: a member that
+            # Another call of the same member may have cut the run since it was read: a
+            # member that
             # lost an answer calls again while the first call still runs.
             firsts = {run.queue: [run.first]}
             row = run_sql.read_runs(session, group_id=group_id, firsts=firsts).get(run.key)
@@ -268,7 +313,12 @@ def _move_to_free_runs(session: Session, group_id: int, run: Run, bits: int) -> 
     free_lease, deliveries = Lease(), run.delivery - 1
     try:
         free_runs = run_sql.leave(
-            session, group_id=group_id, run=run, bits=bits, lease=free_lease, deliveries=deliveries
+            session,
+            group_id=group_id,
+            run=run,
+            bits=bits,
+            lease=free_lease,
+            deliveries=deliveries,
         )
     except db_errors.RolledBack:  # a deadlock with the other call
         return False
@@ -281,7 +331,10 @@ def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
     if existing is not None:
         return existing
     created = NodeCoalescer[_Part, list[Run]](
-        limit_s=READ_TIMEOUT_S, take=_count_of_one_node, check=_check_reachable, apart_after=_SPOILED
+        limit_s=READ_TIMEOUT_S,
+        take=_count_of_one_node,
+        check=_check_reachable,
+        apart_after=_SPOILED,
     )
     # Two threads may create one at the same time. Both must use the same.
     with _guard:
@@ -289,8 +342,14 @@ def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
 
 
 def _count_of_one_node(parts: Sequence[_Part]) -> int:
-    """Return how many parts, from the first on, are on its node: one transaction takes them."""
-    ends = (count for count, part in enumerate(parts) if part.place.node is not parts[0].place.node)
+    """Return how many parts, from the first on, are on its node: one transaction takes
+    them.
+    """
+    ends = (
+        count
+        for count, part in enumerate(parts)
+        if part.place.node is not parts[0].place.node
+    )
     return next(ends, len(parts))
 
 

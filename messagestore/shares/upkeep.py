@@ -1,8 +1,8 @@
 """Upkeep of share groups: raise committed offsets, and free the runs of departed members.
 
-Two processes may do it at the same time. Redelivery does not depend on it: a lease runs out by
-itself, and upkeep only makes that faster. Committed offsets are what retention, promotion and
-resets go by.
+Two processes may do it at the same time. Redelivery does not depend on it: a lease runs out
+by itself, and upkeep only makes that faster. Committed offsets are what retention,
+promotion and resets go by.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MOST_MISSING = 1_000  # runs of a queue that one pass checks for deleted message
 
 
 def run_once() -> None:
-    """Free runs of departed members, and commit what this process finished: one pass of a loop."""
+    """Free runs of departed members, and commit what this process finished: one pass of a
+    loop.
+    """
     free_departed()
     commit_touched()
     known_queues.evict_unused()
@@ -37,7 +39,8 @@ def run_once() -> None:
 def commit_touched() -> int:
     """Raise the committed offsets of queues in which this process finished messages.
 
-    Return the number of these queues. A queue whose node fails is tried again in the next pass.
+    Return the number of these queues. A queue whose node fails is tried again in the next
+    pass.
     """
     pairs = known_queues.taken_touched()
     queue_infos = snapshot.current().queues
@@ -55,23 +58,29 @@ def commit_touched() -> int:
 
 
 def commit(node_id: int, pairs: Iterable[Pair]) -> None:
-    """Raise the committed offset of each (group, queue) of a node to its lowest unfinished one."""
+    """Raise the committed offset of each (group, queue) of a node to its lowest unfinished
+    one.
+    """
     with node_pools.node(node_id).reading() as session:
         for group_id, queue in pairs:
             floor = position_sql.read_floor(session, group_id=group_id, queue=queue)
-            # Never lowers `committed`, and changes nothing if the offsets were reset since the
+            # Never lowers `committed`, and changes nothing if the offsets were reset since
+            # the
             # read.
             if floor is not None:
-                position_sql.raise_committed(session, group_id=group_id, queue=queue, to=floor)
+                position_sql.raise_committed(
+                    session, group_id=group_id, queue=queue, to=floor
+                )
 
 
 def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
-    """Remove messages from runs that can no longer be delivered. Return the number of messages.
+    """Remove messages from runs that can no longer be delivered. Return the number of
+    messages.
 
-    They are below the log start offset or in a declared gap. A member that leases such a run would
-    remove them as well, but without members the lag would count them for as long as nobody asks.
-    Runs whose lease lasts are left alone: their member has the messages, and may still report on
-    them.
+    They are below the log start offset or in a declared gap. A member that leases such a
+    run would remove them as well, but without members the lag would count them for as long
+    as nobody asks. Runs whose lease lasts are left alone: their member has the messages,
+    and may still report on them.
     """
     view = one.view
     next_offset = view.next_offset or 0
@@ -91,17 +100,28 @@ def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
         )
         for run in expired_runs:
             bits = run.left & sharing.bits_within(spans, run=(run.first, run.end))
-            # A run that a member leased meanwhile is not as it was read, so it is not changed.
-            if bits and run_sql.leave(session, group_id=group_id, run=run, bits=bits) is not None:
+            # A run that a member leased meanwhile is not as it was read, so it is not
+            # changed.
+            if (
+                bits
+                and run_sql.leave(session, group_id=group_id, run=run, bits=bits)
+                is not None
+            ):
                 dropped += bits.bit_count()
     if dropped:
         known_queues.touch(group_id, [view.queue])
-        log.info("%d leased messages of queue %d are gone: retention, or a gap", dropped, view.queue)
+        log.info(
+            "%d leased messages of queue %d are gone: retention, or a gap",
+            dropped,
+            view.queue,
+        )
     return dropped
 
 
 def free_departed() -> int:
-    """End the leases of members that this process saw leave or expire. Return the run count."""
+    """End the leases of members that this process saw leave or expire. Return the run
+    count.
+    """
     current = snapshot.current()
     return sum(
         _free_runs(current.groups[group_id], owner)
@@ -111,10 +131,14 @@ def free_departed() -> int:
 
 
 def _free_runs(group: GroupInfo, owner: str) -> int:
-    """End the leases of a member on all nodes of its group. On a node that fails they run out."""
+    """End the leases of a member on all nodes of its group. On a node that fails they run
+    out.
+    """
     count = 0
     for node_id, queues in places(group).items():
-        with sweeping.later(f"Release of what a member of group {group.name} leased on node {node_id}"):
+        with sweeping.later(
+            f"Release of what a member of group {group.name} leased on node {node_id}"
+        ):
             with node_pools.node(node_id).reading() as session:
                 runs = run_sql.free_runs_of(session, group_id=group.id, owner=owner)
             if runs:
@@ -125,7 +149,9 @@ def _free_runs(group: GroupInfo, owner: str) -> int:
 
 
 def places(group: GroupInfo) -> dict[int, list[QueueInfo]]:
-    """Return the readable queues of a group, including those of its retry topics, by node id."""
+    """Return the readable queues of a group, including those of its retry topics, by node
+    id.
+    """
     return grouped((info.node_id, info) for info in _readable_queues(group))
 
 
@@ -134,5 +160,7 @@ def _readable_queues(group: GroupInfo) -> Iterator[QueueInfo]:
     for subscription in current.subscriptions_of(group.id):
         topic = current.topics.get(subscription.topic_id)
         if topic is not None and subscription.state == "ready":
-            infos = (current.queues[queue] for queue in topic.queues if queue in current.queues)
+            infos = (
+                current.queues[queue] for queue in topic.queues if queue in current.queues
+            )
             yield from (info for info in infos if info.state in known_queues.READABLE)

@@ -11,25 +11,43 @@ from messagestore.tables.shapes import BatchRow, ReaderRow, RowCount
 
 def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
     """Count what lies at offsets first … end-1; keep the range short."""
-    rows = rows_of(session, "count_rows", table=message_table(queue), first_offset=first, end_offset=end)
+    rows = rows_of(
+        session,
+        "count_rows",
+        table=message_table(queue),
+        first_offset=first,
+        end_offset=end,
+    )
     return RowCount(*rows[0])
 
 
-def list_offsets(session: Session, *, queue: int, first: int, end: int) -> list[tuple[int, int]]:
+def list_offsets(
+    session: Session, *, queue: int, first: int, end: int
+) -> list[tuple[int, int]]:
     """(offset, stored at in ms) of the rows at offsets first … end-1."""
     table = message_table(queue)
-    return list(rows_of(session, "select_offsets", table=table, first_offset=first, end_offset=end))
+    return list(
+        rows_of(session, "select_offsets", table=table, first_offset=first, end_offset=end)
+    )
 
 
-def offset_ends(session: Session, *, queue: int, first: int) -> tuple[int | None, int | None]:
+def offset_ends(
+    session: Session, *, queue: int, first: int
+) -> tuple[int | None, int | None]:
     """The lowest and the highest offset at or above `first` that has a row."""
-    lowest, highest = rows_of(session, "select_ends", table=message_table(queue), first_offset=first)[0]
+    lowest, highest = rows_of(
+        session, "select_ends", table=message_table(queue), first_offset=first
+    )[0]
     return lowest, highest
 
 
 def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
     """The reader rows of some queues, of all groups and instances; asked group by group."""
-    groups = [group_id for (group_id,) in rows_of(session, "select_reader_groups")] if queues else []
+    groups = (
+        [group_id for (group_id,) in rows_of(session, "select_reader_groups")]
+        if queues
+        else []
+    )
     return [
         ReaderRow(*row)
         for group_id in groups
@@ -43,7 +61,10 @@ def all_readers(session: Session) -> list[ReaderRow]:
 
 def message_tables(session: Session) -> list[int]:
     """The queues that have a table on the node."""
-    numbers = [str(name).removeprefix("message_") for (name,) in rows_of(session, "select_message_tables")]
+    numbers = [
+        str(name).removeprefix("message_")
+        for (name,) in rows_of(session, "select_message_tables")
+    ]
     return [int(one) for one in numbers if one.isascii() and one.isdigit()]
 
 
@@ -56,15 +77,17 @@ def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
 def end_of_batches(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes, most: int
 ) -> tuple[int, bytes | None, int]:
-    """Return how many batch ids lie above `after` and up to `last`, at most `most`; the highest; and how
-    many of them are about some queues.
+    """Return how many batch ids lie above `after` and up to `last`, at most `most`; the
+    highest; and how many of them are about some queues.
     """
     values = {"queues": ids(queues), "after": after, "last": last, "most": most}
     count, highest, mine = rows_of(session, "select_batch_page", **values)[0]
     return count, highest, int(mine)
 
 
-def list_batches(session: Session, *, queues: Sequence[int], after: bytes, last: bytes) -> list[BatchRow]:
+def list_batches(
+    session: Session, *, queues: Sequence[int], after: bytes, last: bytes
+) -> list[BatchRow]:
     """Batches of some queues, by id, with ids above `after` and up to `last`."""
     values = {"queues": ids(queues), "after": after, "last": last}
     return [BatchRow(*row) for row in rows_of(session, "select_batches", **values)]

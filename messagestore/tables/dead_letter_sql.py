@@ -43,7 +43,9 @@ class DeadRow(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A dead message with what it holds; the fields before `headers` are those of a DeadRow."""
+    """A dead message with what it holds; the fields before `headers` are those of a
+    DeadRow.
+    """
 
     row: DeadRow
     headers: str | None
@@ -70,7 +72,9 @@ START = Place(0, 0)
 
 
 class ErrorCount(NamedTuple):
-    """Number of a topic's messages that died of a kind of error, and when the first and the last did."""
+    """Number of a topic's messages that died of a kind of error, and when the first and the
+    last did.
+    """
 
     topic_id: int
     error_class: str
@@ -80,7 +84,8 @@ class ErrorCount(NamedTuple):
 
 
 def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead) -> bool:
-    """Store a dead message, once; False, and nothing stored, if the failure queue's head row refuses it.
+    """Store a dead message, once; False, and nothing stored, if the failure queue's head
+    row refuses it.
 
     Raises `db_errors.Duplicate` if the batch id is known.
     """
@@ -90,7 +95,9 @@ def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead)
     return results[-1].matched == 1
 
 
-def list_dead(session: Session, *, kept: DeadFilter, before: Place, most: int) -> list[DeadRow]:
+def list_dead(
+    session: Session, *, kept: DeadFilter, before: Place, most: int
+) -> list[DeadRow]:
     """At most so many of them that died before a place, the newest first."""
     values = _which(session, kept)
     values |= {"until_ms": before.died_at_ms, "below": before.id, "most": most}
@@ -107,8 +114,8 @@ def search_dead(
     key: str | None = None,
     origin: str | None = None,
 ) -> tuple[list[DeadRow], Place | None]:
-    """At most so many with a key, or whose origin begins so, among the next `scan` ones before a place, and
-    where the scan ended.
+    """At most so many with a key, or whose origin begins so, among the next `scan` ones
+    before a place, and where the scan ended.
 
     That is None if nothing is left behind it.
     """
@@ -119,22 +126,31 @@ def search_dead(
     begin = end or START
     values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "most": most}
     name, wanted = (
-        ("search_dead", {"msg_key": key}) if origin is None else ("search_dead_origin", {"origin": origin})
+        ("search_dead", {"msg_key": key})
+        if origin is None
+        else ("search_dead_origin", {"origin": origin})
     )
     return [DeadRow(*row) for row in rows_of(session, name, **values, **wanted)], end
 
 
 def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
-    return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
+    return [
+        ErrorCount(*row)
+        for row in rows_of(session, "summarize_dead", **_which(session, kept))
+    ]
 
 
 def tally_dead(session: Session, *, within_s: int) -> list[tuple[int, int, int, int]]:
-    """(group, dead messages, those of the last so many seconds, when the newest died, ms) of all groups."""
+    """(group, dead messages, those of the last so many seconds, when the newest died, ms)
+    of all groups.
+    """
     rows = rows_of(session, "tally_dead", within_s=within_s)
     return [(group, count, int(fresh), newest) for group, count, fresh, newest in rows]
 
 
-def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> list[DeadLetter]:
+def select_dead(
+    session: Session, *, group_id: int, ids_wanted: Sequence[int]
+) -> list[DeadLetter]:
     """Those of some dead messages that are the group's, by id."""
     if not ids_wanted:
         return []
@@ -143,13 +159,19 @@ def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -
 
 
 def dead_copies(session: Session, *, group_id: int, batches: str) -> dict[bytes, DeadRow]:
-    """Return the dead letters of a group that were stored under some ids, as the inside of an IN (…)."""
+    """Return the dead letters of a group that were stored under some ids, as the inside of
+    an IN (…).
+    """
     rows = rows_of(session, "select_dead_copies", group_id=group_id, batches=batches)
     return {row[12]: DeadRow(*row[:12]) for row in rows}
 
 
-def dead_places(session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int) -> list[Place]:
-    """At most so many of them behind a place, in the order of their deaths, with ids up to `upto`."""
+def dead_places(
+    session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int
+) -> list[Place]:
+    """At most so many of them behind a place, in the order of their deaths, with ids up to
+    `upto`.
+    """
     values = _which(session, kept)
     values |= {"from_ms": after.died_at_ms, "after": after.id, "upto": upto, "most": most}
     rows = rows_of(session, "select_dead_places", **values)
@@ -170,23 +192,40 @@ def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -
     """Delete some dead messages of a group; how many there were."""
     if not ids_wanted:
         return 0
-    results = session.transact(step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted)))
+    results = session.transact(
+        step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted))
+    )
     return results[0].matched
 
 
 def dead_pairs(session: Session) -> list[tuple[int, int]]:
     """(group, topic) of all that the node holds."""
-    return [(group_id, topic_id) for group_id, topic_id in rows_of(session, "select_dead_pairs")]
+    return [
+        (group_id, topic_id) for group_id, topic_id in rows_of(session, "select_dead_pairs")
+    ]
 
 
-def delete_old_dead(session: Session, *, group_id: int, topic_id: int, days: int, most: int) -> int:
-    """Delete what died more than so many days ago, the oldest first, at most so many; how many."""
-    delete = step(session, "delete_old_dead", group_id=group_id, topic_id=topic_id, days=days, most=most)
+def delete_old_dead(
+    session: Session, *, group_id: int, topic_id: int, days: int, most: int
+) -> int:
+    """Delete what died more than so many days ago, the oldest first, at most so many; how
+    many.
+    """
+    delete = step(
+        session,
+        "delete_old_dead",
+        group_id=group_id,
+        topic_id=topic_id,
+        days=days,
+        most=most,
+    )
     return session.transact(delete)[0].matched
 
 
 def _which(session: Session, kept: DeadFilter) -> dict[str, object]:
-    """The condition and the index that serves it, as the holes `where` and `by`, and values."""
+    """The condition and the index that serves it, as the holes `where` and `by`, and
+    values.
+    """
     where = f"group_id = {kept.group_id:d}"
     by = "dead_message_group"
     if kept.topic_id is not None:
@@ -197,7 +236,13 @@ def _which(session: Session, kept: DeadFilter) -> dict[str, object]:
     by = "dead_message_error" if kept.topic_id is None else "dead_message_both"
     if isinstance(session, MySqlSession):
         return {
-            "where": where.encode() + b" AND error_class = " + session.literal(kept.error_class),
+            "where": where.encode()
+            + b" AND error_class = "
+            + session.literal(kept.error_class),
             "by": by,
         }
-    return {"where": f"{where} AND error_class = :error_class", "by": by, "error_class": kept.error_class}
+    return {
+        "where": f"{where} AND error_class = :error_class",
+        "by": by,
+        "error_class": kept.error_class,
+    }

@@ -1,7 +1,9 @@
-"""Moves due messages from the table of delayed messages into their queues: one transaction, exactly once.
+"""Moves due messages from the table of delayed messages into their queues: one transaction,
+exactly once.
 
-The heads of the queues are locked in rising order, then the rows, those that nobody else has locked. Exactly
-these are inserted, exactly these deleted; what does not add up is rolled back.
+The heads of the queues are locked in rising order, then the rows, those that nobody else
+has locked. Exactly these are inserted, exactly these deleted; what does not add up is
+rolled back.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from messagestore.engine.statements import load
 from messagestore.tables.running import ids, message_table, step
 from messagestore.tables.shapes import DelayedRow, NewBatch
 
-Ready = Callable[[DelayedRow], NewBatch]  # a row as the batch of one message that is made of it
+# a row as the batch of one message that is made of it
+Ready = Callable[[DelayedRow], NewBatch]
 
 
 class _Move(NamedTuple):
@@ -37,10 +40,12 @@ class _Move(NamedTuple):
 def move_delayed(
     session: Session, *, targets: Mapping[int, Sequence[int]], node_epoch: int, ready: Ready
 ) -> dict[int, int]:
-    """Move rows into the queues they are given for, {queue: rows in order}; {queue: its head now}.
+    """Move rows into the queues they are given for, {queue: rows in order}; {queue: its
+    head now}.
 
-    Left where they are: rows for a queue whose head row does not allow it, and rows that are gone or being
-    moved or recalled by somebody else. Raises `db_errors.*`; then nothing was moved, unless it is Ambiguous.
+    Left where they are: rows for a queue whose head row does not allow it, and rows that
+    are gone or being moved or recalled by somebody else. Raises `db_errors.*`; then nothing
+    was moved, unless it is Ambiguous.
     """
     if isinstance(session, MySqlSession):
         return _move_mysql(session, targets, node_epoch, ready)
@@ -49,7 +54,10 @@ def move_delayed(
 
 
 def _moves(
-    targets: Mapping[int, Sequence[int]], heads: Mapping[int, int], found: Sequence[DelayedRow], ready: Ready
+    targets: Mapping[int, Sequence[int]],
+    heads: Mapping[int, int],
+    found: Sequence[DelayedRow],
+    ready: Ready,
 ) -> list[_Move]:
     """Return the moves for the locked heads and rows, in rising order of queues."""
     rows = {row.id: row for row in found}
@@ -62,7 +70,10 @@ def _moves(
 
 
 def _move_mysql(
-    session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int, ready: Ready
+    session: MySqlSession,
+    targets: Mapping[int, Sequence[int]],
+    node_epoch: int,
+    ready: Ready,
 ) -> dict[int, int]:
     heads, found = _lock(session, targets, node_epoch)
     moves = _moves(targets, heads, found, ready)
@@ -75,18 +86,26 @@ def _move_mysql(
     results = _send_open(session, steps)
     if results[-1].matched != len(moved):
         _send(session, [step(session, "move_rollback")])
-        raise db_errors.RolledBack(f"{results[-1].matched} of {len(moved)} delayed messages were deleted.")
+        raise db_errors.RolledBack(
+            f"{results[-1].matched} of {len(moved)} delayed messages were deleted."
+        )
     _send(session, [step(session, "move_commit")])
     return {move.queue: move.end for move in moves}
 
 
-def _send(session: MySqlSession, steps: Sequence[Step], *, ends: bool = True) -> list[Result]:
+def _send(
+    session: MySqlSession, steps: Sequence[Step], *, ends: bool = True
+) -> list[Result]:
     """Run sections as one string, inside a transaction that stays open unless it `ends`."""
-    return session.send(b";".join(map(session.render, steps)), statements=counted(steps), ends=ends)
+    return session.send(
+        b";".join(map(session.render, steps)), statements=counted(steps), ends=ends
+    )
 
 
 def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
-    """The same for a transaction that goes on; section by section if they do not fit one packet."""
+    """The same for a transaction that goes on; section by section if they do not fit one
+    packet.
+    """
     texts = [session.render(one) for one in steps]
     whole = b";".join(texts)
     if len(whole) <= session.max_packet:
@@ -101,8 +120,15 @@ def _lock(
 ) -> tuple[dict[int, int], list[DelayedRow]]:
     """Begin the transaction: {queue: head} of the open queues, and the rows."""
     wanted = ids([row for rows in targets.values() for row in rows])
-    steps = [step(session, "lock_head", queue=queue, node_epoch=node_epoch) for queue in sorted(targets)]
-    begun = [step(session, "move_begin"), *steps, step(session, "lock_delayed", rows=wanted)]
+    steps = [
+        step(session, "lock_head", queue=queue, node_epoch=node_epoch)
+        for queue in sorted(targets)
+    ]
+    begun = [
+        step(session, "move_begin"),
+        *steps,
+        step(session, "lock_delayed", rows=wanted),
+    ]
     results = _send(session, begun, ends=False)
     heads = dict(result.rows[0] for result in results[1:-1] if result.rows)
     return heads, [DelayedRow(*row) for row in results[-1].rows]
@@ -110,19 +136,40 @@ def _lock(
 
 def _steps(session: MySqlSession, move: _Move) -> list[Step]:
     batches, rows = [], []
-    for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head):
-        known = (session.literal(batch.batch_id), move.queue, offset, session.literal(batch.digest))
+    for offset, (row, batch) in enumerate(
+        zip(move.rows, move.batches, strict=True), move.head
+    ):
+        known = (
+            session.literal(batch.batch_id),
+            move.queue,
+            offset,
+            session.literal(batch.digest),
+        )
         batches.append(b"(%b,%d,%d,1,%b,@t)" % known)
         (message,) = batch.messages
-        content = (message.key, message.tag, headers_text(message.headers), message.body, message.trace_id)
+        content = (
+            message.key,
+            message.tag,
+            headers_text(message.headers),
+            message.body,
+            message.trace_id,
+        )
         before = b",".join(map(session.literal, (offset, *content, batch.producer)))
         rows.append(b"(%b,@t,%d,%b)" % (before, row.attempt, session.literal(row.origin)))
-    head = step(session, "move_head", queue=move.queue, head=move.end, batches=b",".join(batches))
-    return [head, step(session, "move_rows", table=message_table(move.queue), rows=b",".join(rows))]
+    head = step(
+        session, "move_head", queue=move.queue, head=move.end, batches=b",".join(batches)
+    )
+    return [
+        head,
+        step(session, "move_rows", table=message_table(move.queue), rows=b",".join(rows)),
+    ]
 
 
 def _move_sqlite(
-    session: SqliteSession, targets: Mapping[int, Sequence[int]], node_epoch: int, ready: Ready
+    session: SqliteSession,
+    targets: Mapping[int, Sequence[int]],
+    node_epoch: int,
+    ready: Ready,
 ) -> dict[int, int]:
     statements = load("sqlite")
     wanted = [row for rows in targets.values() for row in rows]
@@ -154,7 +201,8 @@ def _move_sqlite(
 
 def _values(move: _Move, stored_at_ms: int) -> list[tuple[object, ...]]:
     return [
-        (offset, one.key, one.tag, headers_text(one.headers), one.body, one.trace_id, batch.producer,
+        (offset, one.key, one.tag, headers_text(one.headers), one.body, one.trace_id,
+        batch.producer,
          stored_at_ms, row.attempt, row.origin)
         for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head)
         for one in batch.messages

@@ -1,4 +1,6 @@
-"""Verbs on failures: who may report one, the messages that are copied, and what is remembered of copies."""
+"""Verbs on failures: who may report one, the messages that are copied, and what is
+remembered of copies.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import NamedTuple
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import ids, message_table, rows_of, step, until
 
-DEAD = -1  # stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or waited
+# stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or
+# waited
+DEAD = -1
 
 
 class Fence(NamedTuple):
@@ -24,7 +28,9 @@ class Fence(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """A message whose handler failed, all of it; its body stands where that of a StoredRow does."""
+    """A message whose handler failed, all of it; its body stands where that of a StoredRow
+    does.
+    """
 
     offset: int
     key: str | None
@@ -45,7 +51,9 @@ class StoredCopy(NamedTuple):
     stored_at_ms: int
 
 
-def read_fences(session: Session, *, group_id: int, queues: Sequence[int]) -> dict[int, Fence]:
+def read_fences(
+    session: Session, *, group_id: int, queues: Sequence[int]
+) -> dict[int, Fence]:
     """{queue: fence} of those queues in which the group has a place."""
     rows = rows_of(session, "select_fences", group_id=group_id, queues=ids(queues))
     return {row[0]: Fence(*row) for row in rows}
@@ -54,8 +62,12 @@ def read_fences(session: Session, *, group_id: int, queues: Sequence[int]) -> di
 def select_failing(
     session: Session, *, queue: int, offsets: Sequence[int], most_bytes: int
 ) -> list[FailingRow]:
-    """The messages at some offsets that are there, by offset, until their bodies reach so many bytes."""
-    select = step(session, "select_failing", table=message_table(queue), offsets=ids(offsets))
+    """The messages at some offsets that are there, by offset, until their bodies reach so
+    many bytes.
+    """
+    select = step(
+        session, "select_failing", table=message_table(queue), offsets=ids(offsets)
+    )
     (result,) = session.run(select, fits=until(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
@@ -85,7 +97,8 @@ def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[
 
 
 class CopyPlace(NamedTuple):
-    """Record of a stored copy: its first row in `delayed_message` if `queue` is 0, else its offset.
+    """Record of a stored copy: its first row in `delayed_message` if `queue` is 0, else its
+    offset.
 
     `message_count` is 0 for a delayed message that was recalled.
     """
@@ -127,4 +140,7 @@ def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, St
     if not batches:
         return {}
     rows = rows_of(session, "select_stored_copies", batches=literal_batches(batches))
-    return {batch: StoredCopy(queue == DEAD, stored_at_ms) for batch, queue, stored_at_ms in rows}
+    return {
+        batch: StoredCopy(queue == DEAD, stored_at_ms)
+        for batch, queue, stored_at_ms in rows
+    }

@@ -16,16 +16,32 @@ from messagestore.engine.messages import (
     headers_text,
     stored_message,
 )
-from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, escaped, quoted
+from messagestore.engine.mysql_session import (
+    MySqlSession,
+    Result,
+    Session,
+    Step,
+    escaped,
+    quoted,
+)
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts, until
+from messagestore.tables.running import (
+    ids,
+    key_of,
+    message_table,
+    rows_of,
+    step,
+    texts,
+    until,
+)
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 
-_OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")  # what `publish_open` consists of
+# what `publish_open` consists of
+_OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")
 _AT_ONCE = 100  # queues that are asked in one round trip
 
 
@@ -36,11 +52,14 @@ class _Send(TypedDict):
     table: str
 
 
-def insert_messages(session: Session, *, queue: int, node_epoch: int, batches: Sequence[NewBatch]) -> int:
-    """Store batches one behind the other at the head of a queue, all or nothing; the first message's offset.
+def insert_messages(
+    session: Session, *, queue: int, node_epoch: int, batches: Sequence[NewBatch]
+) -> int:
+    """Store batches one behind the other at the head of a queue, all or nothing; the first
+    message's offset.
 
-    Raises `db_errors.Refused` when the head row does not allow it, `db_errors.Duplicate` when a batch id
-    is known (or the head too low), and the other faults as they are.
+    Raises `db_errors.Refused` when the head row does not allow it, `db_errors.Duplicate`
+    when a batch id is known (or the head too low), and the other faults as they are.
     """
     head: _Send = {
         "queue": queue,
@@ -63,13 +82,15 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     if len(inserts) == 1 and len(whole) <= session.max_packet:
         results = session.send(whole, statements=len(_OPENING) + 2)
     else:
-        # Too large for one packet: the same transaction in several strings; any error in between ends it.
+        # Too large for one packet: the same transaction in several strings; any error in
+        # between ends it.
         results = session.send(opening, statements=len(_OPENING), ends=False)
         for text in inserts:
             session.send(text, statements=1, ends=False)
         session.send(closing, statements=1)
     raised_to = results[_OPENING.index("UPDATE")].number
-    if raised_to < head["message_count"]:  # something between us and the server leaves it out
+    # something between us and the server leaves it out
+    if raised_to < head["message_count"]:
         raise db_errors.Ambiguous("It is stored, but the answer does not say where.")
     return raised_to - head["message_count"]
 
@@ -80,7 +101,13 @@ def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) 
     before = 0
     for batch in batches:
         count = len(batch.messages)
-        known = (session.literal(batch.batch_id), queue, before, count, session.literal(batch.digest))
+        known = (
+            session.literal(batch.batch_id),
+            queue,
+            before,
+            count,
+            session.literal(batch.digest),
+        )
         rows.append(b"(%b,%d,@b+%d,%d,%b,@t)" % known)
         before += count
     return b",".join(rows)
@@ -97,14 +124,18 @@ def _inserts(session: MySqlSession, head: _Send, rows: list[bytes]) -> list[byte
     for row in rows:
         if len(row) > limit:
             raise TooLarge(
-                f"A message does not fit the node's max_allowed_packet of {session.max_packet} bytes."
+                "A message does not fit the node's max_allowed_packet of "
+                f"{session.max_packet} bytes."
             )
         if size + len(row) > limit:
             chunks.append([])
             size = 0
         chunks[-1].append(row)
         size += len(row) + 1
-    return [session.render(step(session, "publish_rows", **head, rows=b",".join(rows))) for rows in chunks]
+    return [
+        session.render(step(session, "publish_rows", **head, rows=b",".join(rows)))
+        for rows in chunks
+    ]
 
 
 def _insert_sqlite(session: SqliteSession, head: _Send, batches: Sequence[NewBatch]) -> int:
@@ -143,20 +174,32 @@ def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
 
 
 def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
-    """Delete batches stored more than some hours ago, the oldest first, at most so many; return how many."""
-    return session.transact(step(session, "delete_old_batches", hours=hours, most=most))[0].matched
+    """Delete batches stored more than some hours ago, the oldest first, at most so many;
+    return how many.
+    """
+    return session.transact(step(session, "delete_old_batches", hours=hours, most=most))[
+        0
+    ].matched
 
 
 def select_from(
     session: Session, *, queue: int, first: int, end: int, most_bytes: int
 ) -> list[StoredMessage]:
-    """The messages at offsets first … end-1 that are there, until their bodies reach `most_bytes`."""
+    """The messages at offsets first … end-1 that are there, until their bodies reach
+    `most_bytes`.
+    """
     rows = select_rows(session, queue=queue, first=first, end=end, most_bytes=most_bytes)
     return [stored_message(queue, row) for row in rows]
 
 
 def select_rows(
-    session: Session, *, queue: int, first: int, end: int, most_bytes: int, only: MessageFilter = EVERYTHING
+    session: Session,
+    *,
+    queue: int,
+    first: int,
+    end: int,
+    most_bytes: int,
+    only: MessageFilter = EVERYTHING,
 ) -> list[StoredRow]:
     """The same as rows; see select_owned for `only`."""
     select = _select(session, queue, first=first, end=end, only=only)
@@ -175,36 +218,63 @@ def select_copies(
 
 
 def search_from(
-    session: Session, *, queue: int, bounds: tuple[int, int], wanted: Wanted, most: int, most_bytes: int
+    session: Session,
+    *,
+    queue: int,
+    bounds: tuple[int, int],
+    wanted: Wanted,
+    most: int,
+    most_bytes: int,
 ) -> list[StoredMessage]:
-    """At most so many messages at offsets first … end-1 that carry what is wanted; keep the range short."""
-    values: dict[str, object] = {"first_offset": bounds[0], "end_offset": bounds[1], "most": most}
+    """At most so many messages at offsets first … end-1 that carry what is wanted; keep the
+    range short.
+    """
+    values: dict[str, object] = {
+        "first_offset": bounds[0],
+        "end_offset": bounds[1],
+        "most": most,
+    }
     values |= {"msg_key": wanted.key, "tag": wanted.tag, "trace_id": wanted.trace_id}
     values["header_first"], values["header_later"] = wanted.header_texts()
     search = step(
-        session, "search_messages", table=message_table(queue), **values, body_part=wanted.body_part
+        session,
+        "search_messages",
+        table=message_table(queue),
+        **values,
+        body_part=wanted.body_part,
     )
     (result,) = session.run(search, fits=until(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
 
 
-def count_matching(session: Session, *, shares: Mapping[int, int], only: MessageFilter) -> tuple[int, int]:
-    """Count the last messages of some queues: those that are there, and those that a filter takes.
+def count_matching(
+    session: Session, *, shares: Mapping[int, int], only: MessageFilter
+) -> tuple[int, int]:
+    """Count the last messages of some queues: those that are there, and those that a filter
+    takes.
 
-    `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what retention took are
-    passed over; a queue without a head row has none.
+    `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what
+    retention took are passed over; a queue without a head row has none.
     """
     looked_at = matching = 0
     for queues in chunks(list(shares), _AT_ONCE):
-        heads = session.run(*(step(session, "select_head", queue=queue) for queue in queues))
-        known = [(queue, row) for queue, result in zip(queues, heads, strict=True) for row in result.rows]
+        heads = session.run(
+            *(step(session, "select_head", queue=queue) for queue in queues)
+        )
+        known = [
+            (queue, row)
+            for queue, result in zip(queues, heads, strict=True)
+            for row in result.rows
+        ]
         latest = [
             step(session, "select_latest_headers", **_range(queue, row), most=shares[queue])
             for queue, row in known
         ]
         for result in session.run(*latest) if latest else ():
             looked_at += len(result.rows)
-            matching += sum(only.takes(tag, headers_of(headers)) for tag, headers in result.rows)
+            matching += sum(
+                only.takes(tag, headers_of(headers)) for tag, headers in result.rows
+            )
     return looked_at, matching
 
 
@@ -225,20 +295,31 @@ def select_owned(
     beside: Sequence[int] = (),
     copies: bool = False,
 ) -> tuple[dict[int, Position], list[StoredRow], Sequence[str | None]]:
-    """A reader's position, then the rows, in one round trip: rows never older than the head.
+    """A reader's position, then the rows, in one round trip: rows never older than the
+    head.
 
-    The positions, {queue: position}, are those of the reader's queue and of the queues `beside` it.
-    Rows of messages that `only` leaves out come without headers and body (None). A filter on headers takes
-    one more statement and at most `most` messages: rows end before the next one. With `copies`, of a failure
+    The positions, {queue: position}, are those of the reader's queue and of the queues
+    `beside` it.
+    Rows of messages that `only` leaves out come without headers and body (None). A filter
+    on headers takes one more statement and at most `most` messages: rows end before the
+    next one. With
+    `copies`, of a failure
     topic's queue, the last are the origins of the rows, and `only` is not looked at.
     """
     if copies:
         span = {"first_offset": first, "end_offset": end}
-        select = _Select(step(session, "select_copies", table=message_table(reader.queue), **span))
+        select = _Select(
+            step(session, "select_copies", table=message_table(reader.queue), **span)
+        )
     else:
         select = _select(session, reader.queue, first=first, end=end, only=only, most=most)
     positions, messages = session.run(
-        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue, *beside])),
+        step(
+            session,
+            "select_positions",
+            **key_of(reader),
+            queues=ids([reader.queue, *beside]),
+        ),
         select.step,
         fits=until(most_bytes),
     )
@@ -250,7 +331,9 @@ def select_owned(
 
 def _split(result: Result) -> tuple[list[StoredRow], Sequence[str | None]]:
     """The rows of `select_copies`, and their origins."""
-    return [cast("StoredRow", row[:-1]) for row in result.rows], [row[-1] for row in result.rows]
+    return [cast("StoredRow", row[:-1]) for row in result.rows], [
+        row[-1] for row in result.rows
+    ]
 
 
 def _typed(result: Result) -> list[StoredRow]:
@@ -259,42 +342,78 @@ def _typed(result: Result) -> list[StoredRow]:
 
 
 class _Select(NamedTuple):
-    """A statement for messages; `seen`: the offsets that a filter on headers has looked at, None without."""
+    """A statement for messages; `seen`: the offsets that a filter on headers has looked at,
+    None without.
+    """
 
     step: Step
     seen: Collection[int] | None = None
 
     def rows(self, result: Result) -> list[StoredRow]:
-        """The rows that were found; on a replica more may have arrived since the look at the headers."""
+        """The rows that were found; on a replica more may have arrived since the look at
+        the headers.
+        """
         found = _typed(result)
-        return found if self.seen is None else [row for row in found if row[ROW_OFFSET] in self.seen]
+        return (
+            found
+            if self.seen is None
+            else [row for row in found if row[ROW_OFFSET] in self.seen]
+        )
 
 
 def _select(
-    session: Session, queue: int, *, first: int, end: int, only: MessageFilter, most: int | None = None
+    session: Session,
+    queue: int,
+    *,
+    first: int,
+    end: int,
+    only: MessageFilter,
+    most: int | None = None,
 ) -> _Select:
-    values: dict[str, object] = {"table": message_table(queue), "first_offset": first, "end_offset": end}
+    values: dict[str, object] = {
+        "table": message_table(queue),
+        "first_offset": first,
+        "end_offset": end,
+    }
     if only.headers:
         looked = rows_of(session, "select_headers", **values)
-        taken = [offset for offset, tag, headers in looked if only.takes(tag, headers_of(headers))]
+        taken = [
+            offset
+            for offset, tag, headers in looked
+            if only.takes(tag, headers_of(headers))
+        ]
         if most is not None and len(taken) > most:
             values["end_offset"] = taken[most]
-        chosen = step(session, "select_chosen_messages", **values, offsets=ids(taken[:most]) or "NULL")
+        chosen = step(
+            session, "select_chosen_messages", **values, offsets=ids(taken[:most]) or "NULL"
+        )
         return _Select(chosen, {row[0] for row in looked})
     if only.tags:
-        return _Select(step(session, "select_tagged_messages", **values, tags=texts(session, only.tags)))
+        return _Select(
+            step(
+                session, "select_tagged_messages", **values, tags=texts(session, only.tags)
+            )
+        )
     return _Select(step(session, "select_messages", **values))
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
-    """Return the time when the first message at or above an offset was stored, or None above the last."""
-    rows = rows_of(session, "select_stored_at", table=message_table(queue), first_offset=offset)
+    """Return the time when the first message at or above an offset was stored, or None
+    above the last.
+    """
+    rows = rows_of(
+        session, "select_stored_at", table=message_table(queue), first_offset=offset
+    )
     return int(rows[0][0]) if rows else None
 
 
 def read_producer(session: Session, *, queue: int, offset: int) -> str:
-    """Return the name of the key or account that sent a message, '' if the message is not there."""
-    rows = rows_of(session, "select_producer", table=message_table(queue), message_offset=offset)
+    """Return the name of the key or account that sent a message, '' if the message is not
+    there.
+    """
+    rows = rows_of(
+        session, "select_producer", table=message_table(queue), message_offset=offset
+    )
     return str(rows[0][0]) if rows else ""
 
 
@@ -306,7 +425,12 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
         end = b"',NULL," + source + b",@t)"
         for index, message in enumerate(batch.messages, len(rows)):
             key = message.key
-            if key is None or message.tag is not None or message.trace_id is not None or message.headers:
+            if (
+                key is None
+                or message.tag is not None
+                or message.trace_id is not None
+                or message.headers
+            ):
                 rows.append(_row(index, message, source))
             else:  # most of them
                 rows.append(
@@ -318,6 +442,16 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
 
 def _row(index: int, message: NewMessage, source: bytes) -> bytes:
     texts = (message.key, message.tag, headers_text(message.headers), message.trace_id)
-    key, tag, headers, trace = (b"NULL" if one is None else quoted(one.encode()) for one in texts)
+    key, tag, headers, trace = (
+        b"NULL" if one is None else quoted(one.encode()) for one in texts
+    )
     body = quoted(message.body)
-    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (index, key, tag, headers, body, trace, source)
+    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (
+        index,
+        key,
+        tag,
+        headers,
+        body,
+        trace,
+        source,
+    )

@@ -24,7 +24,8 @@ _TRIED_BY = {  # statements that need a right of grants.NODE each
     "DROP": "drop_message_table",
     "PROCESS": "try_process",
 }
-_FIRST = ("DROP", "CREATE")  # without the first a table would stay, without the second there is none
+# without the first a table would stay, without the second there is none
+_FIRST = ("DROP", "CREATE")
 _BEHIND_SELECT = ("UPDATE", "DELETE")  # with a WHERE
 _ONLY_SERVERS = ("ALTER", "PROCESS")
 
@@ -61,7 +62,9 @@ def tls_facts(session: Session) -> TlsFacts:
 
 
 class Place(NamedTuple):
-    """A server's version, its id of this connection, and whether a user variable was found again."""
+    """A server's version, its id of this connection, and whether a user variable was found
+    again.
+    """
 
     version: str
     connection: int
@@ -97,9 +100,11 @@ def now_ms(session: Session) -> int:
 
 
 def pulse(session: Session, *, worker: int) -> None:
-    """A smallest commit to a worker's own row; when it returns, what was visible before is durable.
+    """A smallest commit to a worker's own row; when it returns, what was visible before is
+    durable.
 
-    Only MySQL and MariaDB need it. A node that was registered before the table existed gets it now.
+    Only MySQL and MariaDB need it. A node that was registered before the table existed gets
+    it now.
     """
     try:
         session.run(step(session, "pulse", worker=worker))
@@ -107,17 +112,21 @@ def pulse(session: Session, *, worker: int) -> None:
         create_node_tables(session)
         session.run(step(session, "pulse", worker=worker))
     except db_errors.RolledBack:
-        # A server becomes read-only only when every commit under way has ended: what it shows is on disk.
+        # A server becomes read-only only when every commit under way has ended: what it
+        # shows is on disk.
         if not server_facts(session).read_only:
             raise
 
 
 def try_rights(session: Session, *, table: str) -> list[Grant]:
-    """Return the rights of `grants.NODE` that the account lacks, as far as each can be tried.
+    """Return the rights of `grants.NODE` that the account lacks, as far as each can be
+    tried.
 
     They are tried on a table of that name, which is gone afterwards.
     """
-    given = [one for one in NODE if session.engine == "mysql" or one.right not in _ONLY_SERVERS]
+    given = [
+        one for one in NODE if session.engine == "mysql" or one.right not in _ONLY_SERVERS
+    ]
     for right in _FIRST:
         if not _may(session, right, table):
             return [one for one in given if one.right == right]
@@ -150,7 +159,12 @@ def pending_changes(session: Session) -> list[TableChange]:
     for one in schema_steps.STEPS:
         of_queues = one.table == schema_steps.QUEUES
         pattern = "message%" if of_queues else one.table
-        made = {name for (name,) in rows_of(session, "select_tables_with", tables=pattern, column=one.column)}
+        made = {
+            name
+            for (name,) in rows_of(
+                session, "select_tables_with", tables=pattern, column=one.column
+            )
+        }
         tables = queues if of_queues else [one.table]
         pending += [TableChange(table, one) for table in tables if table not in made]
     return pending
@@ -171,7 +185,9 @@ def write_min_release(session: Session, *, release: str) -> None:
 
 
 def take_upgrade_lock(session: Session) -> bool:
-    """Return True if this session is the one that may change the node's tables, until it is closed."""
+    """Return True if this session is the one that may change the node's tables, until it is
+    closed.
+    """
     if isinstance(session, SqliteSession):
         return session.lock_file("upgrade")
     return partition_sql.take_table_lock(session, table="node_identity", seconds=2)
@@ -183,8 +199,8 @@ _AT_ONCE = 100  # messages whose times are looked up in one round trip
 class NodeFigures(NamedTuple):
     """The positions of all groups on a node, at `now_ms` of its clock.
 
-    `readers`: (group, instance, queue, committed); `bounds`: queue → (head, low); `gaps`: queue → declared
-    gaps (from, to), rising, `to` exclusive.
+    `readers`: (group, instance, queue, committed); `bounds`: queue → (head, low); `gaps`:
+    queue → declared gaps (from, to), rising, `to` exclusive.
     """
 
     readers: Sequence[tuple[int, str, int, int]]
@@ -195,9 +211,14 @@ class NodeFigures(NamedTuple):
 
 def read_figures(session: Session) -> NodeFigures:
     """Return where all groups stand on the node, in one round trip."""
-    readers, bounds, gaps, now = (result.rows for result in session.run(step(session, "select_figures")))
+    readers, bounds, gaps, now = (
+        result.rows for result in session.run(step(session, "select_figures"))
+    )
     return NodeFigures(
-        readers=[(group, instance, queue, committed) for group, instance, queue, committed in readers],
+        readers=[
+            (group, instance, queue, committed)
+            for group, instance, queue, committed in readers
+        ],
         bounds={queue: (head, low) for queue, head, low in bounds},
         gaps=grouped((queue, (first, end)) for queue, first, end in gaps),
         now_ms=int(now[0][0]),
@@ -206,16 +227,22 @@ def read_figures(session: Session) -> NodeFigures:
 
 def count_delayed_of_queues(session: Session) -> dict[int, int]:
     """{queue: messages that wait for their time}."""
-    return {queue: int(count) for queue, count in rows_of(session, "count_delayed_of_queues")}
+    return {
+        queue: int(count) for queue, count in rows_of(session, "count_delayed_of_queues")
+    }
 
 
 def stored_at_of(
     session: Session, *, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], int | None]]:
-    """Of each (queue, offset), when the first message at or above it was stored; None above the last."""
+    """Of each (queue, offset), when the first message at or above it was stored; None above
+    the last.
+    """
     for some in chunks(places, _AT_ONCE):
         steps = [
-            step(session, "select_stored_at", table=message_table(queue), first_offset=offset)
+            step(
+                session, "select_stored_at", table=message_table(queue), first_offset=offset
+            )
             for queue, offset in some
         ]
         for place, result in zip(some, session.run(*steps), strict=True):

@@ -11,9 +11,11 @@ from messagestore.tables.shapes import LongTransaction, Partition
 
 
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
-    """A queue's partitions in rising order; none where its table has none: SQLite, or an earlier version.
+    """A queue's partitions in rising order; none where its table has none: SQLite, or an
+    earlier version.
 
-    Raises `db_errors.Altered` for a table that is missing, or that somebody has partitioned in another way.
+    Raises `db_errors.Altered` for a table that is missing, or that somebody has partitioned
+    in another way.
     """
     if session.engine == "sqlite":
         return []
@@ -35,16 +37,22 @@ def list_partitions(session: Session, *, queue: int) -> list[Partition]:
 def add_partitions(session: Session, *, queue: int, ends: Sequence[int]) -> None:
     """Add partitions above the last one; each holds what is below its end."""
     made = ", ".join(f"PARTITION below_{end:d} VALUES LESS THAN ({end:d})" for end in ends)
-    session.run(step(session, "add_partitions", table=message_table(queue), partitions=made))
+    session.run(
+        step(session, "add_partitions", table=message_table(queue), partitions=made)
+    )
 
 
 def drop_partition(session: Session, *, queue: int, name: str) -> None:
     quoted = f"`{name.replace('`', '``')}`"
-    session.run(step(session, "drop_partition", table=message_table(queue), partition=quoted))
+    session.run(
+        step(session, "drop_partition", table=message_table(queue), partition=quoted)
+    )
 
 
 def limit_lock_wait(session: Session) -> None:
-    """From now on this session waits a second at most for a table: so long it may hold up those behind it."""
+    """From now on this session waits a second at most for a table: so long it may hold up
+    those behind it.
+    """
     session.run(step(session, "limit_lock_wait"))
 
 
@@ -61,7 +69,9 @@ def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction
     """
     try:
         table = processlist(session)
-        rows = rows_of(session, "select_long_transactions", processlist=table, seconds=seconds)
+        rows = rows_of(
+            session, "select_long_transactions", processlist=table, seconds=seconds
+        )
     except db_errors.Final:
         return []
     return [LongTransaction(*row) for row in rows]
@@ -71,8 +81,12 @@ _TABLESPACES = {"mariadb": "INNODB_SYS_TABLESPACES", "mysql": "INNODB_TABLESPACE
 
 
 def raise_low(session: Session, *, queue: int, low: int) -> bool:
-    """Say that nothing below an offset is served any more; whether that was news, and not above the head."""
-    return session.transact(step(session, "raise_low", queue=queue, low=low))[0].matched == 1
+    """Say that nothing below an offset is served any more; whether that was news, and not
+    above the head.
+    """
+    return (
+        session.transact(step(session, "raise_low", queue=queue, low=low))[0].matched == 1
+    )
 
 
 def delete_below(session: Session, *, queue: int, end: int) -> int:
@@ -84,12 +98,16 @@ def delete_below(session: Session, *, queue: int, end: int) -> int:
 def row_bytes(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
     """(messages, bytes of what they hold) at offsets first … end-1; keep the range short."""
     table = message_table(queue)
-    rows, size = rows_of(session, "select_row_bytes", table=table, first_offset=first, end_offset=end)[0]
+    rows, size = rows_of(
+        session, "select_row_bytes", table=table, first_offset=first, end_offset=end
+    )[0]
     return int(rows), int(size)
 
 
 def queue_bytes(session: Session) -> dict[int, int]:
-    """{queue id: bytes of its table, with indexes, as the statistics say}; MySQL and MariaDB only."""
+    """{queue id: bytes of its table, with indexes, as the statistics say}; MySQL and
+    MariaDB only.
+    """
     return {int(queue): int(size) for queue, size in rows_of(session, "select_queue_sizes")}
 
 

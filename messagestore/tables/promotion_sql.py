@@ -1,4 +1,6 @@
-"""Verbs for the loss of a node: whose data it holds, how far its heads are, fences, declared gaps."""
+"""Verbs for the loss of a node: whose data it holds, how far its heads are, fences,
+declared gaps.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _TOGETHER = 200  # queues or readers in one transaction
 
 
 class Standing(NamedTuple):
-    """Contents of a node's database: its identity ('' if it is nobody's), {queue: head}, its schema."""
+    """Contents of a node's database: its identity ('' if it is nobody's), {queue: head},
+    its schema.
+    """
 
     identity: str
     heads: dict[int, int]
@@ -24,7 +28,8 @@ class Standing(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """The threads of a server that copy another one, and whether they have applied all that arrived.
+    """The threads of a server that copy another one, and whether they have applied all that
+    arrived.
 
     While it still receives, `caught_up` is False.
     """
@@ -55,8 +60,8 @@ class HighestIds(NamedTuple):
 
 
 class NodeMark(NamedTuple):
-    """Contents of a node: (group id, instance, queue, epoch, committed), (queue, head, low, node epoch) and
-    declared gaps (queue, from, to), `to` exclusive."""
+    """Contents of a node: (group id, instance, queue, epoch, committed), (queue, head, low,
+    node epoch) and declared gaps (queue, from, to), `to` exclusive."""
 
     readers: Sequence[tuple[int, str, int, int, int]]
     heads: Sequence[tuple[int, int, int, int]]
@@ -66,16 +71,22 @@ class NodeMark(NamedTuple):
 
 def read_mark(session: Session) -> NodeMark:
     """Return what a node holds, in one round trip."""
-    readers, heads, gaps, ids_ = (result.rows for result in session.run(step(session, "select_mark")))
+    readers, heads, gaps, ids_ = (
+        result.rows for result in session.run(step(session, "select_mark"))
+    )
     queue, group, dead_group, topic, instance = map(int, ids_[0])
-    return NodeMark(readers, heads, gaps, HighestIds(queue, max(group, dead_group), topic, instance))
+    return NodeMark(
+        readers, heads, gaps, HighestIds(queue, max(group, dead_group), topic, instance)
+    )
 
 
 def read_binlog(session: Session) -> Binlog | None:
     """Return how far a server's binary log is; None if it has none."""
     if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
         return None
-    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace("\n", "")
+    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace(
+        "\n", ""
+    )
     try:
         rows = _binlog_status(session)
     except db_errors.Denied as denied:
@@ -86,7 +97,10 @@ def read_binlog(session: Session) -> Binlog | None:
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
     """MariaDB, and MySQL before 8.4, have the former name of the statement. Raises Denied."""
     try:
-        return rows_of(session, "show_binlog_status" if session.flavour == "mysql" else "show_master_status")
+        return rows_of(
+            session,
+            "show_binlog_status" if session.flavour == "mysql" else "show_master_status",
+        )
     except db_errors.Denied:
         raise
     except db_errors.Final:
@@ -94,13 +108,17 @@ def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
 
 
 def write_identity(session: Session, *, identity: str) -> None:
-    """Mark a database as that of a node. One that is marked so already keeps its schema version."""
+    """Mark a database as that of a node. One that is marked so already keeps its schema
+    version.
+    """
     session.run(step(session, "create_identity", version=schema_steps.VERSION))
     session.transact(step(session, "write_identity", identity=identity))
 
 
 def read_identity(session: Session) -> str:
-    """Return the identity of the data, "" if nobody wrote one. Raises `Final` where it never stood."""
+    """Return the identity of the data, "" if nobody wrote one. Raises `Final` where it
+    never stood.
+    """
     rows = rows_of(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 
@@ -110,7 +128,9 @@ def read_standing(session: Session) -> Standing:
     identity, heads = session.run(step(session, "select_standing"))[-2:]
     if not identity.rows:
         return Standing("", dict(heads.rows))
-    return Standing(str(identity.rows[0][0]), dict(heads.rows), Schema(*identity.rows[0][1:3]))
+    return Standing(
+        str(identity.rows[0][0]), dict(heads.rows), Schema(*identity.rows[0][1:3])
+    )
 
 
 def read_schema(session: Session) -> Schema:
@@ -129,19 +149,25 @@ def read_highest_committed(session: Session) -> dict[int, int]:
     return dict(rows_of(session, "select_highest_committed"))
 
 
-def read_all_gaps(session: Session, *, queues: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-    """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are left out."""
+def read_all_gaps(
+    session: Session, *, queues: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are
+    left out.
+    """
     rows = rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ()
     return grouped((queue, (first, end)) for queue, first, end in rows)
 
 
 def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: str) -> None:
-    """Raise heads to (queue, head), each with the gap that this makes; a head that is higher stays.
+    """Raise heads to (queue, head), each with the gap that this makes; a head that is
+    higher stays.
 
     Queues rise within a transaction, as everybody locks them in that order.
     """
     steps = [
-        step(session, "raise_head", queue=queue, head=head, cause=cause) for queue, head in sorted(heads)
+        step(session, "raise_head", queue=queue, head=head, cause=cause)
+        for queue, head in sorted(heads)
     ]
     for some in chunks(steps, _TOGETHER):
         session.transact(*some)
@@ -153,36 +179,50 @@ def place_head(session: Session, *, queue: int, low: int, head: int) -> None:
 
 
 def fence_heads(session: Session, *, node_epoch: int) -> None:
-    """Close every queue, for writers of this node epoch and of all others; retired ones stay so."""
+    """Close every queue, for writers of this node epoch and of all others; retired ones
+    stay so.
+    """
     session.transact(step(session, "fence_heads", node_epoch=node_epoch))
 
 
 def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) -> None:
     """Raise readers to at least these epochs; one that was lower has no owner then."""
     for some in chunks(epochs, _TOGETHER):
-        raised = (step(session, "raise_reader", **key_of(reader), epoch=epoch) for reader, epoch in some)
+        raised = (
+            step(session, "raise_reader", **key_of(reader), epoch=epoch)
+            for reader, epoch in some
+        )
         session.transact(*raised)
 
 
 def replication(session: Session) -> Replication:
-    """Return the replication state of a server; none where the account lacks PROCESS (`sees_all`)."""
+    """Return the replication state of a server; none where the account lacks PROCESS
+    (`sees_all`).
+    """
     rows = rows_of(session, "select_replication", processlist=processlist(session))
     threads, idle, read_all = map(int, rows[0])
     return Replication(threads, threads == idle and read_all > 0)
 
 
 def sees_all(session: Session) -> bool:
-    """Return True if the account sees the threads of others, those of replication among them."""
+    """Return True if the account sees the threads of others, those of replication among
+    them.
+    """
     return _may(session, "try_process")
 
 
 def may_stop_replicating(session: Session, *, right: str) -> bool:
-    """Return True unless the account certainly lacks a right: STOP REPLICA cannot be tried without effect.
+    """Return True unless the account certainly lacks a right: STOP REPLICA cannot be tried
+    without effect.
 
     The server lists what an account has itself, not what a role gives it.
     """
     rows = rows_of(session, "select_privileges")
-    mine = {str(held) for grantee, held, account, _ in rows if grantee.replace("'", "") == account}
+    mine = {
+        str(held)
+        for grantee, held, account, _ in rows
+        if grantee.replace("'", "") == account
+    }
     has_role = any(role not in (None, "", "NONE") for *_, role in rows)
     return has_role or not mine.isdisjoint((right, "SUPER"))
 
@@ -221,7 +261,10 @@ def forbid_writes(session: MySqlSession) -> None:
 
 def connections(session: Session) -> list[int]:
     """The server's ids of the other connections to this database."""
-    return [int(row[0]) for row in rows_of(session, "select_connections", processlist=processlist(session))]
+    return [
+        int(row[0])
+        for row in rows_of(session, "select_connections", processlist=processlist(session))
+    ]
 
 
 def kill_connection(session: Session, *, connection: int) -> None:

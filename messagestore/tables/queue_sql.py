@@ -11,11 +11,17 @@ from messagestore.tables.shares import position_sql
 
 
 def create_queue(
-    session: Session, *, queue: int, node_epoch: int, unused: bool = False, comment: str = ""
+    session: Session,
+    *,
+    queue: int,
+    node_epoch: int,
+    unused: bool = False,
+    comment: str = "",
 ) -> bool:
     """Make a queue's table and head row; harmless when they exist.
 
-    `unused`: return False, and leave the head row as it is, if a message was ever stored in the queue.
+    `unused`: return False, and leave the head row as it is, if a message was ever stored in
+    the queue.
     `comment`: what a DBA reads of a new table on MySQL and MariaDB.
     """
     made = session.run(*_table_steps(session, queue, comment))
@@ -26,7 +32,9 @@ def create_queue(
 
 
 def _table_steps(session: Session, queue: int, comment: str = "") -> tuple[Step, Step]:
-    """Make a queue's table unless it exists, and ask whether a message was ever stored in the queue."""
+    """Make a queue's table unless it exists, and ask whether a message was ever stored in
+    the queue.
+    """
     table = message_table(queue)
     return (
         step(session, "create_message_table", table=table, comment=comment),
@@ -37,13 +45,14 @@ def _table_steps(session: Session, queue: int, comment: str = "") -> tuple[Step,
 def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
     """Remove a queue's table, and its rows in other tables; harmless when they are gone.
 
-    `unused`: not if a message was ever stored in the queue. The head goes first: from then on no write can
-    begin.
+    `unused`: not if a message was ever stored in the queue. The head goes first: from then
+    on no write can begin.
     """
     if unused and session.run(*_table_steps(session, queue))[-1].rows[0][0]:
         return
     session.transact(
-        step(session, "delete_head", queue=queue), step(session, "delete_queue_readers", queue=queue)
+        step(session, "delete_head", queue=queue),
+        step(session, "delete_queue_readers", queue=queue),
     )
     session.run(step(session, "drop_message_table", table=message_table(queue)))
     position_sql.delete_queue_shares(session, queue=queue)
@@ -54,7 +63,9 @@ def set_queue_state(session: Session, *, queue: int, state: str) -> None:
 
 
 def close_queues(session: Session) -> None:
-    """Close every open queue of the node for writers; no write can begin once this has ended."""
+    """Close every open queue of the node for writers; no write can begin once this has
+    ended.
+    """
     session.transact(step(session, "close_heads"))
 
 
@@ -77,7 +88,9 @@ def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, i
 
 
 def read_recent_heads(session: Session, *, seconds: int) -> dict[int, int]:
-    """{queue: head} of the queues of the node that were stored to within so many seconds, by its clock."""
+    """{queue: head} of the queues of the node that were stored to within so many seconds,
+    by its clock.
+    """
     return dict(rows_of(session, "select_recent_heads", seconds=seconds))
 
 
@@ -93,6 +106,10 @@ def delete_queue_readers(session: Session, *, queue: int) -> None:
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
-    """Declared gaps (from, to) that end above a position, in rising order; `to` is exclusive."""
-    rows = session.run(step(session, "select_gaps", queue=queue, position=position))[-1].rows
+    """Declared gaps (from, to) that end above a position, in rising order; `to` is
+    exclusive.
+    """
+    rows = session.run(step(session, "select_gaps", queue=queue, position=position))[
+        -1
+    ].rows
     return [(first, end) for first, end in rows]

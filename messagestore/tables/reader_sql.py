@@ -22,19 +22,36 @@ def insert_readers(
     latest: bool,
     instances: Sequence[str] = ("",),
 ) -> None:
-    """Make reader rows at the queues' low or head, for each instance; one that exists keeps its place.
+    """Make reader rows at the queues' low or head, for each instance; one that exists keeps
+    its place.
 
     Rows below the epoch do not count as existing: an earlier subscription left them.
     """
-    rows = {"group_id": group_id, "queues": ids(queues), "epoch": epoch, "position": _END if latest else 0}
+    rows = {
+        "group_id": group_id,
+        "queues": ids(queues),
+        "epoch": epoch,
+        "position": _END if latest else 0,
+    }
     _insert(session, rows, instances)
 
 
 def insert_readers_at(
-    session: Session, *, group_id: int, queue: int, epoch: int, offset: int, instances: Sequence[str]
+    session: Session,
+    *,
+    group_id: int,
+    queue: int,
+    epoch: int,
+    offset: int,
+    instances: Sequence[str],
 ) -> None:
     """The same in one queue, at an offset or the nearest to it that the queue has."""
-    rows = {"group_id": group_id, "queues": ids([queue]), "epoch": epoch, "position": offset}
+    rows = {
+        "group_id": group_id,
+        "queues": ids([queue]),
+        "epoch": epoch,
+        "position": offset,
+    }
     _insert(session, rows, instances)
 
 
@@ -42,18 +59,29 @@ def _insert(session: Session, rows: Mapping[str, object], instances: Sequence[st
     named = {**rows, "below": rows["epoch"]}
     both = ("delete_instance_readers", "insert_readers")
     for some in chunks(instances, _INSTANCES_EACH):
-        session.transact(*(step(session, name, **named, instance=one) for one in some for name in both))
+        session.transact(
+            *(step(session, name, **named, instance=one) for one in some for name in both)
+        )
 
 
 def delete_readers(
-    session: Session, *, group_id: int, queues: Sequence[int], below: int, instance: str | None = None
+    session: Session,
+    *,
+    group_id: int,
+    queues: Sequence[int],
+    below: int,
+    instance: str | None = None,
 ) -> None:
-    """Delete the rows of a group's readers (None: of all its instances) whose epoch is below a bound."""
+    """Delete the rows of a group's readers (None: of all its instances) whose epoch is
+    below a bound.
+    """
     rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": below}
     if instance is None:
         session.transact(step(session, "delete_readers", **rows))
     else:
-        session.transact(step(session, "delete_instance_readers", **rows, instance=instance))
+        session.transact(
+            step(session, "delete_instance_readers", **rows, instance=instance)
+        )
 
 
 def delete_instance(session: Session, *, group_id: int, instance: str) -> None:
@@ -64,18 +92,28 @@ def read_positions(
     session: Session, *, group_id: int, queues: Sequence[int], instance: str = ""
 ) -> dict[int, Position]:
     """{queue: position} of those queues that have a head row."""
-    rows = rows_of(session, "select_positions", group_id=group_id, instance=instance, queues=ids(queues))
+    rows = rows_of(
+        session,
+        "select_positions",
+        group_id=group_id,
+        instance=instance,
+        queues=ids(queues),
+    )
     return {row[0]: Position(*row) for row in rows}
 
 
 def acquire_reader(
     session: Session, *, reader: ReaderKey, epoch: int, owner: str
 ) -> tuple[int, str, int] | None:
-    """Claim a queue for an owner at an epoch; the (epoch, owner, committed) that stand afterwards decide.
+    """Claim a queue for an owner at an epoch; the (epoch, owner, committed) that stand
+    afterwards decide.
 
-    From the moment this commits no earlier owner can pull or commit. None where no reader row exists.
+    From the moment this commits no earlier owner can pull or commit. None where no reader
+    row exists.
     """
-    results = session.transact(step(session, "acquire_reader", **key_of(reader), epoch=epoch, owner=owner))
+    results = session.transact(
+        step(session, "acquire_reader", **key_of(reader), epoch=epoch, owner=owner)
+    )
     rows = results[-1].rows
     return rows[0] if rows else None
 
@@ -88,16 +126,25 @@ def update_committed(
     offsets: Sequence[tuple[int, int, int]],
     instance: str = "",
 ) -> list[int | None]:
-    """Commit (queue, epoch, offset)s in one transaction; for each how many offsets its position moved by.
+    """Commit (queue, epoch, offset)s in one transaction; for each how many offsets its
+    position moved by.
 
-    None where the reader row did not allow it: another epoch or owner, or an offset above the head. A lower
-    offset than the committed one changes nothing and is allowed. A position that retention had gone past
-    tells nothing of what was handled, so its move counts as 0; declared gaps count.
+    None where the reader row did not allow it: another epoch or owner, or an offset above
+    the head. A lower offset than the committed one changes nothing and is allowed. A
+    position that retention had gone past tells nothing of what was handled, so its move
+    counts as 0; declared gaps count.
     """
     whose = {"group_id": group_id, "instance": instance, "owner": owner}
     results = session.transact(
         *(
-            step(session, "update_committed", **whose, queue=queue, epoch=epoch, position=offset)
+            step(
+                session,
+                "update_committed",
+                **whose,
+                queue=queue,
+                epoch=epoch,
+                position=offset,
+            )
             for queue, epoch, offset in offsets
         )
     )
@@ -108,17 +155,22 @@ def update_committed(
         before = [result.number for result in results]
     return [
         max(0, offset - stood) if result.matched == 1 else None
-        for (_queue, _epoch, offset), stood, result in zip(offsets, before, results, strict=True)
+        for (_queue, _epoch, offset), stood, result in zip(
+            offsets, before, results, strict=True
+        )
     ]
 
 
 def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound | None:
-    """Move a reader by hand: position, epoch + 1, no owner; where it was and the epoch it has then.
+    """Move a reader by hand: position, epoch + 1, no owner; where it was and the epoch it
+    has then.
 
     None where no reader row exists. Whoever owned it can neither pull nor commit any more.
     """
     before = step(session, "select_committed", **key_of(reader))
-    rows = session.transact(before, step(session, "reset_reader", **key_of(reader), position=offset))[0].rows
+    rows = session.transact(
+        before, step(session, "reset_reader", **key_of(reader), position=offset)
+    )[0].rows
     position = read_positions(
         session, group_id=reader.group_id, queues=[reader.queue], instance=reader.instance
     ).get(reader.queue)

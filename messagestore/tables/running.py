@@ -48,7 +48,9 @@ def texts(session: Session, values: Sequence[str]) -> str | bytes:
 
 
 def until(most_bytes: int) -> Fits:
-    """Take rows of messages until their bodies have reached so many bytes: the last may exceed them."""
+    """Take rows of messages until their bodies have reached so many bytes: the last may
+    exceed them.
+    """
     taken = 0
 
     def fits(fetched: Rows) -> int:

@@ -33,7 +33,9 @@ class Position(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """Messages that are stored side by side in one queue, and what `sent_batch` is to remember of them."""
+    """Messages that are stored side by side in one queue, and what `sent_batch` is to
+    remember of them.
+    """
 
     batch_id: bytes
     digest: bytes
@@ -42,10 +44,12 @@ class NewBatch(NamedTuple):
 
 
 class NewDelayed(NamedTuple):
-    """A message that is to wait for its time; its `delay_ms` or `deliver_at_ms` says until when.
+    """A message that is to wait for its time; its `delay_ms` or `deliver_at_ms` says until
+    when.
 
-    `by_key`: when it is due it goes to the queue that its key belongs to then. `attempt` and `origin` are
-    what its row in the queue will say. `known_as` is the id that the sender was told, None for the row's own.
+    `by_key`: when it is due it goes to the queue that its key belongs to then. `attempt`
+    and `origin` are what its row in the queue will say. `known_as` is the id that the
+    sender was told, None for the row's own.
     """
 
     message: NewMessage
@@ -56,7 +60,9 @@ class NewDelayed(NamedTuple):
 
 
 class DelayedBatch(NamedTuple):
-    """Delayed messages that are stored together, and what `sent_batch` is to remember of them."""
+    """Delayed messages that are stored together, and what `sent_batch` is to remember of
+    them.
+    """
 
     batch_id: bytes
     digest: bytes
@@ -65,8 +71,8 @@ class DelayedBatch(NamedTuple):
 
 
 class StoredDelays(NamedTuple):
-    """Place of a batch of delayed messages: its first row, the others follow; `digest` is None when
-    nothing but the rows themselves is left of it."""
+    """Place of a batch of delayed messages: its first row, the others follow; `digest` is
+    None when nothing but the rows themselves is left of it."""
 
     first_row: int
     digest: bytes | None
@@ -102,7 +108,9 @@ class DelayedRow(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A delayed message that leaves its table, the queue it waits for, and the id it is remembered by."""
+    """A delayed message that leaves its table, the queue it waits for, and the id it is
+    remembered by.
+    """
 
     row: int
     queue: int
@@ -132,8 +140,8 @@ class Rewound(NamedTuple):
 
 
 class RowCount(NamedTuple):
-    """Contents of a range of offsets: rows, the span of their times (None without rows), and how often the
-    time of a row is before that of the row before it."""
+    """Contents of a range of offsets: rows, the span of their times (None without rows),
+    and how often the time of a row is before that of the row before it."""
 
     rows: int
     earliest_ms: int | None
@@ -160,7 +168,9 @@ class BatchRow(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A part of a message table, with offsets first … end-1; `bytes` as the server's statistics say."""
+    """A part of a message table, with offsets first … end-1; `bytes` as the server's
+    statistics say.
+    """
 
     name: str
     first: int
@@ -177,7 +187,8 @@ class LongTransaction(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """Version of a node's tables, and the oldest release that may use them, '' for every one.
+    """Version of a node's tables, and the oldest release that may use them, '' for every
+    one.
 
     The defaults are those of a node whose tables hold neither.
     """
@@ -194,7 +205,9 @@ class TableChange(NamedTuple):
 
 
 class TlsFacts(NamedTuple):
-    """Encryption of a connection, '' if it has none; `server_not_after`: when the certificate ends."""
+    """Encryption of a connection, '' if it has none; `server_not_after`: when the
+    certificate ends.
+    """
 
     version: str
     cipher: str
@@ -204,8 +217,8 @@ class TlsFacts(NamedTuple):
 class ServerFacts(NamedTuple):
     """Facts that decide whether a MySQL / MariaDB server may be a node.
 
-    `binlog_format` is empty where a server has only one; `binlog_engine` where the binary log has its own
-    files.
+    `binlog_format` is empty where a server has only one; `binlog_engine` where the binary
+    log has its own files.
     """
 
     version: str

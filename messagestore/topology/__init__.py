@@ -1,1 +1,3 @@
-"""Topics, queues, subscriptions and memberships, made in metadata and on the nodes together."""
+"""Topics, queues, subscriptions and memberships, made in metadata and on the nodes
+together.
+"""

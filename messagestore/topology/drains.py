@@ -1,8 +1,9 @@
-"""Draining queues: how much of them each group has still to read; retired when nothing is left.
+"""Draining queues: how much of them each group has still to read; retired when nothing is
+left.
 
-`layout.shrink` of metadata made them read-only and took their slots. When every subscription has
-committed up to the head, `retire_drained` retires them, and three days later `drop_retired` drops
-their tables.
+`layout.shrink` of metadata made them read-only and took their slots. When every
+subscription has committed up to the head, `retire_drained` retires them, and three days
+later `drop_retired` drops their tables.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ from metadata.membership import instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
-# A queue rests so long after its last change of state: by then no client repeats a send whose first try it
+# A queue rests so long after its last change of state: by then no client repeats a send
+# whose first try it
 # may have stored (delivery_timeout_ms is 120 s), and no broker has an older snapshot of it.
 REST_S = 180.0
 
-Counts = dict[tuple[str, int], list[int | None]]  # (group, queue) → unread by one reader, or each instance
+# (group, queue) → unread by one reader, or each instance
+Counts = dict[tuple[str, int], list[int | None]]
 Bounds = dict[int, tuple[int, int]]  # queue → low, head
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Number of messages a group has not read, a broadcasting one's slowest instance; None: not known."""
+    """Number of messages a group has not read, a broadcasting one's slowest instance; None:
+    not known.
+    """
 
     group: str
     messages: int | None
@@ -45,7 +50,8 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class QueueDrain:
-    """A queue, its bounds (None while its node is away), its slots, and what is unread in it, by group.
+    """A queue, its bounds (None while its node is away), its slots, and what is unread in
+    it, by group.
 
     `draining`: it is read-only for good, and retired when all is read.
     """
@@ -61,8 +67,8 @@ class QueueDrain:
 def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[QueueDrain]:
     """The queues of a topic, or the one named, by number. Needs any right on the topic.
 
-    Who may not `manage` it is told only of groups on which it has a right. Raises NotFound(topic_not_found,
-    queue_not_found).
+    Who may not `manage` it is told only of groups on which it has a right. Raises
+    NotFound(topic_not_found, queue_not_found).
     """
     view = topic_rows.named(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
@@ -78,9 +84,14 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
         slots = slots_of[one.queue]
         low, head = bounds.get(one.queue, (None, None))
         readers = reading if one.state in ("read_only", "read_write") else ()
-        left = tuple(Unread(each.group, _worst(counts.get((each.group, one.queue)))) for each in readers)
+        left = tuple(
+            Unread(each.group, _worst(counts.get((each.group, one.queue))))
+            for each in readers
+        )
         draining = one.state == "read_only" and slots == 0
-        found.append(QueueDrain(one, slots, draining=draining, low=low, head=head, unread=left))
+        found.append(
+            QueueDrain(one, slots, draining=draining, low=low, head=head, unread=left)
+        )
     return found
 
 
@@ -97,9 +108,13 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
 
 
 def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Counts, Bounds]:
-    """Count what every reader has left, and read the bounds; nothing of a node that is away."""
+    """Count what every reader has left, and read the bounds; nothing of a node that is
+    away.
+    """
     names = instances.readers_of([one.group_id for one in reading])
-    readers = [(one.group, one.group_id, name) for one in reading for name in names[one.group_id]]
+    readers = [
+        (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
+    ]
     counts: Counts = {}
     bounds: Bounds = {}
 
@@ -109,7 +124,9 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
         gaps = promotion_sql.read_all_gaps(session, queues=mine)
         nobody = reader_sql.read_positions(session, group_id=0, queues=mine)
         for group, group_id, name in readers:
-            places = reader_sql.read_positions(session, group_id=group_id, queues=mine, instance=name)
+            places = reader_sql.read_positions(
+                session, group_id=group_id, queues=mine, instance=name
+            )
             for place in places.values():
                 of_node[group, place.queue].append(_left(place, gaps.get(place.queue, ())))
         counts.update(of_node)
@@ -120,23 +137,33 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
 
 
 def _left(place: Position, gaps: Sequence[tuple[int, int]]) -> int | None:
-    """Number of messages that a reader has left, without what lies in declared gaps; None: not known."""
+    """Number of messages that a reader has left, without what lies in declared gaps; None:
+    not known.
+    """
     if place.committed is None:
         return None
     return left(max(place.committed, place.low), place.head, gaps=gaps)
 
 
 def _worst(counts: Sequence[int | None] | None) -> int | None:
-    """Number of messages that the slowest reader has left; None if one of them is not known."""
+    """Number of messages that the slowest reader has left; None if one of them is not
+    known.
+    """
     if counts is None or None in counts:
         return None
     return max((count for count in counts if count is not None), default=0)
 
 
 def retire_drained(*, rest_s: float = REST_S) -> int:
-    """Retire the draining queues that every group has read to the end; return how many. One bounded pass."""
+    """Retire the draining queues that every group has read to the end; return how many. One
+    bounded pass.
+    """
     return sweeping.each(
-        ((waiting, queue) for waiting in subscribers.draining(rest_s) for queue in waiting.queues),
+        (
+            (waiting, queue)
+            for waiting in subscribers.draining(rest_s)
+            for queue in waiting.queues
+        ),
         act=lambda pair: _retire(*pair),
         name=lambda pair: f"Retiring queue {pair[1].queue} of topic {pair[0].topic.name}",
     )
@@ -166,14 +193,23 @@ def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
     """The subscriptions, if all of them have read the queue to its end; None if not."""
     reading = subscribers.readings(topic.id)
     counts, _ = _read(reading, [queue])
-    done = all(one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0 for one in reading)
+    done = all(
+        one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0
+        for one in reading
+    )
     return [one.id for one in reading] if done else None
 
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
-    """Drop the tables and rows of queues that were retired long enough ago; return how many."""
+    """Drop the tables and rows of queues that were retired long enough ago; return how
+    many.
+    """
     return sweeping.each(
-        ((waiting, queue) for waiting in subscribers.due_for_drop(after_days) for queue in waiting.queues),
+        (
+            (waiting, queue)
+            for waiting in subscribers.due_for_drop(after_days)
+            for queue in waiting.queues
+        ),
         act=lambda pair: _drop(*pair),
         name=lambda pair: f"Dropping the table of queue {pair[1].queue}",
     )

@@ -1,7 +1,8 @@
 """The import of definitions: each entry is made by the verb that makes it everywhere else.
 
-All of the document is checked before anything is made. What fails later, or is cut off, leaves whole topics,
-groups and subscriptions, and the import can be repeated: it goes on where it stopped.
+All of the document is checked before anything is made. What fails later, or is cut off,
+leaves whole topics, groups and subscriptions, and the import can be repeated: it goes on
+where it stopped.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from metadata.groups import groups, subscription_rows
 from metadata.topics import topic_rows
 
 
-def take_in(*, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False) -> Plan:
-    """Make what a document defines and is not there; return what was done, or with `dry_run` would be.
+def take_in(
+    *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
+) -> Plan:
+    """Make what a document defines and is not there; return what was done, or with
+    `dry_run` would be.
 
-    `existing`: see `metadata.definitions.plans.plan`, which says what is raised before anything is made.
+    `existing`: see `metadata.definitions.plans.plan`, which says what is raised before
+    anything is made.
     """
     plan = plans.plan(document=document, existing=existing, actor=actor)
     if dry_run:
@@ -37,7 +42,9 @@ def take_in(*, document: Any, actor: Actor, existing: str = "refuse", dry_run: b
         except CatmqError as error:
             entry = step.entry
             where = f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(wanted)}"
-            error.detail = f"The import stopped {where}: {error.detail} Repeat it: it goes on there."
+            error.detail = (
+                f"The import stopped {where}: {error.detail} Repeat it: it goes on there."
+            )
             raise
     return plan
 
@@ -46,9 +53,13 @@ def _make(step: Step, actor: Actor) -> None:
     words, settings = step.entry.words, step.entry.settings
     match step.entry.kind:
         case "topic":
-            topics.create(name=words["name"], queues=words["queues"], settings=settings, actor=actor)
+            topics.create(
+                name=words["name"], queues=words["queues"], settings=settings, actor=actor
+            )
         case "group":
-            groups.create(name=words["name"], mode=words["mode"], settings=settings, actor=actor)
+            groups.create(
+                name=words["name"], mode=words["mode"], settings=settings, actor=actor
+            )
         case _:
             subscriptions.create(**words, settings=settings, actor=actor)
 

@@ -15,5 +15,13 @@ from metadata.cache.snapshot_types import QueueInfo
 
 def evict_except(queues: Mapping[int, QueueInfo]) -> None:
     """Evict all queues but these: nothing here grows with the queues that ever were."""
-    for memory in (board, known_heads, group_commit, budget, corruption, taking, known_queues):
+    for memory in (
+        board,
+        known_heads,
+        group_commit,
+        budget,
+        corruption,
+        taking,
+        known_queues,
+    ):
         memory.evict_except(queues.keys())

@@ -1,8 +1,10 @@
-"""State of a queue, which takes messages or not, in its head row on the node: made equal to metadata.
+"""State of a queue, which takes messages or not, in its head row on the node: made equal to
+metadata.
 
-A queue is closed on its node before metadata says so, because brokers may hold an older snapshot, and
-opened after. Whoever did either calls `settle`, and a sweep does for those who died in between; as everybody
-looks at metadata again after writing, the head and metadata agree in the end, whatever crossed.
+A queue is closed on its node before metadata says so, because brokers may hold an older
+snapshot, and opened after. Whoever did either calls `settle`, and a sweep does for those
+who died in between; as everybody looks at metadata again after writing, the head and
+metadata agree in the end, whatever crossed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from metadata.groups import subscribers
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
-    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
+    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes; no write can begin in a
+    closed one.
 
     Raises NodeUnavailable.
     """
@@ -51,7 +54,9 @@ def sweep() -> int:
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
     return sweeping.each(
-        wrong, act=lambda queue: settle([queue]), name=lambda queue: f"Setting the state of queue {queue}"
+        wrong,
+        act=lambda queue: settle([queue]),
+        name=lambda queue: f"Setting the state of queue {queue}",
     )
 
 

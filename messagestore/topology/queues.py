@@ -1,9 +1,12 @@
-"""More queues for a topic, or fewer, while it is in use; and single queues closed and opened by hand.
+"""More queues for a topic, or fewer, while it is in use; and single queues closed and
+opened by hand.
 
-Expanding: rows in state creating, then tables, then a reader row for every reader of the topic, then the
-layout: a queue gets messages only when every group has its place in it, at its beginning. `sweep` finishes
-or takes back what a crash left in between. Shrinking: closed on the nodes, then metadata; what follows is
-in `drains`.
+Expanding: rows in state creating, then tables, then a reader row for every reader of the
+topic, then the layout: a queue gets messages only when every group has its place in it, at
+its beginning.
+`sweep` finishes
+or takes back what a crash left in between. Shrinking: closed on the nodes, then metadata;
+what follows is in `drains`.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ TRIES = 10
 class Change:
     """Changes that an expansion or a shrinking made, or with `dry_run` would make.
 
-    `queues` are the new ones, or those that drain; the ids of new ones are void with `dry_run`. `moved_slots`
-    of 1,024 go to another queue, and with them that share of all keys. `unread` counts, by group, what is
-    still to be read in the queues that lose slots: keys that move are in order only for a group that has
-    read that before what is sent afterwards.
+    `queues` are the new ones, or those that drain; the ids of new ones are void with
+    `dry_run`. `moved_slots`
+    of 1,024 go to another queue, and with them that share of all keys. `unread` counts, by
+    group, what is still to be read in the queues that lose slots: keys that move are in
+    order only for a group that has read that before what is sent afterwards.
     """
 
     topic: str
@@ -54,12 +58,15 @@ class Change:
 def expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> Change:
-    """Give a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
+    """Give a topic so many more queues, spread or all on `node`; in use when this returns.
+    Needs `manage`.
 
-    Raises what `layout.plan_expand` of metadata raises; QueuesTaken and NodeUnavailable after taking back
-    what was made.
+    Raises what `layout.plan_expand` of metadata raises; QueuesTaken and NodeUnavailable
+    after taking back what was made.
     """
-    planned = layout.plan_expand(topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run)
+    planned = layout.plan_expand(
+        topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run
+    )
     change = _previewed(planned, dry_run=dry_run)
     if dry_run:
         return change
@@ -75,7 +82,9 @@ def _previewed(planned: LayoutChange, *, dry_run: bool) -> Change:
     losing = [one for one in planned.topic.queues if one.queue in planned.losing]
     unread = drains.unread(topic=planned.topic, queues=losing)
     version = planned.topic.layout_version
-    return Change(planned.topic.name, dry_run, version, planned.queues, len(planned.slots), unread)
+    return Change(
+        planned.topic.name, dry_run, version, planned.queues, len(planned.slots), unread
+    )
 
 
 def _done(change: Change, done: LayoutChange) -> Change:
@@ -88,7 +97,9 @@ def _done(change: Change, done: LayoutChange) -> Change:
 
 
 def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
-    """Make what new queues need, and open them; harmless where it was done before, or is being done."""
+    """Make what new queues need, and open them; harmless where it was done before, or is
+    being done.
+    """
     topics.make_tables(queues, topic=topic.name)
     ids = [one.queue for one in queues]
     prepared: set[int] = set()
@@ -97,16 +108,23 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
             if reading.id not in prepared:
                 reader_rows.insert(reading, ids)
                 prepared.add(reading.id)
-        done = layout.make_ready(topic_id=topic.id, queues=ids, prepared=prepared, actor=actor)
+        done = layout.make_ready(
+            topic_id=topic.id, queues=ids, prepared=prepared, actor=actor
+        )
         if done is not None:
-            for reading in subscribers.readings(topic.id):  # instances that joined since the list was made
+            # instances that joined since the list was made
+            for reading in subscribers.readings(topic.id):
                 reader_rows.insert(reading, ids)
             queue_states.settle_later(ids)  # a node may have been closed meanwhile
             return done
-    raise Unavailable("Groups subscribe faster than their reader rows can be made.", retry_after_ms=1000)
+    raise Unavailable(
+        "Groups subscribe faster than their reader rows can be made.", retry_after_ms=1000
+    )
 
 
-def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError) -> None:
+def _take_back(
+    topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError
+) -> None:
     with sweeping.later("Completion of an expansion"):
         ids = [one.queue for one in queues]
         taken = error.queues if isinstance(error, QueuesTaken) else ()
@@ -122,12 +140,16 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> Change:
-    """Close queues for good, given by ids or how many, and give their slots to the others. Needs `manage`.
+    """Close queues for good, given by ids or how many, and give their slots to the others.
+    Needs `manage`.
 
-    They are read to their end and retired then. Raises what `metadata.groups.layout.shrink` raises, and
-    NodeUnavailable, after which some may be closed for a moment; a repeat is safe.
+    They are read to their end and retired then. Raises what `metadata.groups.layout.shrink`
+    raises, and NodeUnavailable, after which some may be closed for a moment; a repeat is
+    safe.
     """
-    planned = layout.shrink(topic=topic, queues=queues, count=count, actor=actor, dry_run=True)
+    planned = layout.shrink(
+        topic=topic, queues=queues, count=count, actor=actor, dry_run=True
+    )
     change = _previewed(planned, dry_run=dry_run)
     if dry_run:
         return change
@@ -143,7 +165,8 @@ def shrink(
 def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain:
     """The queue, closed for sends (`read_only`) or open (`read_write`). Needs `manage`.
 
-    Raises what `layout.set_state` of metadata raises, and NodeUnavailable; if it was to be opened, repeat it.
+    Raises what `layout.set_state` of metadata raises, and NodeUnavailable; if it was to be
+    opened, repeat it.
     """
     layout.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
     try:
@@ -158,7 +181,9 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Finish or take back the expansions that a crash left half done; return how many it looked at."""
+    """Finish or take back the expansions that a crash left half done; return how many it
+    looked at.
+    """
     looked_at = sweeping.each(
         subscribers.unready(older_than_s),
         act=_finish_or_take_back,
@@ -172,5 +197,7 @@ def _finish_or_take_back(waiting: Waiting) -> None:
     try:
         _finish(waiting.topic, waiting.queues, job("queues"))
     except CatmqError as error:
-        log.warning("Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail)
+        log.warning(
+            "Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail
+        )
         _take_back(waiting.topic.id, waiting.queues, job("queues"), error)

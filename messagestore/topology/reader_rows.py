@@ -1,4 +1,6 @@
-"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone when it goes."""
+"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone
+when it goes.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,19 @@ def insert(
 ) -> None:
     """Make them where a subscription starts, for each instance of a broadcasting group.
 
-    A node on which a share group reads keeps brokers away that know no such groups. Raises Conflict while
-    one of them is alive, or while the node lacks the tables (`upgrade.require_release`).
+    A node on which a share group reads keeps brokers away that know no such groups. Raises
+    Conflict while one of them is alive, or while the node lacks the tables
+    (`upgrade.require_release`).
     """
-    readers, shares = instances.readers(reading.group_id), instances.is_share(reading.group_id)
+    readers, shares = (
+        instances.readers(reading.group_id),
+        instances.is_share(reading.group_id),
+    )
     for node, mine in node_pools.by_node(queues):
         if shares:
-            upgrade.require_release(node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups"))
+            upgrade.require_release(
+                node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups")
+            )
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             reader_starts.insert_readers(
                 session,
@@ -50,7 +58,9 @@ def insert(
 
 
 def close(subscription: SubscriptionView) -> None:
-    """Close the queues of a retry topic that goes, and drop the retries that wait for their time."""
+    """Close the queues of a retry topic that goes, and drop the retries that wait for their
+    time.
+    """
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             for queue in mine:
@@ -59,7 +69,9 @@ def close(subscription: SubscriptionView) -> None:
             gone = CHUNK
             while gone == CHUNK:
                 with node.writing() as session:
-                    gone = delayed_sql.delete_queue_delayed(session, queue=queue, most=CHUNK)
+                    gone = delayed_sql.delete_queue_delayed(
+                        session, queue=queue, most=CHUNK
+                    )
 
 
 def delete(subscription: SubscriptionView) -> None:
@@ -70,6 +82,10 @@ def delete(subscription: SubscriptionView) -> None:
     below = subscription.base_epoch + EPOCHS_EACH
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
-            reader_sql.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
+            reader_sql.delete_readers(
+                session, group_id=subscription.group_id, queues=mine, below=below
+            )
         with node.writing() as session:
-            position_sql.delete_shares(session, group_id=subscription.group_id, queues=mine, below=below)
+            position_sql.delete_shares(
+                session, group_id=subscription.group_id, queues=mine, below=below
+            )

@@ -1,7 +1,9 @@
-"""Retry topics with their tables: made with the subscription, or by the sweep when that could not be.
+"""Retry topics with their tables: made with the subscription, or by the sweep when that
+could not be.
 
-Rows in state creating, then tables and reader rows on retry nodes, then ready. They go with their
-subscription; what a crash leaves half made the sweeps of topics and subscriptions take back.
+Rows in state creating, then tables and reader rows on retry nodes, then ready. They go with
+their subscription; what a crash leaves half made the sweeps of topics and subscriptions
+take back.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from metadata.groups.retry_topic_rows import FailureTopic
 def make(*, group_id: int, topic_id: int) -> bool:
     """Make the retry topic of a pair that lacks one; return True if it did.
 
-    Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking back what was made.
+    Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking
+    back what was made.
     """
     planned = retry_topic_rows.plan(group_id=group_id, topic_id=topic_id)
     if planned is None:
@@ -30,7 +33,8 @@ def make(*, group_id: int, topic_id: int) -> bool:
         snapshot.refresh()  # its queues are new to this process
         for node, _ in node_pools.by_node(planned.subscription.queues):
             with node.writing() as session:
-                node_sql.create_node_tables(session)  # a node of an earlier version lacks some
+                # a node of an earlier version lacks some
+                node_sql.create_node_tables(session)
         topics.make_tables(planned.topic.queues, topic=planned.topic.name)
         reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
@@ -43,7 +47,9 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
     """The same, but what stands in the way is only logged: the sweep tries again."""
-    with sweeping.later(f"Creation of the retry topic of group {group_id} for topic {topic_id}"):
+    with sweeping.later(
+        f"Creation of the retry topic of group {group_id} for topic {topic_id}"
+    ):
         return make(group_id=group_id, topic_id=topic_id)
     return False
 
@@ -53,7 +59,9 @@ def sweep() -> int:
     return sweeping.each(
         retry_topic_rows.missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
-        name=lambda pair: f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}",
+        name=lambda pair: (
+            f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}"
+        ),
     )
 
 
@@ -67,12 +75,13 @@ def _take_back(planned: FailureTopic) -> None:
 def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     """The retry topic of a pair, made if need be; None while it is being made.
 
-    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no retry node takes
-    queues.
+    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no
+    retry node takes queues.
     """
     if group.mode == "broadcasting":
         raise Conflict(
-            f"Group {group.name} is broadcasting: its members retry in place.", code=Code.NO_FAILURE_TOPIC
+            f"Group {group.name} is broadcasting: its members retry in place.",
+            code=Code.NO_FAILURE_TOPIC,
         )
     found = _known(group, topic)
     if found is None:
@@ -80,7 +89,9 @@ def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
         found = _known(group, topic)
     if found is None and make(group_id=group.id, topic_id=topic.id):
         found = _known(group, topic)
-    if found is None and not any(one.kind == "failure" for one in snapshot.current().nodes.values()):
+    if found is None and not any(
+        one.kind == "failure" for one in snapshot.current().nodes.values()
+    ):
         raise Conflict(
             "There is no retry node for failed messages. Register one: manage.py register_node "
             "--kind failure. Until then members retry in place.",

@@ -1,7 +1,7 @@
 """Topics with their tables: rows in state creating, then tables, then ready; and backwards.
 
-Whatever a crash leaves in between is finished or removed by `sweep`; tables of a deleted topic are
-dropped by `drop_deleted` when their days of grace are over.
+Whatever a crash leaves in between is finished or removed by `sweep`; tables of a deleted
+topic are dropped by `drop_deleted` when their days of grace are over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ UNFINISHED_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue of a topic and its bounds; `low` and `head` are None while its node does not answer."""
+    """A queue of a topic and its bounds; `low` and `head` are None while its node does not
+    answer.
+    """
 
     queue: QueueView
     low: int | None = None
@@ -50,10 +52,12 @@ def create(
 ) -> TopicState:
     """Make a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topic_rows.plan` raises; QueuesTaken and NodeUnavailable after taking back
-    what was made.
+    Raises what `metadata.topics.topic_rows.plan` raises; QueuesTaken and NodeUnavailable
+    after taking back what was made.
     """
-    planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
+    planned = topic_rows.plan(
+        name=name, queues=queues, node=node, settings=settings, actor=actor
+    )
     try:
         make_tables(planned.queues, topic=planned.name)
         ready = topic_rows.make_ready(planned.id)
@@ -64,19 +68,25 @@ def create(
 
 
 class QueuesTaken(Conflict):
-    """New `queues` have ids of earlier ones, whose messages are still there; their tables are not touched."""
+    """New `queues` have ids of earlier ones, whose messages are still there; their tables
+    are not touched.
+    """
 
     def __init__(self, queues: Collection[int]) -> None:
         super().__init__(
-            f"Nodes hold messages of earlier queues {', '.join(map(str, sorted(queues)))}, so metadata was "
-            "restored from an older backup. Run manage.py restore_check FILE --raise-ids, with the file of "
+            f"Nodes hold messages of earlier queues {', '.join(map(str, sorted(queues)))}, "
+            "so metadata was "
+            "restored from an older backup. Run manage.py restore_check FILE --raise-ids, "
+            "with the file of "
             "that backup or a new one of manage.py backup_mark; then repeat this."
         )
         self.queues = queues
 
 
 def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
-    """Make the tables of a topic's queues; harmless where they exist. Raises QueuesTaken, NodeUnavailable."""
+    """Make the tables of a topic's queues; harmless where they exist. Raises QueuesTaken,
+    NodeUnavailable.
+    """
     used = []
     for node_id, mine in sweeping.by_node(queues).items():
         node = node_pools.node(node_id)
@@ -98,7 +108,9 @@ def _take_back(topic: TopicView, actor: Actor) -> None:
 
 
 def describe(*, name: str, actor: Actor) -> TopicState:
-    """A topic and the bounds of its queues. Needs any right on it; raises NotFound (topic_not_found)."""
+    """A topic and the bounds of its queues. Needs any right on it; raises NotFound
+    (topic_not_found).
+    """
     return _state(topic_rows.named(name=name, actor=actor))
 
 
@@ -115,16 +127,20 @@ def _state(topic: TopicView) -> TopicState:
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Close a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
+    """Close a topic for good: its name is free at once, its tables go after three days.
+    Needs `manage`.
 
-    Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is gone from
-    metadata cannot be sent to, and its rows in flight lie in tables that nobody reads any more.
+    Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is
+    gone from metadata cannot be sent to, and its rows in flight lie in tables that nobody
+    reads any more.
     """
     topic_rows.mark_deleted(name=name, confirm=confirm, actor=actor)
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Take back the topics whose creation a crash left half done; return how many it looked at."""
+    """Take back the topics whose creation a crash left half done; return how many it looked
+    at.
+    """
     return sweeping.each(
         topic_rows.unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
@@ -144,7 +160,8 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
 def _drop(topic: TopicView, actor: Actor) -> None:
     """Drop the tables, then the rows, of a topic that is deleted for good.
 
-    One that was never ready has no messages: if there are any, the table is not its own (QueuesTaken).
+    One that was never ready has no messages: if there are any, the table is not its own
+    (QueuesTaken).
     """
     was_ready = topic.layout_version > 0
     for node_id, queues in sweeping.by_node(topic.queues).items():

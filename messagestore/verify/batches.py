@@ -1,13 +1,15 @@
 """Batches of sends against the stored messages.
 
-`sent_batch` is walked in pages by id, once per node for all queues, up to the highest id there was at the
-start. A send writes its row in the transaction that writes head and messages, so a head that is read
-after a batch is not below its end, and a row below a head that was read before the walk has a batch,
-unless that has expired. The oldest expire first: what is younger than a batch that was met in the same
-queue, and than the oldest that is left, has not expired.
+`sent_batch` is walked in pages by id, once per node for all queues, up to the highest id
+there was at the start. A send writes its row in the transaction that writes head and
+messages, so a head that is read after a batch is not below its end, and a row below a head
+that was read before the walk has a batch, unless that has expired. The oldest expire first:
+what is younger than a batch that was met in the same queue, and than the oldest that is
+left, has not expired.
 
-Each page is counted before it is listed, by a statement of its own: a list that is shorter again and again
-means that batches were not looked at, and the queues are reported as such, never as clean.
+Each page is counted before it is listed, by a statement of its own: a list that is shorter
+again and again means that batches were not looked at, and the queues are reported as such,
+never as clean.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _ALL_BYTES = 2**62
 
 
 class _Page(NamedTuple):
-    """A piece of `sent_batch`: how many `ids` it has, the highest of them, and the rows of some queues.
+    """A piece of `sent_batch`: how many `ids` it has, the highest of them, and the rows of
+    some queues.
 
     `counted`: how many such rows the node had counted before it listed them.
     """
@@ -50,10 +53,14 @@ class _Page(NamedTuple):
 class BatchWalk:
     """The batches of some queues, whose openings were read before."""
 
-    def __init__(self, visit: Visit, queues: Iterable[QueueReport], *, digests: bool) -> None:
+    def __init__(
+        self, visit: Visit, queues: Iterable[QueueReport], *, digests: bool
+    ) -> None:
         self._visit = visit
         self._queues = {one.id: one for one in queues if one.opening is not None}
-        self._openings = {one.id: one.opening for one in self._queues.values() if one.opening is not None}
+        self._openings = {
+            one.id: one.opening for one in self._queues.values() if one.opening is not None
+        }
         self._digests = digests
         self._claims = {queue: Ranges() for queue in self._queues}
         self._heads = {queue: opening.head for queue, opening in self._openings.items()}
@@ -61,7 +68,9 @@ class BatchWalk:
     def run(self) -> None:
         """Walk all nodes side by side; the reports have what was found."""
         nodes = sweeping.by_node(self._queues.values())
-        walks = [self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()]
+        walks = [
+            self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()
+        ]
         before: BatchRow | None = None
         for row in heapq.merge(*walks, key=lambda one: one.batch_id):
             if before is not None and before.batch_id == row.batch_id:
@@ -72,7 +81,9 @@ class BatchWalk:
                 self._settle(one)
 
     def _node(self, node_id: int, queues: list[int]) -> Iterator[BatchRow]:
-        """The batches of a node by id, each judged by itself. A node that goes away ends it."""
+        """The batches of a node by id, each judged by itself. A node that goes away ends
+        it.
+        """
         try:
             last, _ = self._visit.ask(node_id, audit_sql.batch_ends)
             yield from self._pages(node_id, queues, last) if last is not None else ()
@@ -81,10 +92,16 @@ class BatchWalk:
                 self._queues[queue].unseen = error.detail
         except db_errors.Final as fault:
             for queue in queues:
-                self._queues[queue].add(Finding("unreadable", "table sent_batch", fault.detail))
+                self._queues[queue].add(
+                    Finding("unreadable", "table sent_batch", fault.detail)
+                )
 
     def _pages(self, node_id: int, queues: list[int], last: bytes) -> Iterator[BatchRow]:
-        after, done, since_ms = b"", 0, min(self._openings[queue].since_ms for queue in queues)
+        after, done, since_ms = (
+            b"",
+            0,
+            min(self._openings[queue].since_ms for queue in queues),
+        )
         while True:
             page = self._page(node_id, queues, after, last)
             rows = [row for row in page.rows if row.stored_at_ms >= since_ms]
@@ -93,7 +110,9 @@ class BatchWalk:
                 if self._claim(row):
                     yield row
             done += page.ids
-            self._visit.say(f"batches on node {self._queues[queues[0]].expected.node}:", done, 0)
+            self._visit.say(
+                f"batches on node {self._queues[queues[0]].expected.node}:", done, 0
+            )
             self._visit.spent(max(page.ids, 1))
             if page.end is None or page.ids < PAGE:
                 self._must_be_last(node_id, page.end or after, last)
@@ -101,40 +120,59 @@ class BatchWalk:
             after = page.end
 
     def _page(self, node_id: int, queues: list[int], after: bytes, last: bytes) -> _Page:
-        """The next page. Raises ReadShort; what expires between count and list is no reason."""
+        """The next page. Raises ReadShort; what expires between count and list is no
+        reason.
+        """
         for _ in range(TRIES):
             page = self._visit.ask(node_id, _page(queues, after, last))
             if len(page.rows) >= page.counted:
                 return page
         start, listed = after.hex() or "0", len(page.rows)
-        raise ReadShort(f"The node counts {page.counted} batches from id {start} on and lists {listed}.")
+        raise ReadShort(
+            f"The node counts {page.counted} batches from id {start} on and lists {listed}."
+        )
 
     def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
-        """Raise ReadShort if the walk ended before the batch that was the last when it began."""
+        """Raise ReadShort if the walk ended before the batch that was the last when it
+        began.
+        """
         if end != last and self._is_kept(node_id, last):
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
     def _is_kept(self, node_id: int, batch_id: bytes) -> bool:
-        found = self._visit.ask(node_id, lambda session: message_sql.find_batch(session, batch_id=batch_id))
+        found = self._visit.ask(
+            node_id, lambda session: message_sql.find_batch(session, batch_id=batch_id)
+        )
         return found is not None
 
     def _head(self, queue: QueueReport) -> Head | None:
-        return self._visit.ask(queue.node_id, lambda session: queue_sql.read_head(session, queue=queue.id))
+        return self._visit.ask(
+            queue.node_id, lambda session: queue_sql.read_head(session, queue=queue.id)
+        )
 
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
-        """Read the heads anew that batches reach beyond: after them, so they cannot be too low."""
+        """Read the heads anew that batches reach beyond: after them, so they cannot be too
+        low.
+        """
         beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
         if beyond:
-            heads = self._visit.ask(node_id, lambda session: queue_sql.read_heads(session, queues=beyond))
+            heads = self._visit.ask(
+                node_id, lambda session: queue_sql.read_heads(session, queues=beyond)
+            )
             self._heads.update(heads)
 
     def _claim(self, row: BatchRow) -> bool:
-        """Judge a batch by itself; return True if it is one at all, of messages that are kept."""
+        """Judge a batch by itself; return True if it is one at all, of messages that are
+        kept.
+        """
         queue = self._queues[row.queue]
         low = self._openings[row.queue].low
         first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
         if row.message_count < 1 or first < 0 or len(row.digest) != DIGEST_BYTES:
-            what = f"{row.message_count} messages from offset {first} and a digest of {len(row.digest)} bytes"
+            what = (
+                f"{row.message_count} messages from offset {first} and a digest of "
+                f"{len(row.digest)} bytes"
+            )
             self._add(queue, row, Finding("batch_malformed", name, what))
             return False
         if end <= low:
@@ -144,7 +182,9 @@ class BatchWalk:
             self._beyond(queue, row, name)
         overlap = self._claims[row.queue].add(max(first, low), end)
         if overlap is not None:
-            what = f"{name} claims {shown(first, end)}, other batches claim {shown(*overlap)}"
+            what = (
+                f"{name} claims {shown(first, end)}, other batches claim {shown(*overlap)}"
+            )
             self._add(queue, row, Finding("batch_overlap", shown(*overlap), what, *overlap))
         if self._digests:
             self._compare(queue, row, name)
@@ -161,27 +201,45 @@ class BatchWalk:
     def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
         head = self._head(queue)
         if head is not None and _end(row) > head.head:
-            what = f"{name} claims {shown(row.first_offset, _end(row))}, the log end offset is {head.head}"
+            what = (
+                f"{name} claims {shown(row.first_offset, _end(row))}, the log end "
+                f"offset is {head.head}"
+            )
             self._add(
-                queue, row, Finding("batch_outside", name, what, max(row.first_offset, head.head), _end(row))
+                queue,
+                row,
+                Finding(
+                    "batch_outside", name, what, max(row.first_offset, head.head), _end(row)
+                ),
             )
 
     def _compare(self, queue: QueueReport, row: BatchRow, name: str) -> None:
         """Take the digest of the stored messages anew; missing ones are found by others."""
         first, end = row.first_offset, _end(row)
         select = functools.partial(
-            message_sql.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
+            message_sql.select_from,
+            queue=queue.id,
+            first=first,
+            end=end,
+            most_bytes=_ALL_BYTES,
         )
         try:
             stored = self._visit.ask(queue.node_id, select)
         except db_errors.Final as fault:
-            queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
+            # unless the table cannot be read at all: then that is a finding
+            queue.unseen = fault.detail
             return
         self._visit.spent(len(stored))
         if len(stored) != row.message_count:
             return
         messages = [
-            NewMessage(body=one.body, key=one.key, tag=one.tag, headers=one.headers, trace_id=one.trace_id)
+            NewMessage(
+                body=one.body,
+                key=one.key,
+                tag=one.tag,
+                headers=one.headers,
+                trace_id=one.trace_id,
+            )
             for one in stored
         ]
         differs = ["digest"] if digest(messages) != row.digest else []
@@ -189,15 +247,24 @@ class BatchWalk:
             differs.append("stored_at")
         if differs:
             what = f"{name} and its messages differ in {' and '.join(differs)}"
-            self._add(queue, row, Finding("batch_differs", shown(first, end), what, first, end))
+            self._add(
+                queue, row, Finding("batch_differs", shown(first, end), what, first, end)
+            )
 
     def _twice(self, one: BatchRow, other: BatchRow) -> None:
         """The same id on two nodes."""
         for row, elsewhere in ((one, other), (other, one)):
             there = shown(elsewhere.first_offset, _end(elsewhere))
-            what = f"batch {UUID(bytes=row.batch_id)} is also stored in queue {elsewhere.queue}: {there}"
+            what = (
+                f"batch {UUID(bytes=row.batch_id)} is also stored in queue "
+                f"{elsewhere.queue}: {there}"
+            )
             here = row.first_offset, _end(row)
-            self._add(self._queues[row.queue], row, Finding("batch_twice", shown(*here), what, *here))
+            self._add(
+                self._queues[row.queue],
+                row,
+                Finding("batch_twice", shown(*here), what, *here),
+            )
 
     def _settle(self, queue: QueueReport) -> None:
         """Judge what all batches of a queue claim together."""
@@ -211,7 +278,8 @@ class BatchWalk:
                 for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
                     self._hole(queue, hole, claims[0][0])
         except (NodeUnavailable, db_errors.Final) as error:
-            queue.unseen = error.detail  # unless the table cannot be read at all: then that is a finding
+            # unless the table cannot be read at all: then that is a finding
+            queue.unseen = error.detail
 
     def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
         head = self._head(queue)
@@ -221,7 +289,9 @@ class BatchWalk:
         """Rows that no batch claims, too young for theirs to have expired."""
 
         def question(session: Session) -> Range | None:
-            oldest_here = message_sql.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
+            oldest_here = message_sql.stored_at_ms(
+                session, queue=queue.id, offset=oldest_claim
+            )
             _, oldest_left = audit_sql.batch_ends(session)
             if oldest_here is None or oldest_left is None:
                 return None
@@ -233,10 +303,14 @@ class BatchWalk:
                 return None
             return (max(lowest, head.low), hole[1]) if head.low < hole[1] else None
 
-        found = None if queue.full("unclaimed") else self._visit.ask(queue.node_id, question)
+        found = (
+            None if queue.full("unclaimed") else self._visit.ask(queue.node_id, question)
+        )
         if found is None or self._claimed_after_all(queue, found):
             return
-        what = "these messages belong to no batch, but are newer than the oldest stored batch"
+        what = (
+            "these messages belong to no batch, but are newer than the oldest stored batch"
+        )
         queue.add(Finding("unclaimed", shown(*found), what, *found))
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
@@ -244,7 +318,9 @@ class BatchWalk:
         end, after = self._visit.ask(queue.node_id, audit_sql.batch_ends)[0] or b"", b""
         while True:
             page = self._page(queue.node_id, [queue.id], after, end)
-            if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):
+            if any(
+                row.first_offset < found[1] and _end(row) > found[0] for row in page.rows
+            ):
                 return True
             self._visit.spent(max(page.ids, 1))
             if page.end is None or page.ids < PAGE:
@@ -266,7 +342,10 @@ def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _
         if end is None:
             return _Page(count, None, 0, [])
         return _Page(
-            count, end, counted, audit_sql.list_batches(session, queues=queues, after=after, last=end)
+            count,
+            end,
+            counted,
+            audit_sql.list_batches(session, queues=queues, after=after, last=end),
         )
 
     return question

@@ -1,4 +1,6 @@
-"""Contents of nodes against metadata as a whole: tables, head rows, positions; and metadata by itself."""
+"""Contents of nodes against metadata as a whole: tables, head rows, positions; and metadata
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from metadata.monitoring.health_checks import numbers
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of a node; `identity` as it stands in its database, `empty`: those of the tables that belong
-    to no queue and hold no message.
+    """Contents of a node; `identity` as it stands in its database, `empty`: those of the
+    tables that belong to no queue and hold no message.
     """
 
     info: NodeInfo
@@ -34,7 +36,9 @@ class Contents:
 
 
 def read(info: NodeInfo) -> Contents:
-    """Read what is on a node, whether it may be served or not. Raises NodeUnavailable, db_errors.Final."""
+    """Read what is on a node, whether it may be served or not. Raises NodeUnavailable,
+    db_errors.Final.
+    """
     with session_pool.direct(info) as session:
         seen = Contents(info)
         try:
@@ -75,10 +79,16 @@ def _of_queue(queue: ExpectedQueue, seen: Contents) -> Iterator[Finding]:
     node, ids = queue.node_id, (queue.queue,)
     if queue.queue not in seen.tables:
         never = not head and not highest
-        what = "no message was ever stored" if never else f"its log end offset was {max(head or 0, highest)}"
+        what = (
+            "no message was ever stored"
+            if never
+            else f"its log end offset was {max(head or 0, highest)}"
+        )
         yield Finding("table_missing", where, what, safe=never, node=node, ids=ids)
     elif head is None:
-        yield Finding("head_missing", where, f"its log end offset was {highest}", node=node, ids=ids)
+        yield Finding(
+            "head_missing", where, f"its log end offset was {highest}", node=node, ids=ids
+        )
     if head is not None and head < highest:
         what = f"the log end offset is {head}; it was {highest}"
         yield Finding("head_fell", where, what, node=node, ids=ids)
@@ -86,7 +96,8 @@ def _of_queue(queue: ExpectedQueue, seen: Contents) -> Iterator[Finding]:
 
 def _of_leftovers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
     node = seen.info
-    there = known.queues.keys() | known.creating | {0}  # 0 is what a registration tries a node with
+    # 0 is what a registration tries a node with
+    there = known.queues.keys() | known.creating | {0}
     for queue in sorted(seen.tables - there):
         head = seen.heads.get(queue, 0)
         what = "it is empty" if queue in seen.empty else "it holds messages"
@@ -96,8 +107,13 @@ def _of_leftovers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
         yield Finding("table_unknown", where, what, safe=safe, node=node.id, ids=(queue,))
     for queue in sorted(seen.heads.keys() - seen.tables - there):
         head = seen.heads[queue]
-        where, what = f"queue_head row {queue} on node {node.name}", f"its log end offset is {head}"
-        yield Finding("head_unknown", where, what, safe=head == 0, node=node.id, ids=(queue,))
+        where, what = (
+            f"queue_head row {queue} on node {node.name}",
+            f"its log end offset is {head}",
+        )
+        yield Finding(
+            "head_unknown", where, what, safe=head == 0, node=node.id, ids=(queue,)
+        )
 
 
 def _of_readers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
@@ -106,19 +122,32 @@ def _of_readers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
         if is_lone(row, known):
             lone.setdefault(row.group_id, set()).add(row.queue)
     for group, queues in sorted(lone.items()):
-        where = f"group {known.groups.get(group, f'with id {group}')} on node {seen.info.name}"
-        what, node, ids = f"in queues {numbers(queues)}", seen.info.id, tuple(sorted(queues))
-        yield Finding("readers_unknown", where, what, safe=True, node=node, group=group, ids=ids)
+        where = (
+            f"group {known.groups.get(group, f'with id {group}')} on node {seen.info.name}"
+        )
+        what, node, ids = (
+            f"in queues {numbers(queues)}",
+            seen.info.id,
+            tuple(sorted(queues)),
+        )
+        yield Finding(
+            "readers_unknown", where, what, safe=True, node=node, group=group, ids=ids
+        )
 
 
 def is_lone(row: ReaderRow, known: ExpectedState) -> bool:
-    """Return True if nobody reads by a position: its subscription, or its instance, is gone."""
+    """Return True if nobody reads by a position: its subscription, or its instance, is
+    gone.
+    """
     if row.queue in known.creating:
         return False
     queue = known.queues.get(row.queue)
     if queue is None or (row.group_id, queue.topic_id) not in known.subscriptions:
         return True
-    return row.group_id in known.broadcasting and (row.group_id, row.instance) not in known.instances
+    return (
+        row.group_id in known.broadcasting
+        and (row.group_id, row.instance) not in known.instances
+    )
 
 
 def of_metadata(known: ExpectedState) -> Iterator[Finding]:
@@ -126,14 +155,36 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
     for kind, found in expected_state.contradictions():
         word = "in queues" if kind.startswith("position") else "members"
         for group, ids in sorted(found.items()):
-            where, what = f"group {known.groups.get(group, group)}", f"{word} {numbers(ids)}"
-            yield Finding(kind, where, what, safe=bool(KINDS[kind].repair), group=group, ids=tuple(ids))
+            where, what = (
+                f"group {known.groups.get(group, group)}",
+                f"{word} {numbers(ids)}",
+            )
+            yield Finding(
+                kind,
+                where,
+                what,
+                safe=bool(KINDS[kind].repair),
+                group=group,
+                ids=tuple(ids),
+            )
     names = {queue.topic_id: queue.topic for queue in known.queues.values()}
     for group, topic in retry_topic_rows.missing():
         where = f"group {known.groups.get(group, group)}, topic {names.get(topic, topic)}"
-        yield Finding("failure_topic_missing", where, "there is none", safe=True, group=group, topic=topic)
+        yield Finding(
+            "failure_topic_missing",
+            where,
+            "there is none",
+            safe=True,
+            group=group,
+            topic=topic,
+        )
     for topic, name in expected_state.lone_failure_topics():
-        yield Finding("failure_topic_unknown", f"topic {name}", "its subscription is gone", topic=topic)
+        yield Finding(
+            "failure_topic_unknown",
+            f"topic {name}",
+            "its subscription is gone",
+            topic=topic,
+        )
 
 
 def of_workers(change: int) -> Iterator[Finding]:

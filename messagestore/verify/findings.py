@@ -14,7 +14,9 @@ MOST = 100  # findings of one kind in one queue
 
 
 class Kind(NamedTuple):
-    """A kind of finding; `repair` says what the repair does where it is safe, '' where there is none."""
+    """A kind of finding; `repair` says what the repair does where it is safe, '' where
+    there is none.
+    """
 
     means: str
     advice: str
@@ -26,13 +28,17 @@ _BY_HAND = "Find out who wrote to the node's tables: no broker does this."
 
 QUEUE_KINDS = {  # found in the messages and offsets of a topic
     "missing": Kind(
-        "Stored messages are missing. Consumers stop before them (state `corrupt`) and skip nothing.",
-        "Restore the rows from a replica or a backup. If they are lost for good, declare a gap: insert a row "
-        "in queue_gap (queue_id, from_offset, to_offset, cause); to_offset is the first offset after it. "
+        "Stored messages are missing. Consumers stop before them (state `corrupt`) and "
+        "skip nothing.",
+        "Restore the rows from a replica or a backup. If they are lost for good, declare a "
+        "gap: insert a row "
+        "in queue_gap (queue_id, from_offset, to_offset, cause); to_offset is the first "
+        "offset after it. "
         "Consumers are then told of the loss and continue after the gap.",
     ),
     "head_behind": Kind(
-        "The log end offset is not above the last row. Sends to the queue fail (store_corrupt), and rows "
+        "The log end offset is not above the last row. Sends to the queue fail "
+        "(store_corrupt), and rows "
         "at or above it are not delivered.",
         f"{_NO_SENDS} If the rows are correct, set queue_head.head to the last offset + 1.",
     ),
@@ -45,17 +51,21 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
     ),
     "head_missing": Kind(
         "A queue has no row in queue_head. Sends to it and pulls from it fail.",
-        "Run manage.py verify for the topic, and restore the row of queue_head from a replica or a backup.",
+        "Run manage.py verify for the topic, and restore the row of queue_head from a "
+        "replica or a backup.",
     ),
     "unreadable": Kind(
         "The queue's table is missing, was altered, or may not be read by the node's account.",
         "The node's error says which. Restore the table, or grant the right.",
     ),
     "low_outside": Kind(
-        "The log start offset is below 0 or above the log end offset. All offsets count as deleted.", _BY_HAND
+        "The log start offset is below 0 or above the log end offset. All offsets count as "
+        "deleted.",
+        _BY_HAND,
     ),
     "gap_above_head": Kind(
-        "A declared gap reaches above the log end offset. Consumers would skip messages stored there later.",
+        "A declared gap reaches above the log end offset. Consumers would skip messages "
+        "stored there later.",
         "Delete or shorten the row in queue_gap, unless the node is being promoted.",
     ),
     "row_in_gap": Kind(
@@ -63,34 +73,42 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
         "Shorten the row in queue_gap to the offsets that are missing.",
     ),
     "time_falls": Kind(
-        "A message has an earlier stored_at than the message before it. Search, resets and retention by "
+        "A message has an earlier stored_at than the message before it. Search, resets and "
+        "retention by "
         "time may use a wrong offset.",
         "Rows were changed by hand, or the table was copied from elsewhere. Correct stored_at.",
     ),
     "batch_outside": Kind(
-        "A batch has offsets that the queue does not have. A repeated send gets this receipt again.",
-        "The log end offset was lowered, or sent_batch was written by hand. If the messages were never "
+        "A batch has offsets that the queue does not have. A repeated send gets this "
+        "receipt again.",
+        "The log end offset was lowered, or sent_batch was written by hand. If the "
+        "messages were never "
         "stored, delete the row, so that a repeated send stores them.",
     ),
     "batch_in_gap": Kind(
         "A batch lies in a declared gap. A repeated send of it is not stored.",
-        "If its messages are missing, delete its row in sent_batch, so that a repeated send stores them.",
+        "If its messages are missing, delete its row in sent_batch, so that a repeated "
+        "send stores them.",
     ),
     "batch_overlap": Kind(
         "Two batches claim the same offsets. One sender has a receipt for messages of the other.",
         f"Compare both rows of sent_batch with the messages. {_BY_HAND}",
     ),
-    "batch_malformed": Kind("A row in sent_batch is invalid: no send writes such a row.", _BY_HAND),
+    "batch_malformed": Kind(
+        "A row in sent_batch is invalid: no send writes such a row.", _BY_HAND
+    ),
     "batch_differs": Kind(
         "The messages differ from those that were sent, in key, tag, headers, body or trace id.",
         f"Restore them from a replica or a backup. {_BY_HAND}",
     ),
     "batch_twice": Kind(
         "One batch is stored on two nodes. Its messages are delivered twice.",
-        "Tell the owners of the consumers which offsets are duplicates. Idempotent handlers need no change.",
+        "Tell the owners of the consumers which offsets are duplicates. Idempotent "
+        "handlers need no change.",
     ),
     "unclaimed": Kind(
-        "Rows belong to no batch, although batches of that age are still stored. Probably a second copy.",
+        "Rows belong to no batch, although batches of that age are still stored. Probably "
+        "a second copy.",
         f"Compare them with the rows before and after. {_BY_HAND}",
     ),
     "committed_above": Kind(
@@ -98,9 +116,11 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
         "Reset it: catmq offsets reset GROUP TOPIC --to latest --queue QUEUE",
     ),
     "leases_wrong": Kind(
-        "The leases of a share group contradict each other or its position. Messages may be delivered to two "
+        "The leases of a share group contradict each other or its position. Messages may "
+        "be delivered to two "
         "members, or not at all.",
-        "Reset the group to its committed offset, which ends all leases: catmq offsets reset GROUP TOPIC "
+        "Reset the group to its committed offset, which ends all leases: catmq offsets "
+        "reset GROUP TOPIC "
         "--to N --queue QUEUE",
     ),
     "committed_below": Kind(
@@ -109,14 +129,16 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
     ),
     "reader_missing": Kind(
         "The group has no reader row on the node. No member can own the queue, and it is not read.",
-        "Subscribe again: catmq unsubscribe GROUP TOPIC, then catmq subscribe GROUP TOPIC. This deletes all "
+        "Subscribe again: catmq unsubscribe GROUP TOPIC, then catmq subscribe GROUP TOPIC. "
+        "This deletes all "
         "committed offsets of the group in the topic. Note them first: catmq lag GROUP",
     ),
     "position_missing": Kind(
         "Metadata lacks rows for some queues of a subscription. No member gets these queues, so "
         "they are not read.",
         "Repair it with manage.py consistency. The committed offsets are on the nodes.",
-        "Adds the rows and rebalances the group. Its members continue at the committed offsets of the nodes.",
+        "Adds the rows and rebalances the group. Its members continue at the committed "
+        "offsets of the nodes.",
     ),
     "epoch_ahead": Kind(
         "The node has a higher epoch than metadata: metadata lost its latest writes.",
@@ -128,10 +150,12 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
     ),
     "node_epoch_differs": Kind(
         "The queue and its node have different epochs. Every send to the queue is refused.",
-        "If the node was promoted or restored by hand, run manage.py promote_node or adopt_restored_node.",
+        "If the node was promoted or restored by hand, run manage.py promote_node or "
+        "adopt_restored_node.",
     ),
 }
-INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole, beside some of the above
+# found where metadata and nodes are compared as a whole, beside some of the above
+INSTALLATION_KINDS = {
     "identity_differs": Kind(
         "The database at the node's address has the data of another node, or none. Brokers do "
         "not serve the node.",
@@ -161,7 +185,8 @@ INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole
         "Deletes these rows. No messages are changed.",
     ),
     "position_unknown": Kind(
-        "Metadata assigns queues to a group that does not subscribe to their topic. Members may read them.",
+        "Metadata assigns queues to a group that does not subscribe to their topic. "
+        "Members may read them.",
         "Repair it. The group no longer subscribes to the topic.",
         "Deletes these rows of metadata. No messages and no offsets on nodes are changed.",
     ),
@@ -178,10 +203,12 @@ INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole
     "heartbeat_missing": Kind(
         "Members of a group have no heartbeat record, so they cannot expire.",
         "Repair it.",
-        "Records a heartbeat now. Members that are gone lose their queues after the session timeout.",
+        "Records a heartbeat now. Members that are gone lose their queues after the "
+        "session timeout.",
     ),
     "member_silent": Kind(
-        "Members have sent no heartbeat for a long time, but still own queues. No broker expires them.",
+        "Members have sent no heartbeat for a long time, but still own queues. No broker "
+        "expires them.",
         "Check that a broker runs and reaches the metadata database. Its loop `expiry` expires "
         "members; see its log.",
     ),
@@ -191,17 +218,21 @@ INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole
     ),
 }
 KINDS = QUEUE_KINDS | INSTALLATION_KINDS
-# One for each queue, named in the key; what moves between two looks is not part of the subject.
+# One for each queue, named in the key; what moves between two looks is not part of the
+# subject.
 ONE_QUEUE = ("table_missing", "table_unknown", "head_missing", "head_fell", "head_unknown")
 MOVING = ("head_behind", "gap_above_head", "worker_behind")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong: where (`offsets 5 … 9`, `group billing`), and what it is, in figures.
+    """Something wrong: where (`offsets 5 … 9`, `group billing`), and what it is, in
+    figures.
 
-    `first` and `end` are the offsets concerned, where there are any. `safe`: the repair may be done; then
-    `node`, `group` and `topic` are ids, 0 where it is about none, and `ids` are queues, or members.
+    `first` and `end` are the offsets concerned, where there are any. `safe`: the repair may
+    be done; then
+    `node`, `group` and `topic` are ids, 0 where it is about none, and `ids` are queues, or
+    members.
     """
 
     kind: str
@@ -219,7 +250,12 @@ class Finding:
     @property
     def key(self) -> str:
         """Key of a finding, by which a later check knows it, and a repair is asked for."""
-        about = (self.node, self.group, self.topic, self.ids[0] if self.kind in ONE_QUEUE else 0)
+        about = (
+            self.node,
+            self.group,
+            self.topic,
+            self.ids[0] if self.kind in ONE_QUEUE else 0,
+        )
         return "-".join([self.kind, *map(str, about)])
 
     @property
@@ -233,13 +269,17 @@ class Finding:
 
 
 def seen_twice(first: Iterable[Judged], second: Iterable[Judged]) -> list[Judged]:
-    """Return what two looks a moment apart have in common, as the second saw it: the rest was under way."""
+    """Return what two looks a moment apart have in common, as the second saw it: the rest
+    was under way.
+    """
     known = {_subject(one) for one in first}
     return [one for one in second if _subject(one) in known]
 
 
 def _subject(judged: Finding | str) -> tuple[str, ...]:
-    """Return the subject of a finding, without figures that move; of a note, the reader before its colon."""
+    """Return the subject of a finding, without figures that move; of a note, the reader
+    before its colon.
+    """
     if isinstance(judged, str):
         return ("note", judged.partition(":")[0])
     return (judged.kind,) if judged.kind in MOVING else (judged.kind, judged.where)
@@ -262,7 +302,8 @@ class Opening(NamedTuple):
 class QueueReport:
     """A queue: how far it was looked at (`reached`, an offset), what was counted and found.
 
-    `unseen` says why it could not be looked at whole, None if it was. Notes are odd, but explained.
+    `unseen` says why it could not be looked at whole, None if it was. Notes are odd, but
+    explained.
     """
 
     expected: ExpectedQueue
@@ -286,7 +327,11 @@ class QueueReport:
     def add(self, finding: Finding) -> None:
         """Take a finding in, up to MOST of its kind; holes that touch become one."""
         last = self.findings[-1] if self.findings else None
-        if last is not None and finding.kind == last.kind == "missing" and finding.first == last.end:
+        if (
+            last is not None
+            and finding.kind == last.kind == "missing"
+            and finding.first == last.end
+        ):
             self.findings[-1] = missing(int(last.first or 0), int(finding.end or 0))
         elif not self.full(finding.kind):
             self.findings.append(finding)
@@ -315,9 +360,11 @@ def missing(first: int, end: int) -> Finding:
 
 @dataclass(slots=True)
 class Report:
-    """Findings of a run: of queues in their reports, of nodes, groups and brokers in `others`.
+    """Findings of a run: of queues in their reports, of nodes, groups and brokers in
+    `others`.
 
-    `complete` is False if it was stopped; `unchecked`: nodes that could not be looked at, {name: why}.
+    `complete` is False if it was stopped; `unchecked`: nodes that could not be looked at,
+    {name: why}.
     """
 
     queues: list[QueueReport] = field(default_factory=list)

@@ -1,9 +1,10 @@
 """Heads, positions and states of queues, on their node and in metadata.
 
-Metadata is read before and after the node. On a node the order is: reader rows, then per queue gaps, last
-row, and the head at last: whatever must not be above a head was read before it, so it cannot have come
-meanwhile. What contradicts metadata must contradict both readings of it, and all of this twice, a moment
-apart: a change of state goes to node and metadata one after the other.
+Metadata is read before and after the node. On a node the order is: reader rows, then per
+queue gaps, last row, and the head at last: whatever must not be above a head was read
+before it, so it cannot have come meanwhile. What contradicts metadata must contradict both
+readings of it, and all of this twice, a moment apart: a change of state goes to node and
+metadata one after the other.
 """
 
 from __future__ import annotations
@@ -66,12 +67,19 @@ def judge(
         return ["retired, and its table is gone or was never made"]
     judged = [*_of_readers(seen, before, after)]
     if seen.unreadable is not None:
-        judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))
+        judged.append(
+            Finding("unreadable", f"table message_{after.queue}", seen.unreadable)
+        )
     if seen.head is None:
-        return [*judged, Finding("head_missing", "queue_head", "there is no row for this queue")]
+        return [
+            *judged,
+            Finding("head_missing", "queue_head", "there is no row for this queue"),
+        ]
     judged += _of_head(seen, seen.head, opening)
     names = {one.group_id: one.group for one in after.readers}
-    judged += leases.judge(seen.shares, readers=seen.readers, head=seen.head.head, names=names)
+    judged += leases.judge(
+        seen.shares, readers=seen.readers, head=seen.head.head, names=names
+    )
     if (before.state, before.node_state, before.node_epoch) == (
         after.state,
         after.node_state,
@@ -83,7 +91,11 @@ def judge(
 
 def _of_head(seen: Look, head: Head, opening: Opening | None) -> Judged:
     if not 0 <= head.low <= head.head:
-        yield Finding("low_outside", "queue_head", f"log start offset {head.low}, log end offset {head.head}")
+        yield Finding(
+            "low_outside",
+            "queue_head",
+            f"log start offset {head.low}, log end offset {head.head}",
+        )
     if seen.last is not None and seen.last >= head.head:
         what = f"the log end offset is {head.head}, but there are rows up to offset {seen.last}"
         span = head.head, seen.last + 1
@@ -93,7 +105,9 @@ def _of_head(seen: Look, head: Head, opening: Opening | None) -> Judged:
         yield Finding("head_fell", "queue_head", what)
     for first, end in seen.gaps:
         if end > head.head:
-            what = f"the gap {first} … {end - 1} reaches above the log end offset, {head.head}"
+            what = (
+                f"the gap {first} … {end - 1} reaches above the log end offset, {head.head}"
+            )
             yield Finding("gap_above_head", shown(first, end), what, first, end)
 
 
@@ -108,17 +122,24 @@ def _of_state(head: Head, queue: ExpectedQueue) -> Judged:
             yield f"closed, because node {queue.node} is {queue.node_state}"
         return
     meant = f"{queue.state}, and node {queue.node} {queue.node_state}"
-    yield Finding("state_differs", "queue_head", f"the node has {head.state}, metadata {meant}")
+    yield Finding(
+        "state_differs", "queue_head", f"the node has {head.state}, metadata {meant}"
+    )
 
 
 def _of_readers(seen: Look, before: ExpectedQueue, after: ExpectedQueue) -> Judged:
-    names = {(one.group_id, one.instance): (one.group, one.instance_name) for one in after.readers}
+    names = {
+        (one.group_id, one.instance): (one.group, one.instance_name)
+        for one in after.readers
+    }
     head = seen.head.head if seen.head else None
     for row in seen.readers:
         unknown = f"with id {row.group_id}", row.instance
         where = _named(*names.get((row.group_id, row.instance), unknown))
         if row.committed < 0:
-            yield Finding("committed_below", where, f"the committed offset is {row.committed}")
+            yield Finding(
+                "committed_below", where, f"the committed offset is {row.committed}"
+            )
         elif head is not None and row.committed > head:
             what = f"the committed offset is {row.committed}, the log end offset {head}"
             yield Finding("committed_above", where, what, head, row.committed)
@@ -132,7 +153,9 @@ def _of_readers(seen: Look, before: ExpectedQueue, after: ExpectedQueue) -> Judg
 def _of_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judged:
     where = _named(reader.group, reader.instance_name)
     if reader.epoch is None:
-        yield Finding("position_missing", where, "there is no row for this queue in metadata")
+        yield Finding(
+            "position_missing", where, "there is no row for this queue in metadata"
+        )
     if row is None:
         if reader.required:
             yield Finding("reader_missing", where, "there is no reader row on the node")
@@ -141,8 +164,13 @@ def _of_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judged:
         yield Finding("reader_missing", where, what)
     elif reader.epoch is not None and row.epoch > reader.epoch:
         what = f"the node has epoch {row.epoch}, metadata {reader.epoch}"
-        # A reset takes the owner away and raises the node's epoch first; the next acquire tells metadata.
-        yield Finding("epoch_ahead", where, what) if row.owner else f"{where}: {what}, after a reset"
+        # A reset takes the owner away and raises the node's epoch first; the next acquire
+        # tells metadata.
+        yield (
+            Finding("epoch_ahead", where, what)
+            if row.owner
+            else f"{where}: {what}, after a reset"
+        )
 
 
 def _named(group: str, instance: str) -> str:

@@ -1,4 +1,6 @@
-"""Sets of offsets as ranges (first, end), `end` exclusive: few of them, however many offsets."""
+"""Sets of offsets as ranges (first, end), `end` exclusive: few of them, however many
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ Range = tuple[int, int]
 
 
 class Ranges:
-    """Disjoint ranges in rising order. Neighbours melt into one, so a dense queue is a single range."""
+    """Disjoint ranges in rising order. Neighbours melt into one, so a dense queue is a
+    single range.
+    """
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -19,7 +23,8 @@ class Ranges:
         return zip(self._firsts, self._ends, strict=True)
 
     def add(self, first: int, end: int) -> Range | None:
-        """Put first … end-1 in; return what was in already, from the first such offset to the last.
+        """Put first … end-1 in; return what was in already, from the first such offset to
+        the last.
 
         >>> ranges = Ranges()
         >>> ranges.add(0, 5), ranges.add(9, 12), ranges.add(4, 10), list(ranges)

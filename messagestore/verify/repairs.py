@@ -19,7 +19,9 @@ from metadata.groups import expected_state
 
 
 def find(*, key: str, actor: Actor) -> Finding:
-    """Return the finding that a check makes under a key now. Needs `admin` on everything. Raises NotFound."""
+    """Return the finding that a check makes under a key now. Needs `admin` on everything.
+    Raises NotFound.
+    """
     found = {one.key: one for one in check(actor=actor).findings}
     if key not in found:
         raise NotFound(f"{key} is no longer found: it was repaired, or was only temporary.")
@@ -27,10 +29,11 @@ def find(*, key: str, actor: Actor) -> Finding:
 
 
 def repair(*, key: str, actor: Actor) -> Finding:
-    """Mend what a check found, if that is safe; return what it was. Needs `admin` on everything.
+    """Mend what a check found, if that is safe; return what it was. Needs `admin` on
+    everything.
 
-    Raises Forbidden, NotFound when it is found no more, Conflict with what to do where no repair is safe,
-    NodeUnavailable.
+    Raises Forbidden, NotFound when it is found no more, Conflict with what to do where no
+    repair is safe, NodeUnavailable.
     """
     finding = find(key=key, actor=actor)
     if not finding.safe:
@@ -46,7 +49,14 @@ def repair(*, key: str, actor: Actor) -> Finding:
 @transactional
 def _record(finding: Finding, actor: Actor) -> None:
     before, after = {"where": finding.where, "what": finding.what}, {"key": finding.key}
-    audit.record(actor=actor, verb="repair", kind="finding", name=finding.kind, before=before, after=after)
+    audit.record(
+        actor=actor,
+        verb="repair",
+        kind="finding",
+        name=finding.kind,
+        before=before,
+        after=after,
+    )
 
 
 def _mend_metadata(finding: Finding) -> None:
@@ -73,7 +83,9 @@ def _mend_node(finding: Finding) -> None:
 
 
 def _drop_queue(session: Session, finding: Finding) -> None:
-    """Drop a queue that was closed first: then nobody can write any more, and what is empty stays so."""
+    """Drop a queue that was closed first: then nobody can write any more, and what is empty
+    stays so.
+    """
     (queue,) = finding.ids
     queue_sql.set_queue_state(session, queue=queue, state="retired")
     head = queue_sql.read_head(session, queue=queue)
@@ -84,13 +96,25 @@ def _drop_queue(session: Session, finding: Finding) -> None:
 
 
 def _drop_readers(session: Session, finding: Finding) -> None:
-    """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps its own."""
+    """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps
+    its own.
+    """
     rows = audit_sql.all_readers(session)
     known = expected_state.read()
     for row in rows:
-        if row.group_id == finding.group and row.queue in finding.ids and is_lone(row, known):
+        if (
+            row.group_id == finding.group
+            and row.queue in finding.ids
+            and is_lone(row, known)
+        ):
             below = row.epoch + 1
             reader_sql.delete_readers(
-                session, group_id=row.group_id, queues=[row.queue], below=below, instance=row.instance
+                session,
+                group_id=row.group_id,
+                queues=[row.queue],
+                below=below,
+                instance=row.instance,
             )
-            position_sql.delete_shares(session, group_id=row.group_id, queues=[row.queue], below=below)
+            position_sql.delete_shares(
+                session, group_id=row.group_id, queues=[row.queue], below=below
+            )

@@ -1,8 +1,9 @@
 """Rows of a queue: dense, and in the order of their times.
 
-Counted in chunks, so that few rows travel; only a chunk that is short is looked at row by row. Every
-write commits head and rows together and retention raises `low` before it deletes. So rows below a head
-that was read before them must be there, unless a `low` or a gap that is read after them says otherwise.
+Counted in chunks, so that few rows travel; only a chunk that is short is looked at row by
+row. Every write commits head and rows together and retention raises `low` before it
+deletes. So rows below a head that was read before them must be there, unless a `low` or a
+gap that is read after them says otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _FAR = 2**63 - 1
 
 
 def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Range]:
-    """Return what is left of runs of missing offsets after a fresh look at low, gaps and head.
+    """Return what is left of runs of missing offsets after a fresh look at low, gaps and
+    head.
 
     A head that fell explains what is above it: that is a finding of its own.
     """
@@ -43,7 +45,9 @@ class RowScan:
     clock: int | None = None  # when the last row so far was stored, ms
 
     def run(self) -> None:
-        """Look at all of them; the report has what was found. Raises NodeUnavailable, db_errors.Final."""
+        """Look at all of them; the report has what was found. Raises NodeUnavailable,
+        db_errors.Final.
+        """
         start, _, head, gaps, _ = self.opening
         self.queue.reached = start
         for first, end in cut(without([(start, head)], gaps), CHUNK):
@@ -52,7 +56,9 @@ class RowScan:
             name = f"{self.queue.expected.topic} queue {self.queue.id}: offsets"
             self.visit.say(name, end - start, head - start)
             if self.queue.full("missing"):
-                self.queue.unseen = f"too many missing offsets: nothing above offset {end - 1} was checked"
+                self.queue.unseen = (
+                    f"too many missing offsets: nothing above offset {end - 1} was checked"
+                )
                 return
         self.queue.reached = head
         for first, end in within(gaps, [(start, head)]):
@@ -76,26 +82,35 @@ class RowScan:
     def _counted(self, first: int, end: int) -> tuple[RowCount, list[Range]]:
         """Return what lies there, and the runs of offsets that are missing for no reason.
 
-        Raises ReadShort for a node that lists more rows again and again than it counted a moment before:
-        nothing is stored below the head, so the count, and what it says of times, is not of all rows.
+        Raises ReadShort for a node that lists more rows again and again than it counted a
+        moment before: nothing is stored below the head, so the count, and what it says of
+        times, is not of all rows.
         """
         for _ in range(TRIES):
             count = self.visit.ask(
                 self.queue.node_id,
-                lambda session: audit_sql.count_rows(session, queue=self.queue.id, first=first, end=end),
+                lambda session: audit_sql.count_rows(
+                    session, queue=self.queue.id, first=first, end=end
+                ),
             )
             if count.rows >= end - first:
                 return count, []
             listed, runs = self.visit.ask(self.queue.node_id, self._missing(first, end))
             if listed <= count.rows:
                 return count, runs
-        raise ReadShort(f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}.")
+        raise ReadShort(
+            f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}."
+        )
 
-    def _missing(self, first: int, end: int) -> Callable[[Session], tuple[int, list[Range]]]:
+    def _missing(
+        self, first: int, end: int
+    ) -> Callable[[Session], tuple[int, list[Range]]]:
         """Ask how many rows are listed, and what is missing for no reason."""
 
         def question(session: Session) -> tuple[int, list[Range]]:
-            offsets = audit_sql.list_offsets(session, queue=self.queue.id, first=first, end=end)
+            offsets = audit_sql.list_offsets(
+                session, queue=self.queue.id, first=first, end=end
+            )
             runs = holes(first, end, offsets=[offset for offset, _ in offsets])
             return len(offsets), unexplained(session, queue=self.queue.id, runs=runs)
 
@@ -112,16 +127,24 @@ class RowScan:
     def _times(self, first: int, end: int) -> None:
         rows = self.visit.ask(
             self.queue.node_id,
-            lambda session: audit_sql.list_offsets(session, queue=self.queue.id, first=first, end=end),
+            lambda session: audit_sql.list_offsets(
+                session, queue=self.queue.id, first=first, end=end
+            ),
         )
         for offset, stored_at in rows:
             if self.clock is not None and stored_at < self.clock:
                 what = f"stored {self.clock - stored_at} ms before the previous message"
-                self.queue.add(Finding("time_falls", shown(offset, offset + 1), what, offset, offset + 1))
+                self.queue.add(
+                    Finding(
+                        "time_falls", shown(offset, offset + 1), what, offset, offset + 1
+                    )
+                )
             self.clock = stored_at
 
     def _gap(self, first: int, end: int) -> None:
-        """Rows where there should be none, seen twice, above the `low` and in a gap that were read after."""
+        """Rows where there should be none, seen twice, above the `low` and in a gap that
+        were read after.
+        """
 
         def question(session: Session) -> int | None:
             lowest, _ = audit_sql.offset_ends(session, queue=self.queue.id, first=first)

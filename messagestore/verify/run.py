@@ -1,4 +1,6 @@
-"""Runs: `verify` over the messages of topics, `check` over metadata and all nodes, `watch` for its alarms."""
+"""Runs: `verify` over the messages of topics, `check` over metadata and all nodes, `watch`
+for its alarms.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from messagestore.sweeping import Progress
 from messagestore.tables import node_sql, queue_sql
 from messagestore.verify import contents, positions
 from messagestore.verify.batches import BatchWalk
-from messagestore.verify.findings import KINDS, Finding, Opening, QueueReport, Report, seen_twice
+from messagestore.verify.findings import (
+    KINDS,
+    Finding,
+    Opening,
+    QueueReport,
+    Report,
+    seen_twice,
+)
 from messagestore.verify.rows import RowScan
 from messagestore.verify.visit import Visit
 from metadata.actors import Actor
@@ -31,7 +40,8 @@ from metadata.rules.alarm_texts import say
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
-AGAIN_AFTER_S = 1.5  # what is under way is over by then; a worker follows metadata within a second
+# what is under way is over by then; a worker follows metadata within a second
+AGAIN_AFTER_S = 1.5
 
 
 class Since(NamedTuple):
@@ -50,15 +60,19 @@ def verify(
     digests: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Look whether the messages of some topics, or of all, are all there, once, and in order.
+    """Look whether the messages of some topics, or of all, are all there, once, and in
+    order.
 
-    Only reads, in short statements. `digests` reads every message that a kept batch claims. Ctrl-C ends it
-    with what it has so far. Needs `manage` on each topic. Raises NotFound, Invalid, MetadataUnavailable.
+    Only reads, in short statements. `digests` reads every message that a kept batch claims.
+    Ctrl-C ends it with what it has so far. Needs `manage` on each topic. Raises NotFound,
+    Invalid, MetadataUnavailable.
     """
     if rows_per_s < 0:
         raise Invalid.field("rows_per_s", "must be 0 (no limit) or more")
     snapshot.refresh()
-    report = Report([QueueReport(queue) for queue in expected_state.queues(topics=topics, actor=actor)])
+    report = Report(
+        [QueueReport(queue) for queue in expected_state.queues(topics=topics, actor=actor)]
+    )
     run = _Run(report, Visit(rows_per_s=rows_per_s, progress=progress), topics, actor)
     try:
         run.open(since)
@@ -102,7 +116,9 @@ def _compared() -> Report:
 
 
 def watch(*, actor: Actor) -> int:
-    """Make the alarms of disagreement, one for each kind, agree with a check; how many began or ended."""
+    """Make the alarms of disagreement, one for each kind, agree with a check; how many
+    began or ended.
+    """
     report = check(actor=actor)
     kinds = grouped((one.kind, one) for one in report.findings)
     found = {
@@ -132,7 +148,9 @@ class _Run:
                 queue.unseen = error.detail
 
     def open(self, since: Since | None) -> None:
-        """Read every queue's bounds; all that comes later is about what is below these heads."""
+        """Read every queue's bounds; all that comes later is about what is below these
+        heads.
+        """
         for queue in self.report.queues:
             self._try(queue, functools.partial(self._open, queue, since))
 
@@ -148,7 +166,8 @@ class _Run:
         except NodeUnavailable as error:
             self._away(queue.node_id, error)
         except db_errors.Final as fault:
-            queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
+            # unless `compare` meets it, too: then it is a finding
+            queue.unseen = fault.detail
 
     def batches(self, *, digests: bool) -> None:
         """Walk the batches."""
@@ -161,12 +180,17 @@ class _Run:
                 self._try(queue, RowScan(self.visit, queue, queue.opening).run)
 
     def compare(self) -> None:
-        """Compare heads, positions and states; what is wrong is looked at again before it counts."""
+        """Compare heads, positions and states; what is wrong is looked at again before it
+        counts.
+        """
         judged = self._judged()
         if any(isinstance(one, Finding) for found in judged.values() for one in found):
             time.sleep(AGAIN_AFTER_S)
             again = self._judged()
-            judged = {queue: seen_twice(found, again.get(queue, [])) for queue, found in judged.items()}
+            judged = {
+                queue: seen_twice(found, again.get(queue, []))
+                for queue, found in judged.items()
+            }
         for queue in self.report.queues:
             for one in judged.get(queue.id, ()):
                 if isinstance(one, str):
@@ -186,7 +210,10 @@ class _Run:
                 queue.discard()
         return {
             queue.id: positions.judge(
-                seen=looks[queue.id], opening=queue.opening, before=before[queue.id], after=after[queue.id]
+                seen=looks[queue.id],
+                opening=queue.opening,
+                before=before[queue.id],
+                after=after[queue.id],
             )
             for queue in self.report.queues
             if queue.id in looks and queue.id in before and queue.id in after
@@ -202,14 +229,20 @@ class _Run:
             try:
                 for at in range(0, len(queues), QUEUES_EACH):
                     ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]
-                    looks |= self.visit.ask(node_id, functools.partial(positions.look, queues=ids))
+                    looks |= self.visit.ask(
+                        node_id, functools.partial(positions.look, queues=ids)
+                    )
                     self.visit.say(
-                        f"positions on node {queues[0].expected.node}: queues", at + len(ids), len(queues)
+                        f"positions on node {queues[0].expected.node}: queues",
+                        at + len(ids),
+                        len(queues),
                     )
             except NodeUnavailable as error:
                 self._away(node_id, error)
         for queue in self.report.queues:
-            queue.readers = len(looks[queue.id].readers) if queue.id in looks else queue.readers
+            queue.readers = (
+                len(looks[queue.id].readers) if queue.id in looks else queue.readers
+            )
         return looks
 
 
@@ -223,8 +256,14 @@ def _opening(queue: int, since: Since | None) -> Callable[[Session], Opening | N
         gaps = queue_sql.read_gaps(session, queue=queue, position=head.low)
         if since is None:
             return Opening(max(head.low, 0), head.low, head.head, gaps, 0)
-        since_ms = since.at_ms if since.at_ms is not None else node_sql.now_ms(session) - (since.ago_ms or 0)
-        start = first_at(session, queue=queue, bounds=(max(head.low, 0), head.head), at_ms=since_ms)
+        since_ms = (
+            since.at_ms
+            if since.at_ms is not None
+            else node_sql.now_ms(session) - (since.ago_ms or 0)
+        )
+        start = first_at(
+            session, queue=queue, bounds=(max(head.low, 0), head.head), at_ms=since_ms
+        )
         return Opening(start, head.low, head.head, gaps, max(since_ms, 0))
 
     return question

@@ -1,4 +1,6 @@
-"""Visits of a run to the nodes: one short question at a time, at a limited rate, patient for a moment."""
+"""Visits of a run to the nodes: one short question at a time, at a limited rate, patient
+for a moment.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ PAUSE_S = 0.5  # before the second try
 
 
 class ReadShort(NodeUnavailable):
-    """A node listed fewer rows than it had counted: so many are there, and were not looked at."""
+    """A node listed fewer rows than it had counted: so many are there, and were not looked
+    at.
+    """
 
 
 class Visit:
     """A run's way to the nodes. `rows_per_s` = 0: as fast as they answer."""
 
-    def __init__(self, *, rows_per_s: int, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self, *, rows_per_s: int, progress: Callable[[Progress], None] | None
+    ) -> None:
         self._rows_per_s = rows_per_s
         self._progress = progress
         self._due = time.monotonic()
@@ -31,7 +37,8 @@ class Visit:
     def ask(self, node_id: int, question: Callable[[Session], T]) -> T:
         """The answer to a question that only reads, on a connection borrowed for it.
 
-        Raises NodeUnavailable when the node does not answer three times, and db_errors.Final.
+        Raises NodeUnavailable when the node does not answer three times, and
+        db_errors.Final.
         """
         for attempt in range(1, TRIES):
             try:

@@ -1,4 +1,6 @@
-"""The registry of brokers as operators change it: drained or enabled, taken out of the list."""
+"""The registry of brokers as operators change it: drained or enabled, taken out of the
+list.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         if state == Broker.State.OUT:
             _check_not_last(row, rows)
         audit.record(
-            actor=actor, verb="update", kind="broker", name=name, before={"state": row.state}, after=values
+            actor=actor,
+            verb="update",
+            kind="broker",
+            name=name,
+            before={"state": row.state},
+            after=values,
         )
         row.state = state
         row.save(update_fields=("state",))
@@ -47,7 +54,9 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
 
 
 def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
-    serving = [one.name for one in rows if one.state == Broker.State.IN and discovery.is_alive(one)]
+    serving = [
+        one.name for one in rows if one.state == Broker.State.IN and discovery.is_alive(one)
+    ]
     if serving == [row.name]:
         raise Conflict(
             f"Broker {row.name} is the last live broker that is enabled: enable another one first.",
@@ -62,7 +71,9 @@ def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
     Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
     """
     access.require_everything(actor, name, what="broker")
-    row = by_name(Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker)
+    row = by_name(
+        Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker
+    )
     check_confirmed(name, confirm)
     if discovery.is_alive(row):
         raise Conflict(f"Broker {name} is alive: stop it first.", code=Code.IN_USE)

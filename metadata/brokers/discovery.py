@@ -1,7 +1,7 @@
 """Discovery: the brokers as clients and operators see them, answered from memory.
 
-A loop of each worker reads all rows when it keeps its broker's own fresh, so what is told is at most about a
-second old, also while metadata is away.
+A loop of each worker reads all rows when it keeps its broker's own fresh, so what is told
+is at most about a second old, also while metadata is away.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class BrokerView:
 class _Memory:
     """Rows that this process read last.
 
-    After an outage of metadata all rows are old until their brokers' next heartbeats; so who was alive
-    before stays so for ALIVE_S.
+    After an outage of metadata all rows are old until their brokers' next heartbeats; so
+    who was alive before stays so for ALIVE_S.
     """
 
     views: tuple[BrokerView, ...] | None = None
@@ -80,7 +80,8 @@ def read_again() -> None:
 
 
 def listed(*, actor: Actor) -> tuple[BrokerView, ...]:
-    """All brokers, by name; anybody may ask. From memory, if a loop of this process keeps it fresh.
+    """All brokers, by name; anybody may ask. From memory, if a loop of this process keeps
+    it fresh.
 
     Raises MetadataUnavailable.
     """
@@ -134,4 +135,7 @@ def view(row: Broker) -> BrokerView:
 
 
 def no_broker(name: str) -> NotFound:
-    return NotFound(f"Broker {name} is not registered. List them: catmq brokers", code=Code.BROKER_NOT_FOUND)
+    return NotFound(
+        f"Broker {name} is not registered. List them: catmq brokers",
+        code=Code.BROKER_NOT_FOUND,
+    )

@@ -1,14 +1,16 @@
-"""Fingerprints of the keys of an installation, so that nobody works on its metadata with others.
+"""Fingerprints of the keys of an installation, so that nobody works on its metadata with
+others.
 
-The keys lie in a data directory or in the environment, metadata lies in a database. A second data directory
-has keys of its own: consumer ids that its broker signs are refused by all others, passwords that it seals
-nobody else can read, and it cannot read theirs. So metadata keeps a fingerprint of the key that signs and of
-each key that sealed something, and whoever has others is told so before it does anything.
+The keys lie in a data directory or in the environment, metadata lies in a database. A
+second data directory has keys of its own: consumer ids that its broker signs are refused by
+all others, passwords that it seals nobody else can read, and it cannot read theirs. So
+metadata keeps a fingerprint of the key that signs and of each key that sealed something,
+and whoever has others is told so before it does anything.
 
-Encryption keys can be changed while brokers run: a process has several, seals with its first and reads with
-all. It may work here if it has every recorded one, or if its first is recorded and it can read all that is
-sealed. So can the signing key, while each process also takes what the other key signs: it may work here if
-one of those that it takes is recorded.
+Encryption keys can be changed while brokers run: a process has several, seals with its
+first and reads with all. It may work here if it has every recorded one, or if its first is
+recorded and it can read all that is sealed. So can the signing key, while each process also
+takes what the other key signs: it may work here if one of those that it takes is recorded.
 """
 
 from __future__ import annotations
@@ -29,21 +31,28 @@ from metadata.models import ChangeCounter, DbNode, KeyFingerprint
 SIGNING, ENCRYPTION = KeyFingerprint.Purpose.SIGNING, KeyFingerprint.Purpose.ENCRYPTION
 SEALED = ("password_encrypted", "reader_password_encrypted")
 REMEDY = (
-    "Copy secret.key and encryption.key from the data directory of a broker that works into {home}, or set "
-    "CATMQ_SECRET_KEY and CATMQ_ENCRYPTION_KEYS as it has them. If {home} is the wrong directory, name the "
-    "right one: --data DIR for script/server, CATMQ_DATA_DIR for manage.py. If those keys are lost: "
+    "Copy secret.key and encryption.key from the data directory of a broker that works "
+    "into {home}, or set "
+    "CATMQ_SECRET_KEY and CATMQ_ENCRYPTION_KEYS as it has them. If {home} is the wrong "
+    "directory, name the "
+    "right one: --data DIR for script/server, CATMQ_DATA_DIR for manage.py. If those keys "
+    "are lost: "
     "manage.py accept_keys"
 )
 
 
 def trouble() -> str:
-    """Return why this process may not work on this metadata, '' if it may. Raises MetadataUnavailable."""
+    """Return why this process may not work on this metadata, '' if it may. Raises
+    MetadataUnavailable.
+    """
     with reachable():
         return _trouble()
 
 
 def require() -> None:
-    """Raise Conflict(foreign_keys) if other keys than this process's are used here, MetadataUnavailable."""
+    """Raise Conflict(foreign_keys) if other keys than this process's are used here,
+    MetadataUnavailable.
+    """
     found = trouble()
     if found:
         raise Conflict(found, code=Code.FOREIGN_KEYS)
@@ -70,27 +79,42 @@ def record() -> None:
 
 @transactional
 def accept(*, actor: Actor) -> list[str]:
-    """Make this process's keys those of the installation; the nodes whose passwords are lost by that.
+    """Make this process's keys those of the installation; the nodes whose passwords are
+    lost by that.
 
-    Passwords that can be read are sealed anew with the first encryption key. Needs `admin` on everything.
+    Passwords that can be read are sealed anew with the first encryption key. Needs `admin`
+    on everything.
     """
     access.require(actor, "admin", "*", what="installation")
     ChangeCounter.objects.select_for_update().get()
-    lost = [row.name for row in DbNode.objects.select_for_update().order_by("name") if not _sealed_anew(row)]
+    lost = [
+        row.name
+        for row in DbNode.objects.select_for_update().order_by("name")
+        if not _sealed_anew(row)
+    ]
     before = {"fingerprints": sorted(found for _, found in _recorded())}
     KeyFingerprint.objects.all().delete()
     now = database_now()
     for purpose, fingerprint in _own():
-        KeyFingerprint.objects.create(purpose=purpose, fingerprint=fingerprint, noted_at=now)
+        KeyFingerprint.objects.create(
+            purpose=purpose, fingerprint=fingerprint, noted_at=now
+        )
     after = {"fingerprints": sorted(found for _, found in _own())}
     audit.record(
-        actor=actor, verb="accept_keys", kind="installation", name="keys", before=before, after=after
+        actor=actor,
+        verb="accept_keys",
+        kind="installation",
+        name="keys",
+        before=before,
+        after=after,
     )
     return lost
 
 
 def _sealed_anew(row: DbNode) -> bool:
-    """Return True if all passwords of a node could be read; they are sealed with the first key now."""
+    """Return True if all passwords of a node could be read; they are sealed with the first
+    key now.
+    """
     try:
         for field in SEALED:
             setattr(row, field, encrypt(decrypt(getattr(row, field))))
@@ -107,17 +131,23 @@ def _trouble() -> str:
     sealed = {found for purpose, found in recorded if purpose == ENCRYPTION}
     others = []
     # Signatures by its own key are taken, and by those that went before it.
-    taken = {_fingerprint(SIGNING, key) for key in (config.secret_key, *config.secret_key_fallbacks)}
+    taken = {
+        _fingerprint(SIGNING, key)
+        for key in (config.secret_key, *config.secret_key_fallbacks)
+    }
     readable = {_fingerprint(ENCRYPTION, key) for key in config.encryption_keys}
     if signed and not signed & taken:
         others.append("signs consumer ids with another key")
-    if not (sealed <= readable if sealed else _reads_all()) and not (sealing in sealed and _reads_all()):
+    if not (sealed <= readable if sealed else _reads_all()) and not (
+        sealing in sealed and _reads_all()
+    ):
         others.append("seals the passwords of nodes with another key")
     if not others:
         return ""
     home = config.data_dir
     return (
-        f"This metadata database belongs to an installation that {' and '.join(others)} than the one "
+        f"This metadata database belongs to an installation that {' and '.join(others)} "
+        "than the one "
         f"here ({home}). {REMEDY.format(home=home)}"
     )
 
@@ -138,9 +168,16 @@ def _recorded() -> set[tuple[str, str]]:
 
 def _own() -> tuple[tuple[str, str], tuple[str, str]]:
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
-    return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
+    return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (
+        ENCRYPTION.value,
+        sealing,
+    )
 
 
 def _fingerprint(purpose: str, key: str) -> str:
-    """128 bits that tell nothing of the key; the same key for another purpose has another one."""
-    return hmac.digest(key.encode(), f"catmq fingerprint {purpose}".encode(), hashlib.sha256).hex()[:32]
+    """128 bits that tell nothing of the key; the same key for another purpose has another
+    one.
+    """
+    return hmac.digest(
+        key.encode(), f"catmq fingerprint {purpose}".encode(), hashlib.sha256
+    ).hex()[:32]

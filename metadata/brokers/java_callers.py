@@ -1,7 +1,9 @@
-"""Requests of Java clients: how many came from each address and client, were refused, or came too fast.
+"""Requests of Java clients: how many came from each address and client, were refused, or
+came too fast.
 
-These clients have no key, so this is how an operator sees who they are. A request only adds to a count in
-memory; a loop of each worker writes the counts down, as for the producers of topics.
+These clients have no key, so this is how an operator sees who they are. A request only adds
+to a count in memory; a loop of each worker writes the counts down, as for the producers of
+topics.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from metadata.topics.producers import HOUR_S, last_hour
 FLUSH_S = 20.0
 KEPT_DAYS = 7
 MOST = 1_000  # rows
-MOST_COUNTED = 1_000  # callers that a process counts between two flushes; further ones are left out
+# callers that a process counts between two flushes; further ones are left out
+MOST_COUNTED = 1_000
 MOST_CHARS = 100
 Outcome = Literal["answered", "refused", "limited"]
 OUTCOMES: tuple[Outcome, ...] = ("answered", "refused", "limited")
@@ -60,9 +63,11 @@ def count(*, address: str, sdk: str, outcome: Outcome) -> None:
 
 
 def flush() -> int:
-    """Write down what this process counted; return of how many callers. A loop of every worker.
+    """Write down what this process counted; return of how many callers. A loop of every
+    worker.
 
-    Raises MetadataUnavailable, and then that is lost: what these counts are for needs no exact ones.
+    Raises MetadataUnavailable, and then that is lost: what these counts are for needs no
+    exact ones.
     """
     with _guard:
         counts = dict(_counts)
@@ -73,7 +78,9 @@ def flush() -> int:
 
 
 def latest(*, actor: Actor) -> list[CallerView]:
-    """Return the callers of the last 7 days, the last one first. Needs `admin`; raises Forbidden."""
+    """Return the callers of the last 7 days, the last one first. Needs `admin`; raises
+    Forbidden.
+    """
     access.require(actor, "admin", "*", what="list of Java clients")
     with reachable():
         now = database_now()
@@ -83,11 +90,16 @@ def latest(*, actor: Actor) -> list[CallerView]:
 def _view(row: JavaCaller, now: datetime) -> CallerView:
     found = {
         name: last_hour(
-            getattr(row, name), getattr(row, f"{name}_before"), hour=row.hour, now_s=now.timestamp()
+            getattr(row, name),
+            getattr(row, f"{name}_before"),
+            hour=row.hour,
+            now_s=now.timestamp(),
         )
         for name in OUTCOMES
     }
-    return CallerView(address=row.address, sdk=row.sdk, last_seen_at_ms=ms(row.last_seen), **found)
+    return CallerView(
+        address=row.address, sdk=row.sdk, last_seen_at_ms=ms(row.last_seen), **found
+    )
 
 
 @transactional
@@ -96,7 +108,10 @@ def _write(counts: dict[Caller, Counter[str]]) -> None:
     hour = int(now.timestamp()) // HOUR_S
     callers = sorted(counts)
     JavaCaller.objects.bulk_create(
-        [JavaCaller(address=address, sdk=sdk, hour=hour, last_seen=now) for address, sdk in callers],
+        [
+            JavaCaller(address=address, sdk=sdk, hour=hour, last_seen=now)
+            for address, sdk in callers
+        ],
         ignore_conflicts=True,  # another process may make the same
     )
     for address, sdk in callers:
@@ -104,10 +119,17 @@ def _write(counts: dict[Caller, Counter[str]]) -> None:
         # MySQL sets one column after the other, so those that are copied come first.
         before = {f"{name}_before": F(name) for name in OUTCOMES}
         rows.filter(hour=hour - 1).update(**before, **dict.fromkeys(OUTCOMES, 0), hour=hour)
-        rows.filter(hour__lt=hour - 1).update(**dict.fromkeys([*before, *OUTCOMES], 0), hour=hour)
+        rows.filter(hour__lt=hour - 1).update(
+            **dict.fromkeys([*before, *OUTCOMES], 0), hour=hour
+        )
         more = counts[address, sdk]
-        rows.update(last_seen=UtcNow(), **{name: F(name) + more[name] for name in OUTCOMES if more[name]})
-    surplus = JavaCaller.objects.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MOST:]
+        rows.update(
+            last_seen=UtcNow(),
+            **{name: F(name) + more[name] for name in OUTCOMES if more[name]},
+        )
+    surplus = JavaCaller.objects.order_by("-last_seen", "-pk").values_list("pk", flat=True)[
+        MOST:
+    ]
     JavaCaller.objects.filter(pk__in=list(surplus)).delete()
 
 

@@ -1,10 +1,13 @@
-"""Limits on sending, per topic and per API key: buckets in the memory of each broker process.
+"""Limits on sending, per topic and per API key: buckets in the memory of each broker
+process.
 
-A process may let its share through: a little of the limit in any case, the rest by what it is asked to send,
-compared with all processes that serve (rules.rates.share). Every few seconds it writes down what it was asked
-for and reads what the others were. It takes a larger share one pass later, when they have read of it, and a
-smaller one at once. While metadata is away for longer than a moment, and where nobody is asked for anything,
-shares are equal. A send never waits for that: it pays with one lock, and without limits with two look-ups.
+A process may let its share through: a little of the limit in any case, the rest by what it
+is asked to send, compared with all processes that serve (rules.rates.share). Every few
+seconds it writes down what it was asked for and reads what the others were. It takes a
+larger share one pass later, when they have read of it, and a smaller one at once. While
+metadata is away for longer than a moment, and where nobody is asked for anything, shares
+are equal. A send never waits for that: it pays with one lock, and without limits with two
+look-ups.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ MOST_BUCKETS = 10_000
 MOST_TOLD = 500  # limits that a process names to the others: those it is asked most for
 STALE_S = 15.0  # shares that were computed so long ago count no more
 EVERY_S = 2.0  # between two passes
-UNLIMITED_S = 10.0  # between two that ask how many processes there are, where nothing is limited
+# between two that ask how many processes there are, where nothing is limited
+UNLIMITED_S = 10.0
 
 _Key = tuple[str, int, str]  # what is limited, the row's id, the unit
 _Demand = dict[str, float]  # the key as text → asked for in a second
@@ -59,10 +63,14 @@ class _Buckets:
 
     def share(self, key: _Key, now: float) -> float:
         even = 1 / self.processes
-        return self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
+        return (
+            self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
+        )
 
     def measured(self, now: float) -> _Demand:
-        """Return what was asked for in a second since the last call; what fell stays half of what it was."""
+        """Return what was asked for in a second since the last call; what fell stays half
+        of what it was.
+        """
         lasted_s = max(0.1, now - self.since)
         asked = {_text(key): amount / lasted_s for key, amount in self.asked.items()}
         self.asked, self.since = Counter(), now
@@ -93,10 +101,14 @@ def _text(key: _Key) -> str:
 _buckets = _Buckets()
 
 
-def admit(*, topic: TopicInfo, actor: Actor, messages: int, size: Callable[[], int]) -> None:
-    """Take messages, and their `size()` in bytes, from the limits of the topic and of the actor's key.
+def admit(
+    *, topic: TopicInfo, actor: Actor, messages: int, size: Callable[[], int]
+) -> None:
+    """Take messages, and their `size()` in bytes, from the limits of the topic and of the
+    actor's key.
 
-    Raises RateLimited, and takes nothing, while one of them has not enough; it says how long to wait.
+    Raises RateLimited, and takes nothing, while one of them has not enough; it says how
+    long to wait.
     """
     key = None if actor.key_id is None else snapshot.current().keys.get(actor.key_id)
     limits = [("topic", topic.id, topic.name, topic.rates)]
@@ -108,7 +120,9 @@ def admit(*, topic: TopicInfo, actor: Actor, messages: int, size: Callable[[], i
         _take(limits, messages, size)
 
 
-def _take(limits: list[tuple[str, int, str, Rates]], messages: int, size: Callable[[], int]) -> None:
+def _take(
+    limits: list[tuple[str, int, str, Rates]], messages: int, size: Callable[[], int]
+) -> None:
     now, longest, slowest = monotonic(), 0.0, ""
     taken: list[tuple[Bucket, int]] = []
     for what, row, name, rates in limits:
@@ -119,22 +133,25 @@ def _take(limits: list[tuple[str, int, str, Rates]], messages: int, size: Callab
             bucket = _buckets.of(key, now=now)
             amount = messages if unit == "messages" else size()
             _buckets.ask(key, amount)
-            wait = wait_s(bucket, rate=limit * _buckets.share(key, now), amount=amount, now=now)
+            wait = wait_s(
+                bucket, rate=limit * _buckets.share(key, now), amount=amount, now=now
+            )
             taken.append((bucket, amount))
             if wait > longest:
                 longest, slowest = wait, f"{what} {name} takes {limit} {unit} a second"
     if longest > 0:
         raise RateLimited(
-            f"Quota exceeded on all brokers together: {slowest}.", retry_after_ms=int(longest * 1000) + 1
+            f"Quota exceeded on all brokers together: {slowest}.",
+            retry_after_ms=int(longest * 1000) + 1,
         )
     for bucket, amount in taken:
         bucket.level -= amount
 
 
 def divide(*, name: str) -> int:
-    """One pass: tells the others what this worker, of that name, is asked for, and takes its shares; by how
-    many processes the limits are shared. Keeps them if metadata cannot say, and for a while where nothing is
-    limited."""
+    """One pass: tells the others what this worker, of that name, is asked for, and takes
+    its shares; by how many processes the limits are shared. Keeps them if metadata cannot
+    say, and for a while where nothing is limited."""
     with _buckets.lock:
         mine = _buckets.measured(monotonic())
         was_told = bool(_buckets.told)
@@ -158,14 +175,20 @@ def _is_unlimited() -> bool:
 
 
 def _read(text: str) -> _Demand:
-    """Return what another worker said, also one of another version; nothing if it cannot be understood."""
+    """Return what another worker said, also one of another version; nothing if it cannot be
+    understood.
+    """
     try:
         said = json.loads(text or "{}")
     except ValueError:
         return {}
     if not isinstance(said, dict):
         return {}
-    return {key: float(amount) for key, amount in said.items() if isinstance(amount, int | float)}
+    return {
+        key: float(amount)
+        for key, amount in said.items()
+        if isinstance(amount, int | float)
+    }
 
 
 def evict() -> None:

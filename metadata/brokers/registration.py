@@ -1,8 +1,10 @@
-"""Registration of this process's broker: a row that a loop of each of its workers keeps fresh.
+"""Registration of this process's broker: a row that a loop of each of its workers keeps
+fresh.
 
-A broker is one gunicorn master with its URL. Heartbeats are no changes: they raise no counter and reload no
-snapshot. The name is what operators speak of; the incarnation is one life of the broker that goes by it, so
-that a good-bye that comes late cannot stop the next life, and two brokers cannot share a row unnoticed.
+A broker is one gunicorn master with its URL. Heartbeats are no changes: they raise no
+counter and reload no snapshot. The name is what operators speak of; the incarnation is one
+life of the broker that goes by it, so that a good-bye that comes late cannot stop the next
+life, and two brokers cannot share a row unnoticed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
 from metadata.rules.membership.brokers import Claim, alive, claim
 
-FRESH_S = 0.7  # a row seen so lately is left alone: an UPDATE a second or so, however many workers there are
+# a row seen so lately is left alone: an UPDATE a second or so, however many workers there
+# are
+FRESH_S = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,11 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The registry's word on a broker: drained or enabled; `complaint` says why it is not registered.
+    """The registry's word on a broker: drained or enabled; `complaint` says why it is not
+    registered.
 
-    One with foreign keys is out: no other broker would know the consumers that it registers.
+    One with foreign keys is out: no other broker would know the consumers that it
+    registers.
     """
 
     state: str = Broker.State.IN
@@ -49,9 +55,11 @@ _mine = Registration()
 
 
 def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
-    """Record that a broker lives, register it first if need be, and read all brokers into memory.
+    """Record that a broker lives, register it first if need be, and read all brokers into
+    memory.
 
-    `held`: it was registered before, so whoever has its name now took it. Raises MetadataUnavailable.
+    `held`: it was registered before, so whoever has its name now took it. Raises
+    MetadataUnavailable.
     """
     global _mine
     with reachable():
@@ -64,7 +72,9 @@ def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
             rows = discovery.rows()
             own = _own(rows, identity)
         elif not 0 <= _age_s(own) < FRESH_S:
-            Broker.objects.filter(pk=own.pk, incarnation=identity.incarnation).update(last_seen=UtcNow())
+            Broker.objects.filter(pk=own.pk, incarnation=identity.incarnation).update(
+                last_seen=UtcNow()
+            )
     discovery.take(rows)
     alone = Broker.State.OUT if foreign else Broker.State.IN
     _mine = Registration(own.state if own else alone, reason)
@@ -83,7 +93,9 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
         "last_seen": now,
         "stopped_at": None,
     }
-    row, made = Broker.objects.select_for_update().get_or_create(name=identity.name, defaults=new)
+    row, made = Broker.objects.select_for_update().get_or_create(
+        name=identity.name, defaults=new
+    )
     if made or row.incarnation == identity.incarnation:
         return ""
     lives = alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
@@ -98,7 +110,8 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
 
 
 def stopped(*, identity: BrokerIdentity) -> bool:
-    """Record that a broker stops for good: discovery leaves it out at once. Whether this was news.
+    """Record that a broker stops for good: discovery leaves it out at once. Whether this
+    was news.
 
     Raises MetadataUnavailable.
     """

@@ -1,8 +1,9 @@
 """Acknowledgements: how far each worker of each broker has followed metadata.
 
-A worker acknowledges a change once it has loaded it and has let go of everything older, so that whoever moves
-a node knows when nobody can write to its old address any more. The rows are written by the loop that keeps
-the broker's own row fresh, when there is something new to say or the last word is old.
+A worker acknowledges a change once it has loaded it and has let go of everything older, so
+that whoever moves a node knows when nobody can write to its old address any more. The rows
+are written by the loop that keeps the broker's own row fresh, when there is something new
+to say or the last word is old.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class SnapshotAck:
     said_at: float = float("-inf")
 
     def acknowledge(self, *, identity: BrokerIdentity, change: int) -> None:
-        """Say that this worker has followed metadata to a change. Raises MetadataUnavailable."""
+        """Say that this worker has followed metadata to a change. Raises
+        MetadataUnavailable.
+        """
         now = monotonic()
         if change == self.said and now - self.said_at < REPEAT_S:
             return
@@ -40,21 +43,31 @@ class SnapshotAck:
 
 @transactional
 def _record(*, identity: BrokerIdentity, name: str, change: int) -> bool:
-    """Write a worker's row, and delete those of workers long gone; False while the broker has no row."""
+    """Write a worker's row, and delete those of workers long gone; False while the broker
+    has no row.
+    """
     values = {"acknowledged": change, "last_seen": UtcNow()}
     if BrokerProcess.objects.filter(name=name).update(**values):
         return True
-    broker = Broker.objects.filter(name=identity.name, incarnation=identity.incarnation).first()
+    broker = Broker.objects.filter(
+        name=identity.name, incarnation=identity.incarnation
+    ).first()
     if broker is None:
         return False
     now = database_now()
-    BrokerProcess.objects.filter(broker=broker, last_seen__lt=before(now, seconds=_KEPT_S)).delete()
-    BrokerProcess.objects.update_or_create(name=name, defaults={**values, "broker": broker, "last_seen": now})
+    BrokerProcess.objects.filter(
+        broker=broker, last_seen__lt=before(now, seconds=_KEPT_S)
+    ).delete()
+    BrokerProcess.objects.update_or_create(
+        name=name, defaults={**values, "broker": broker, "last_seen": now}
+    )
     return True
 
 
 def serving() -> int:
-    """Number of recently heard workers of live brokers that are in. Raises MetadataUnavailable."""
+    """Number of recently heard workers of live brokers that are in. Raises
+    MetadataUnavailable.
+    """
     return len(demands())
 
 
@@ -63,11 +76,15 @@ def demands() -> dict[str, str]:
     with reachable():
         now = database_now()
         since = before(now, seconds=SILENT_S)
-        rows = BrokerProcess.objects.filter(last_seen__gt=since, broker__state=Broker.State.IN)
+        rows = BrokerProcess.objects.filter(
+            last_seen__gt=since, broker__state=Broker.State.IN
+        )
         return {
             row.name: row.demand
             for row in rows.select_related("broker")
-            if alive(last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now)
+            if alive(
+                last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now
+            )
         }
 
 
@@ -78,8 +95,8 @@ def demand(*, name: str, text: str) -> None:
 
 
 def behind(change: int) -> list[str]:
-    """The live workers that have not followed metadata to a change, by name, and live brokers whose workers
-    have said nothing yet. Raises MetadataUnavailable."""
+    """The live workers that have not followed metadata to a change, by name, and live
+    brokers whose workers have said nothing yet. Raises MetadataUnavailable."""
     with reachable():
         now = database_now()
         living = [
@@ -91,5 +108,9 @@ def behind(change: int) -> list[str]:
         for row in living:
             since = before(now, seconds=SILENT_S)
             workers = [one for one in row.processes.all() if one.last_seen > since]
-            late += [one.name for one in workers if one.acknowledged < change] if workers else [row.name]
+            late += (
+                [one.name for one in workers if one.acknowledged < change]
+                if workers
+                else [row.name]
+            )
         return sorted(late)

@@ -1,7 +1,8 @@
 """Reads snapshot content from the database: everything, or what the change log names.
 
-Every function reads through the alias it is given; the caller holds one repeatable-read transaction
-open around them, so that what they return fits together. `version` alone needs none.
+Every function reads through the alias it is given; the caller holds one repeatable-read
+transaction open around them, so that what they return fits together. `version` alone needs
+none.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def version(alias: str) -> tuple[str, int]:
 
 
 def changes(alias: str, *, above: int, upto: int) -> Changes | None:
-    """Read what changed in numbers above+1 … upto; None when the log does not tell all of it, or too much."""
+    """Read what changed in numbers above+1 … upto; None when the log does not tell all of
+    it, or too much.
+    """
     rows = list(
         ChangeLog.objects.using(alias)
         .filter(n__gt=above, n__lte=upto)
@@ -79,41 +82,64 @@ def patched(alias: str, old: Snapshot, named: Changes) -> Content:
     """The content of `old` with the named rows read anew; a row that is gone leaves it."""
     fresh = _content(alias, named)
     topics = named.get("topic", set())
-    queues = {one.id for one in old.queues.values() if one.topic_id in topics} if topics else set()
+    queues = (
+        {one.id for one in old.queues.values() if one.topic_id in topics}
+        if topics
+        else set()
+    )
     return Content(
         nodes=merged(old.nodes, fresh.nodes, asked=named.get("node", set())),
         topics=merged(old.topics, fresh.topics, asked=topics),
         queues=merged(old.queues, fresh.queues, asked=queues),
         groups=merged(old.groups, fresh.groups, asked=named.get("group", set())),
-        subscriptions=merged(old.subscriptions, fresh.subscriptions, asked=named.get("subscription", set())),
+        subscriptions=merged(
+            old.subscriptions, fresh.subscriptions, asked=named.get("subscription", set())
+        ),
         keys=merged(old.keys, fresh.keys, asked=named.get("key", set())),
     )
 
 
 def _content(alias: str, named: Changes | None) -> Content:
     """Load what `named` names, everything if it is None; queues come with their topics."""
-    topics = _rows(lambda: Topic.objects.using(alias).exclude(state="deleted"), named, "topic")
+    topics = _rows(
+        lambda: Topic.objects.using(alias).exclude(state="deleted"), named, "topic"
+    )
     queues = _queues(alias, None if named is None else [one.pk for one in topics])
     of_topic = grouped((queue.topic_id, queue.id) for queue in queues)
     earlier = _routings(alias, None if named is None else [one.pk for one in topics])
     return Content(
-        nodes={one.pk: _node(one) for one in _rows(DbNode.objects.using(alias).all, named, "node")},
+        nodes={
+            one.pk: _node(one)
+            for one in _rows(DbNode.objects.using(alias).all, named, "node")
+        },
         topics={
-            one.pk: _topic(one, tuple(of_topic.get(one.pk, ())), tuple(earlier.get(one.pk, ())))
+            one.pk: _topic(
+                one, tuple(of_topic.get(one.pk, ())), tuple(earlier.get(one.pk, ()))
+            )
             for one in topics
         },
         queues={one.id: one for one in queues},
-        groups={one.pk: shown(GroupInfo, one) for one in _rows(lambda: _groups(alias), named, "group")},
+        groups={
+            one.pk: shown(GroupInfo, one)
+            for one in _rows(lambda: _groups(alias), named, "group")
+        },
         subscriptions={
             one.pk: _subscription(one)
-            for one in _rows(ConsumerGroupTopic.objects.using(alias).all, named, "subscription")
+            for one in _rows(
+                ConsumerGroupTopic.objects.using(alias).all, named, "subscription"
+            )
         },
-        keys={one.pk: _key(one) for one in _rows(ApiKey.objects.using(alias).all, named, "key")},
+        keys={
+            one.pk: _key(one)
+            for one in _rows(ApiKey.objects.using(alias).all, named, "key")
+        },
     )
 
 
 def _rows(rows: Callable[[], QuerySet[M]], named: Changes | None, kind: str) -> list[M]:
-    """Load the named rows of a kind; no query is built for none, which would take longer than most loads."""
+    """Load the named rows of a kind; no query is built for none, which would take longer
+    than most loads.
+    """
     if named is None:
         return list(rows().order_by("pk"))
     ids = named.get(kind)
@@ -128,12 +154,26 @@ def _groups(alias: str) -> QuerySet[ConsumerGroup]:
 def _queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
     if topics is not None and not topics:
         return []
-    rows = Queue.objects.using(alias).exclude(topic__state="deleted").order_by("topic_id", "number")
+    rows = (
+        Queue.objects.using(alias)
+        .exclude(topic__state="deleted")
+        .order_by("topic_id", "number")
+    )
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
-    columns = rows.values_list("id", "topic_id", "number", "node_id", "state", "head_seen", "reopened_at")
+    columns = rows.values_list(
+        "id", "topic_id", "number", "node_id", "state", "head_seen", "reopened_at"
+    )
     return [
-        QueueInfo(id, topic_id, number, node_id, state, head_seen, 0 if reopened is None else ms(reopened))
+        QueueInfo(
+            id,
+            topic_id,
+            number,
+            node_id,
+            state,
+            head_seen,
+            0 if reopened is None else ms(reopened),
+        )
         for id, topic_id, number, node_id, state, head_seen, reopened in columns
     ]
 
@@ -149,14 +189,19 @@ def _routings(alias: str, topics: Collection[int] | None) -> dict[int, list[Rout
 
 
 def _routing(row: TopicRouting) -> Routing:
-    return Routing(tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at))
+    return Routing(
+        tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at)
+    )
 
 
 def _node(row: DbNode) -> NodeInfo:
     try:
         password = decrypt(row.password_encrypted)
     except Undecryptable:
-        log.error("The password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS", row.name)
+        log.error(
+            "The password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS",
+            row.name,
+        )
         password = ""
     ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
     return shown(NodeInfo, row, password=password, **ports)

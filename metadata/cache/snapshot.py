@@ -1,15 +1,17 @@
-"""The immutable snapshot of the metadata in a broker process, and the ways to look things up in it.
+"""The immutable snapshot of the metadata in a broker process, and the ways to look things
+up in it.
 
-Sends and pulls decide by the snapshot alone, so they go on while the metadata database is away. A
-worker loop asks every 200 ms for the number of the last change, and confirm() wakes another one, which
-calls refresh(), if the snapshot has not got it. A refresh reads inside one repeatable-read transaction of
-the alias `snapshot` (at READ COMMITTED 74 of 500 snapshots were torn): first the change counter, then
-the rows named by the change log above the number it has. Everything is loaded when the incarnation
-differs, the number went back, the log does not reach back far enough, or five minutes have passed.
+Sends and pulls decide by the snapshot alone, so they go on while the metadata database is
+away. A worker loop asks every 200 ms for the number of the last change, and confirm() wakes
+another one, which calls refresh(), if the snapshot has not got it. A refresh reads inside
+one repeatable-read transaction of the alias `snapshot` (at READ COMMITTED 74 of 500
+snapshots were torn): first the change counter, then the rows named by the change log above
+the number it has. Everything is loaded when the incarnation differs, the number went back,
+the log does not reach back far enough, or five minutes have passed.
 
-Threads that want a refresh at once share it: one loads, the others wait for a load that began after
-they asked. Nobody waits longer than the metadata time limit, and after a failed load nobody tries
-again for a moment, so a database that is away does not eat the threads.
+Threads that want a refresh at once share it: one loads, the others wait for a load that
+began after they asked. Nobody waits longer than the metadata time limit, and after a failed
+load nobody tries again for a moment, so a database that is away does not eat the threads.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class _Holder:
         self.news = threading.Event()  # there is something to load
 
     def renew(self) -> bool:
-        """One load that began after this call, run here or by another thread; whether the snapshot changed.
+        """One load that began after this call, run here or by another thread; whether the
+        snapshot changed.
 
         Raises MetadataUnavailable; the old snapshot stays.
         """
@@ -74,7 +77,9 @@ class _Holder:
             wanted = self.begun + 1
             while self.loading and self.ended < wanted:
                 if not self.turn.wait(limit_s):
-                    raise MetadataUnavailable("The metadata database is slow to answer.", retry_after_ms=1000)
+                    raise MetadataUnavailable(
+                        "The metadata database is slow to answer.", retry_after_ms=1000
+                    )
             if self.ended >= wanted:
                 self._raise_if_failed()
                 return _changed(before, self.snapshot)
@@ -104,13 +109,18 @@ class _Holder:
 
     def _raise_if_failed(self) -> None:
         if self.failed:
-            raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
+            raise MetadataUnavailable(
+                "The metadata database did not answer.", retry_after_ms=1000
+            )
 
     def renew_after_miss(self) -> None:
-        """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure, or
-        while the database is silent: who asks for what nobody knows would hold a thread for seconds."""
+        """A load for a lookup that missed: not more often than every 50 ms, and none just
+        after a failure, or while the database is silent: who asks for what nobody knows
+        would hold a thread for seconds."""
         if bulkhead.watched and contact.silent_s() > SILENT_S:
-            raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
+            raise MetadataUnavailable(
+                "The metadata database did not answer.", retry_after_ms=1000
+            )
         if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
             self._raise_if_failed()
         asked = self.begun
@@ -131,32 +141,45 @@ def _changed(before: Snapshot | None, after: Snapshot | None) -> bool:
 
 
 def current() -> Snapshot:
-    """The snapshot; loaded at first use. Raises MetadataUnavailable only if there never was one."""
+    """The snapshot; loaded at first use. Raises MetadataUnavailable only if there never was
+    one.
+    """
     snapshot = _holder.snapshot
     if snapshot is None:
         _holder.renew()
         snapshot = _holder.snapshot
         if snapshot is None:
-            raise MetadataUnavailable("The metadata is not loaded yet. Try again.", retry_after_ms=1000)
+            raise MetadataUnavailable(
+                "The metadata is not loaded yet. Try again.", retry_after_ms=1000
+            )
     return snapshot
 
 
 def refresh() -> bool:
-    """Bring the snapshot up to date; whether it changed. Keeps the old one while the database is away."""
+    """Bring the snapshot up to date; whether it changed. Keeps the old one while the
+    database is away.
+    """
     was_failed = _holder.failed
     try:
         return _holder.renew()
     except MetadataUnavailable as error:
         if not was_failed:
-            log.warning("The metadata snapshot could not be refreshed: %s", error.__cause__ or error.detail)
+            log.warning(
+                "The metadata snapshot could not be refreshed: %s",
+                error.__cause__ or error.detail,
+            )
         return False
 
 
 def confirm(version: tuple[str, int], *, at: float) -> None:
-    """Take note of the database's version at a time.monotonic(): the snapshot was current then, or is to be
-    loaded anew."""
+    """Take note of the database's version at a time.monotonic(): the snapshot was current
+    then, or is to be loaded anew."""
     holder = _holder
-    if holder.snapshot is not None and holder.snapshot.version == version and not holder.failed:
+    if (
+        holder.snapshot is not None
+        and holder.snapshot.version == version
+        and not holder.failed
+    ):
         holder.confirmed_at = at
     else:
         holder.news.set()
@@ -191,7 +214,11 @@ def age_s() -> float:
 def _loaded(old: Snapshot | None) -> Snapshot:
     """The newest snapshot, made from `old` and the change log where that suffices."""
     now = time.monotonic()
-    if old is not None and now - old.full_at <= FULL_EVERY_S and loading.version(ALIAS) == old.version:
+    if (
+        old is not None
+        and now - old.full_at <= FULL_EVERY_S
+        and loading.version(ALIAS) == old.version
+    ):
         return replace(old, loaded_at=now)  # nearly always: in one statement
     with transaction.atomic(using=ALIAS):
         version = loading.version(ALIAS)
@@ -222,12 +249,17 @@ def _find(look: Callable[[Snapshot], T | None]) -> T | None:
 
 
 def origin_of(name: str) -> tuple[str, str] | None:
-    """Group and topic whose failed messages the topic called `name` holds; None if it is no failure topic."""
+    """Group and topic whose failed messages the topic called `name` holds; None if it is no
+    failure topic.
+    """
     known = current()
     topic = known.topic(name)
     if topic is None or topic.failure_of is None or topic.failure_group is None:
         return None
-    group, origin = known.groups.get(topic.failure_group), known.topics.get(topic.failure_of)
+    group, origin = (
+        known.groups.get(topic.failure_group),
+        known.topics.get(topic.failure_of),
+    )
     return (group.name if group else "", origin.name if origin else "")
 
 
@@ -277,7 +309,9 @@ def find_queue(queue: int) -> QueueInfo:
 
 
 def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
-    """Those of the queues that exist, after at most one refresh, and whether the others certainly do not."""
+    """Those of the queues that exist, after at most one refresh, and whether the others
+    certainly do not.
+    """
     known = current().queues
     if all(queue in known for queue in queues):
         return {queue: known[queue] for queue in queues}, True

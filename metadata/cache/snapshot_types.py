@@ -19,7 +19,9 @@ _DEFAULTS = Delivery()
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A DbNode; `password` in plain text, not in its repr. A node whose `disk` is full stores nothing."""
+    """A DbNode; `password` in plain text, not in its repr. A node whose `disk` is full
+    stores nothing.
+    """
 
     id: int
     name: str
@@ -47,7 +49,8 @@ class NodeInfo:
 class QueueInfo:
     """A Queue; `head_seen` may be minutes old, and its head was at least that high.
 
-    `reopened_ms`: when it was last opened after it had been closed, ms since 1970; 0: never.
+    `reopened_ms`: when it was last opened after it had been closed, ms since 1970; 0:
+    never.
     """
 
     id: int
@@ -61,7 +64,8 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The routing of messages that name no queue, for ids of batches up to a time (ms since 1970).
+    """The routing of messages that name no queue, for ids of batches up to a time (ms since
+    1970).
 
     `queues` are those that an unkeyed one could go to, in order of number.
     """
@@ -74,7 +78,8 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in order of number.
+    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in
+    order of number.
 
     `earlier`: its routings of the last days, the oldest first.
     """
@@ -90,7 +95,8 @@ class TopicInfo:
     queues: tuple[int, ...]
     retention_days: int
     retention_bytes: int | None
-    failure_group: int | None = None  # of a failure topic: whose failed messages, and of which topic
+    # of a failure topic: whose failed messages, and of which topic
+    failure_group: int | None = None
     failure_of: int | None = None
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
@@ -158,8 +164,10 @@ class Content:
 class Snapshot(Content):
     """The metadata at one instant; nothing in it ever changes.
 
-    `version` = (incarnation of the metadata database, number of its last change); `loaded_at` is
-    time.monotonic() of the last look that found this version still current; `full_at` of its last full load.
+    `version` = (incarnation of the metadata database, number of its last change);
+    `loaded_at` is
+    time.monotonic() of the last look that found this version still current; `full_at` of
+    its last full load.
     """
 
     version: tuple[str, int]
@@ -170,7 +178,8 @@ class Snapshot(Content):
     groups_by_name: Mapping[str, GroupInfo] = field(repr=False)
     keys_by_digest: Mapping[str, KeyInfo] = field(repr=False)
     subscriptions_by_group: Mapping[int, tuple[SubscriptionInfo, ...]] = field(repr=False)
-    failure_topics: Mapping[tuple[int, int], TopicInfo] = field(repr=False)  # by (group, topic)
+    # by (group, topic)
+    failure_topics: Mapping[tuple[int, int], TopicInfo] = field(repr=False)
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic called `name`, in any state but deleted."""
@@ -189,12 +198,20 @@ class Snapshot(Content):
         return self.subscriptions_by_group.get(group_id, ())
 
     def delivery(self, group_id: int, topic_id: int) -> Delivery:
-        """Return a group's delivery settings for a topic; the defaults where it does not subscribe."""
-        mine = (one.delivery for one in self.subscriptions_of(group_id) if one.topic_id == topic_id)
+        """Return a group's delivery settings for a topic; the defaults where it does not
+        subscribe.
+        """
+        mine = (
+            one.delivery
+            for one in self.subscriptions_of(group_id)
+            if one.topic_id == topic_id
+        )
         return next(mine, _DEFAULTS)
 
     def queue_name(self, queue: int) -> str | None:
-        """A queue as people call it, by its topic and its number there: orders/3; None if it is gone."""
+        """A queue as people call it, by its topic and its number there: orders/3; None if
+        it is gone.
+        """
         found = self.queues.get(queue)
         of = self.topics.get(found.topic_id) if found is not None else None
         return f"{of.name}/{found.number}" if found is not None and of is not None else None
@@ -203,13 +220,19 @@ class Snapshot(Content):
         """The queue of that name, such as orders/3."""
         topic, _slash, number = name.rpartition("/")
         of = self.topic(topic)
-        mine = [self.queues[one] for one in of.queues if one in self.queues] if of is not None else []
+        mine = (
+            [self.queues[one] for one in of.queues if one in self.queues]
+            if of is not None
+            else []
+        )
         return next((one for one in mine if str(one.number) == number), None)
 
     def only(self, group_id: int, queue: int) -> MessageFilter:
         """The messages of a queue that a group takes."""
         info = self.queues.get(queue)
-        return self.delivery(group_id, info.topic_id).only if info is not None else EVERYTHING
+        return (
+            self.delivery(group_id, info.topic_id).only if info is not None else EVERYTHING
+        )
 
     def delay_s(self, group_id: int, queue: int) -> int:
         """Delay in seconds after a message of a queue was stored until a group gets it."""
@@ -217,7 +240,8 @@ class Snapshot(Content):
         return self.delivery(group_id, info.topic_id).delay_s if info is not None else 0
 
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
-        """Return True if an operator stopped the group, its subscription to the topic, or the queue in it.
+        """Return True if an operator stopped the group, its subscription to the topic, or
+        the queue in it.
 
         Who reads nothing of a topic gets no retries of its messages either.
         """
@@ -241,22 +265,34 @@ class Snapshot(Content):
 
     def subscription(self, group_id: int, topic_id: int) -> SubscriptionInfo | None:
         """The group's subscription to a topic, in any state."""
-        return next((one for one in self.subscriptions_of(group_id) if one.topic_id == topic_id), None)
+        return next(
+            (one for one in self.subscriptions_of(group_id) if one.topic_id == topic_id),
+            None,
+        )
 
 
-def build(*, version: tuple[str, int], at: float, full_at: float, content: Content) -> Snapshot:
-    """A snapshot of `content`, with its lookup maps; `at` and `full_at` are time.monotonic()."""
+def build(
+    *, version: tuple[str, int], at: float, full_at: float, content: Content
+) -> Snapshot:
+    """A snapshot of `content`, with its lookup maps; `at` and `full_at` are
+    time.monotonic().
+    """
     by_group = grouped((one.group_id, one) for one in content.subscriptions.values())
     return Snapshot(
         version=version,
         loaded_at=at,
         full_at=full_at,
-        **{kind.name: MappingProxyType(getattr(content, kind.name)) for kind in fields(content)},
+        **{
+            kind.name: MappingProxyType(getattr(content, kind.name))
+            for kind in fields(content)
+        },
         nodes_by_name=MappingProxyType({one.name: one for one in content.nodes.values()}),
         topics_by_name=MappingProxyType({one.name: one for one in content.topics.values()}),
         groups_by_name=MappingProxyType({one.name: one for one in content.groups.values()}),
         keys_by_digest=MappingProxyType({one.digest: one for one in content.keys.values()}),
-        subscriptions_by_group=MappingProxyType({group: tuple(ones) for group, ones in by_group.items()}),
+        subscriptions_by_group=MappingProxyType(
+            {group: tuple(ones) for group, ones in by_group.items()}
+        ),
         failure_topics=MappingProxyType(
             {
                 (one.failure_group, one.failure_of): one
@@ -267,6 +303,10 @@ def build(*, version: tuple[str, int], at: float, full_at: float, content: Conte
     )
 
 
-def merged(old: Mapping[int, V], fresh: Mapping[int, V], *, asked: set[int]) -> dict[int, V]:
-    """`old` with the rows `asked` for replaced by `fresh`; those that are no longer there are left out."""
+def merged(
+    old: Mapping[int, V], fresh: Mapping[int, V], *, asked: set[int]
+) -> dict[int, V]:
+    """`old` with the rows `asked` for replaced by `fresh`; those that are no longer there
+    are left out.
+    """
     return {**{row: info for row, info in old.items() if row not in asked}, **fresh}

@@ -1,1 +1,3 @@
-"""Ways to read and change metadata: clock, transactions, locks, changes, audit, rights, pages."""
+"""Ways to read and change metadata: clock, transactions, locks, changes, audit, rights,
+pages.
+"""

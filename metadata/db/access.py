@@ -11,15 +11,19 @@ from metadata.errors import Forbidden, Invalid
 
 RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
-OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
+# what an owner may do with what is theirs
+OWNED = ("manage", "produce", "consume", "browse")
 EVERYTHING = "*"  # the pattern, and the name of what no pattern of some names reaches
-LOOK = "look"  # of users in the portal: names, states, figures, and messages without what they say
+# of users in the portal: names, states, figures, and messages without what they say
+LOOK = "look"
 
 
 def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
-    """Return True if the actor has `right` on what is called `name`; `admin` includes every other right.
+    """Return True if the actor has `right` on what is called `name`; `admin` includes every
+    other right.
 
-    Patterns speak of topics and groups alike; who owns the topic `orders` has no right on a group `orders`.
+    Patterns speak of topics and groups alike; who owns the topic `orders` has no right on a
+    group `orders`.
     """
     if actor.kind in TRUSTED:
         return True
@@ -30,7 +34,8 @@ def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return True if a pattern reaches a name. Only `*` reaches everything: `?` means names of one letter.
+    """Return True if a pattern reaches a name. Only `*` reaches everything: `?` means names
+    of one letter.
 
     >>> matches("team-a", "team-*"), matches("*", "*"), matches("*", "?"), matches("*", "[!a]*")
     (True, True, False, False)
@@ -43,20 +48,27 @@ def may_everything(actor: Actor) -> bool:
 
 
 def require_everything(actor: Actor, name: str, *, what: str) -> None:
-    """Raise Forbidden unless the actor has `admin` on everything, whatever `what` is called.
+    """Raise Forbidden unless the actor has `admin` on everything, whatever `what` is
+    called.
 
-    A node holds every team's messages and a broker serves every team, so a right on some names cannot do.
+    A node holds every team's messages and a broker serves every team, so a right on some
+    names cannot do.
     """
     if not may_everything(actor):
-        raise Forbidden(f"{actor.kind} {actor.name} lacks the right admin on *, which {what} {name} needs.")
+        raise Forbidden(
+            f"{actor.kind} {actor.name} lacks the right admin on *, which {what} {name} needs."
+        )
 
 
 def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
-    """Raise Forbidden unless the actor may do all that owners of `name` may: nobody gives away more."""
+    """Raise Forbidden unless the actor may do all that owners of `name` may: nobody gives
+    away more.
+    """
     for right in OWNED:
         if not may(actor, right, name, what=what):
             raise Forbidden(
-                f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}, which its owners get: "
+                f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}, "
+                "which its owners get: "
                 "who names owners needs admin on it, or is an owner."
             )
 
@@ -64,29 +76,45 @@ def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
 def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
     """Raise Forbidden, naming right and resource; `what` is topic, group, node, key …"""
     if not may(actor, right, name, what=what):
-        raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
+        raise Forbidden(
+            f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}."
+        )
 
 
-def require_any(actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic") -> None:
-    """Raise Forbidden, naming the rights and the resource, unless the actor has one of them."""
+def require_any(
+    actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic"
+) -> None:
+    """Raise Forbidden, naming the rights and the resource, unless the actor has one of
+    them.
+    """
     if not any(may(actor, right, name, what=what) for right in rights):
         named = " or ".join(rights)
-        raise Forbidden(f"{actor.kind} {actor.name} lacks the right {named} on {what} {name}.")
+        raise Forbidden(
+            f"{actor.kind} {actor.name} lacks the right {named} on {what} {name}."
+        )
 
 
-def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] | None) -> None:
-    """Raise Forbidden unless a right on a failure topic's name also reaches its group or topic (`origin`).
+def require_failed(
+    actor: Actor, right: str, name: str, origin: tuple[str, str] | None
+) -> None:
+    """Raise Forbidden unless a right on a failure topic's name also reaches its group or
+    topic (`origin`).
 
-    The name is `<group>_<topic>_fail`, and says nothing of where the group ends: `pay_*` is meant for what
-    the team `pay_` has, and matches what the group `pay` failed at in any topic, too. A right that gives the
-    whole name is meant so. `origin` is None for all other topics, which need nothing more.
+    The name is `<group>_<topic>_fail`, and says nothing of where the group ends: `pay_*` is
+    meant for what the team `pay_` has, and matches what the group `pay` failed at in any
+    topic, too. A right that gives the whole name is meant so. `origin` is None for all
+    other topics, which need nothing more.
     """
-    if origin is None or name in (*actor.rights.get(right, ()), *actor.rights.get("admin", ())):
+    if origin is None or name in (
+        *actor.rights.get(right, ()),
+        *actor.rights.get("admin", ()),
+    ):
         return
     group, topic = origin
     if not (may(actor, right, topic) or may(actor, right, group, what="group")):
         raise Forbidden(
-            f"{actor.kind} {actor.name} lacks the right {right} on group {group} or topic {topic}, whose "
+            f"{actor.kind} {actor.name} lacks the right {right} on group {group} or topic "
+            f"{topic}, whose "
             f"failed messages are in {name}."
         )
 
@@ -94,8 +122,9 @@ def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] 
 def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None:
     """Raise Forbidden unless the actor may give these rights away.
 
-    Whoever has `admin` on everything may give anything; others only the patterns that they have `admin` on
-    themselves, letter by letter: whether one pattern covers another is not asked.
+    Whoever has `admin` on everything may give anything; others only the patterns that they
+    have `admin` on themselves, letter by letter: whether one pattern covers another is not
+    asked.
     """
     own = actor.rights.get("admin", ())
     if may_everything(actor):
@@ -104,7 +133,8 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
         for pattern in patterns:
             if pattern not in own:
                 raise Forbidden(
-                    f"{actor.kind} {actor.name} may not give the right {right} on {pattern} or take it: "
+                    f"{actor.kind} {actor.name} may not give the right {right} on "
+                    f"{pattern} or take it: "
                     f"its own admin patterns are {', '.join(own) or 'none'}."
                 )
 
@@ -129,11 +159,13 @@ def require_seen(actor: Actor, group: str) -> None:
 
 
 def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
-    """Raise Forbidden unless the actor may look at a topic's messages; whether it may read them whole.
+    """Raise Forbidden unless the actor may look at a topic's messages; whether it may read
+    them whole.
 
     `origin`: as in `require_failed`.
     """
-    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # users see the outside of all
+    # users see the outside of all
+    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()
     if may(actor, "browse", topic):
         with looks:
             require_failed(actor, "browse", topic, origin)
@@ -149,7 +181,13 @@ def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:
         raise Invalid.field("rights", f"give at least one of {', '.join(RIGHTS)}")
     for right, patterns in rights.items():
         if right not in RIGHTS:
-            raise Invalid.field(f"rights.{right}", f"is not a right; there are {', '.join(RIGHTS)}")
-        if not patterns or not all(isinstance(one, str) and 0 < len(one) <= 210 for one in patterns):
-            raise Invalid.field(f"rights.{right}", 'needs a list of name patterns such as ["orders*"]')
+            raise Invalid.field(
+                f"rights.{right}", f"is not a right; there are {', '.join(RIGHTS)}"
+            )
+        if not patterns or not all(
+            isinstance(one, str) and 0 < len(one) <= 210 for one in patterns
+        ):
+            raise Invalid.field(
+                f"rights.{right}", 'needs a list of name patterns such as ["orders*"]'
+            )
     return rights

@@ -15,9 +15,17 @@ Values = Mapping[str, Any] | None
 
 
 def record(
-    *, actor: Actor, verb: str, kind: str, name: str, before: Values = None, after: Values = None
+    *,
+    actor: Actor,
+    verb: str,
+    kind: str,
+    name: str,
+    before: Values = None,
+    after: Values = None,
 ) -> None:
-    """Write who did what; `before` and `after` hold only what changed. Secrets are left out."""
+    """Write who did what; `before` and `after` hold only what changed. Secrets are left
+    out.
+    """
     AuditLog.objects.create(
         at=database_now(),
         actor_kind=actor.kind,
@@ -34,7 +42,11 @@ def record(
 def _clean(values: Values) -> dict[str, Any] | None:
     if values is None:
         return None
-    return {key: value for key, value in values.items() if not any(word in key for word in SECRET)}
+    return {
+        key: value
+        for key, value in values.items()
+        if not any(word in key for word in SECRET)
+    }
 
 
 prune = Rule(AuditLog.objects.all(), at="at", days=400)

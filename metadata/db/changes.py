@@ -1,13 +1,13 @@
 """Tells every broker what changed: the counter, and a log row per changed thing.
 
-The counter's row stays locked until the transaction ends, so numbers become visible in order and a
-broker that has seen n misses nothing by asking for what is above n. (Rows with AUTO_INCREMENT ids
-become visible out of order: 13 % were missed.)
+The counter's row stays locked until the transaction ends, so numbers become visible in
+order and a broker that has seen n misses nothing by asking for what is above n. (Rows with
+AUTO_INCREMENT ids become visible out of order: 13 % were missed.)
 
-All changes of all groups pass that lock, so nobody may hold it for long. On MySQL / MariaDB the counter is
-raised in the very string that commits (catmq_site/mysql): while the process waited for an answer, or for its
-interpreter, a few changes a second were all that a busy broker could make. On SQLite whoever writes has the
-whole database anyway.
+All changes of all groups pass that lock, so nobody may hold it for long. On MySQL / MariaDB
+the counter is raised in the very string that commits (catmq_site/mysql): while the process
+waited for an answer, or for its interpreter, a few changes a second were all that a busy
+broker could make. On SQLite whoever writes has the whole database anyway.
 """
 
 from __future__ import annotations
@@ -52,4 +52,8 @@ def _counting(kind: str, rows: list[int]) -> list[str]:
     counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
     raise_it = f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
     values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)
-    return [raise_it, f"INSERT INTO {log} (n, kind, `row`) VALUES {values}"] if rows else [raise_it]  # noqa: S608
+    return (
+        [raise_it, f"INSERT INTO {log} (n, kind, `row`) VALUES {values}"]  # noqa: S608
+        if rows
+        else [raise_it]
+    )

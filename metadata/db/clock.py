@@ -15,7 +15,9 @@ from metadata.models import ChangeCounter
 
 
 class UtcNow(Func):
-    """The database's UTC time inside a statement. Django's Now() would give MySQL's session time zone."""
+    """The database's UTC time inside a statement. Django's Now() would give MySQL's session
+    time zone.
+    """
 
     arity = 0
     output_field = DateTimeField()
@@ -27,11 +29,15 @@ class UtcNow(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         """Milliseconds on SQLite."""
         return self.as_sql(
-            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')", **extra
+            compiler,
+            connection,
+            template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')",
+            **extra,
         )
 
 
-# In statements of text: loops ask every few moments, and to build a query set, or objects, costs more.
+# In statements of text: loops ask every few moments, and to build a query set, or objects,
+# costs more.
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
 _LATER = {
     "mysql": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
@@ -44,10 +50,12 @@ _moment: ContextVar[list[datetime] | None] = ContextVar("moment", default=None)
 
 
 class DatabaseState(NamedTuple):
-    """A name that tells a database server from another, its time, and the version of the metadata in it.
+    """A name that tells a database server from another, its time, and the version of the
+    metadata in it.
 
-    The name is host, port and server id: another machine after a failover has another one. A file has none.
-    The version is that of a snapshot: the incarnation of the metadata, and the number of their last change.
+    The name is host, port and server id: another machine after a failover has another one.
+    A file has none. The version is that of a snapshot: the incarnation of the metadata, and
+    the number of their last change.
     """
 
     server: str
@@ -57,7 +65,9 @@ class DatabaseState(NamedTuple):
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Let `database_now` tell the time of its first answer again: what a page shows is of one moment."""
+    """Let `database_now` tell the time of its first answer again: what a page shows is of
+    one moment.
+    """
     token = _moment.set([])
     try:
         yield
@@ -98,8 +108,12 @@ def now_sql() -> str:
 
 
 def utc(told: datetime | str) -> datetime:
-    """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no zone."""
-    return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(tzinfo=UTC)
+    """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no
+    zone.
+    """
+    return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(
+        tzinfo=UTC
+    )
 
 
 def as_stored(time: datetime) -> Any:

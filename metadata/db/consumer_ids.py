@@ -1,9 +1,10 @@
 """Signed consumer ids: any broker checks one without asking metadata.
 
-`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters; in broadcasting
-groups `<group>.<key>.<member>.<instance>-…`, so that pulls and commits find the instance's reader rows
-without metadata. The HMAC proves that a broker of this installation issued it to that key for that group;
-whether the member still exists is for metadata (heartbeat) and the node's reader row (pull, commit) to say.
+`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters;
+in broadcasting groups `<group>.<key>.<member>.<instance>-…`, so that pulls and commits find
+the instance's reader rows without metadata. The HMAC proves that a broker of this
+installation issued it to that key for that group; whether the member still exists is for
+metadata (heartbeat) and the node's reader row (pull, commit) to say.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from metadata.errors import Code, NotFound
 
 MAC_BYTES = 16
 NUMBER = "([0-9a-z]{1,13})"
-SHAPE = re.compile(rf"{NUMBER}\.{NUMBER}\.{NUMBER}(?:\.{NUMBER})?-[0-9a-f]{{16}}\.[A-Za-z0-9_-]{{22}}")
+SHAPE = re.compile(
+    rf"{NUMBER}\.{NUMBER}\.{NUMBER}(?:\.{NUMBER})?-[0-9a-f]{{16}}\.[A-Za-z0-9_-]{{22}}"
+)
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -29,7 +32,8 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 class ConsumerId:
     """A checked consumer id; `text` is the id itself.
 
-    `key_id` is 0 for a consumer without an API key, `instance_id` (a BroadcastInstance) in clustering groups.
+    `key_id` is 0 for a consumer without an API key, `instance_id` (a BroadcastInstance) in
+    clustering groups.
     """
 
     group_id: int
@@ -53,14 +57,18 @@ def reader_instance(instance_id: int) -> str:
     return str(instance_id) if instance_id else ""
 
 
-def issue(*, group_id: int, key_id: int | None, member_id: int, instance_id: int = 0) -> str:
+def issue(
+    *, group_id: int, key_id: int | None, member_id: int, instance_id: int = 0
+) -> str:
     numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
     body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
     return f"{body}.{_mac(body, config.secret_key)}"
 
 
 def check(text: str) -> ConsumerId:
-    """The parts of an id that this installation signed; raises NotFound(consumer_not_found) for any other."""
+    """The parts of an id that this installation signed; raises NotFound(consumer_not_found)
+    for any other.
+    """
     shape = SHAPE.fullmatch(text)
     body, _, mac = text.rpartition(".")
     if shape is None or not _is_ours(body, mac):
@@ -73,7 +81,9 @@ def _is_ours(body: str, mac: str) -> bool:
     """Return True if the secret key, or one that went before it, made a signature."""
     if hmac.compare_digest(mac, _mac(body, config.secret_key)):
         return True
-    return any(hmac.compare_digest(mac, _mac(body, old)) for old in config.secret_key_fallbacks)
+    return any(
+        hmac.compare_digest(mac, _mac(body, old)) for old in config.secret_key_fallbacks
+    )
 
 
 def _mac(body: str, secret_key: str) -> str:

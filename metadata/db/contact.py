@@ -1,14 +1,14 @@
 """The time when this broker last heard from the metadata database, and its promises since.
 
-A member whose heartbeat cannot be recorded may go on only while nobody can take its queues. So a broker that
-refuses a heartbeat promises something: from then on it expires nobody for a session timeout and a second. It
-also says for how long no process of it has heard from the database: it cannot have expired anybody in that
-time. A member that has both from every broker is as safe as if its heartbeat had been recorded (see
-docs/explanation/groups.md).
+A member whose heartbeat cannot be recorded may go on only while nobody can take its queues.
+So a broker that refuses a heartbeat promises something: from then on it expires nobody for
+a session timeout and a second. It also says for how long no process of it has heard from
+the database: it cannot have expired anybody in that time. A member that has both from every
+broker is as safe as if its heartbeat had been recorded (see docs/explanation/groups.md).
 
-All processes of a broker must keep the promise that one of them gave, so the times lie in memory that the
-master makes before it forks; a process without a master has its own. Each is one cell of 64 bits, written
-whole.
+All processes of a broker must keep the promise that one of them gave, so the times lie in
+memory that the master makes before it forks; a process without a master has its own. Each
+is one cell of 64 bits, written whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import time
 
 SIZE = 3 * 8
 HEARD, RECORDED, PROMISED = range(3)
-SILENT_S = 1.5  # so long without an answer to any process of a broker, and the database counts as away
+# so long without an answer to any process of a broker, and the database counts as away
+SILENT_S = 1.5
 
 
 class Contact:
@@ -28,7 +29,9 @@ class Contact:
         self.share(mmap.mmap(-1, SIZE))
 
     def share(self, memory: mmap.mmap) -> None:
-        """Share the times with the other workers of the broker; called before the first request."""
+        """Share the times with the other workers of the broker; called before the first
+        request.
+        """
         self._cells = memoryview(memory).cast("q")
         # An earlier life of this broker may have heard something until now.
         for cell in (HEARD, RECORDED):

@@ -1,4 +1,5 @@
-"""Leases: who does a sweep just now. A lease only saves double work; every leased job is right when two run.
+"""Leases: who does a sweep just now. A lease only saves double work; every leased job is
+right when two run.
 
 Time is the database's. A lease is a term: each new holder gets the next one.
 """
@@ -26,7 +27,9 @@ _ends: LeaseEnds | None = None
 
 
 def share(memory: mmap.mmap) -> None:
-    """Share the ends of leases with the other workers of the broker; called before the loops start."""
+    """Share the ends of leases with the other workers of the broker; called before the
+    loops start.
+    """
     global _ends
     _ends = LeaseEnds(memory)
 
@@ -34,7 +37,8 @@ def share(memory: mmap.mmap) -> None:
 class LeaseHolder:
     """A process that asks for one lease again and again; used by one thread.
 
-    While it has the lease for certain it asks nobody, nor while another worker of its broker has it.
+    While it has the lease for certain it asks nobody, nor while another worker of its
+    broker has it.
     """
 
     def __init__(self, name: str, holder: str, *, ttl_s: float) -> None:
@@ -43,7 +47,9 @@ class LeaseHolder:
         self._end = 0  # that this process told the others
 
     def acquire(self) -> bool:
-        """Take or renew the lease; return False while another holds it. Raises MetadataUnavailable."""
+        """Take or renew the lease; return False while another holds it. Raises
+        MetadataUnavailable.
+        """
         now = time.monotonic()
         if now < self._until:
             return True
@@ -54,7 +60,9 @@ class LeaseHolder:
         return True
 
     def release(self) -> None:
-        """Give the lease up, so that another need not wait for its end. Does nothing if it was not taken."""
+        """Give the lease up, so that another need not wait for its end. Does nothing if it
+        was not taken.
+        """
         if self._until == float("-inf"):
             return
         self._until = float("-inf")
@@ -65,7 +73,9 @@ class LeaseHolder:
     def _ask(self) -> bool:
         had_it = time.monotonic_ns() < self._end
         asked = {"name": self._name, "holder": self._holder}
-        return (had_it and renew(**asked, ttl_s=self._ttl_s)) or acquire(**asked, ttl_s=self._ttl_s)
+        return (had_it and renew(**asked, ttl_s=self._ttl_s)) or acquire(
+            **asked, ttl_s=self._ttl_s
+        )
 
     def _is_held_beside(self) -> bool:
         """Return True if another worker of this broker has the lease."""
@@ -79,7 +89,9 @@ class LeaseHolder:
 
 
 def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
-    """Take or renew the lease; return True if `holder` has it for the next `ttl_s` / 2 seconds at least."""
+    """Take or renew the lease; return True if `holder` has it for the next `ttl_s` / 2
+    seconds at least.
+    """
     return term(name=name, holder=holder, ttl_s=ttl_s) is not None
 
 
@@ -92,22 +104,32 @@ def renew(*, name: str, holder: str, ttl_s: float) -> bool:
 
 
 def term(*, name: str, holder: str, ttl_s: float) -> int | None:
-    """The number of the holder's term after acquiring or renewing, None while another holds the lease."""
+    """The number of the holder's term after acquiring or renewing, None while another holds
+    the lease.
+    """
     with reachable():
-        rows = Lease.objects.raw(f"{_LOOK}, {now_sql()} AS now FROM {_TABLE} WHERE name = %s", [name])
+        rows = Lease.objects.raw(
+            f"{_LOOK}, {now_sql()} AS now FROM {_TABLE} WHERE name = %s", [name]
+        )
         row: Any = next(iter(rows), None)
         if row is None:
             return _first(name, holder, ttl_s)
         now, ttl, mine = utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
-        # A LeaseHolder comes back when half of it is over by its own clock: then it must not be sent away.
+        # A LeaseHolder comes back when half of it is over by its own clock: then it must
+        # not be sent away.
         if row.expires_at - now > (ttl * 2 / 3 if mine else timedelta()):
             return row.term if mine else None
-        # Guarded by its term, and its end if another has it: of several that find it over, one gets it, and
+        # Guarded by its term, and its end if another has it: of several that find it over,
+        # one gets it, and
         # none whose holder has renewed it since.
         same = Lease.objects.filter(pk=name, holder=row.holder, term=row.term)
         same = same if mine else same.filter(expires_at__lte=now)
         number = row.term if mine else row.term + 1
-        return number if same.update(holder=holder, term=number, expires_at=now + ttl) else None
+        return (
+            number
+            if same.update(holder=holder, term=number, expires_at=now + ttl)
+            else None
+        )
 
 
 def release(*, name: str, holder: str) -> None:

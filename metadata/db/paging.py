@@ -27,7 +27,9 @@ class Page(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Part of a list that is wanted: names that contain `search`, at most `limit`, behind `after`."""
+    """Part of a list that is wanted: names that contain `search`, at most `limit`, behind
+    `after`.
+    """
 
     search: str = ""
     limit: int = 100
@@ -37,7 +39,9 @@ class Window:
 def select(
     rows: QuerySet[M], *, window: Window, actor: Actor, right: str | None = None
 ) -> tuple[list[M], str | None]:
-    """The rows of a window on which the actor has `right` (None: any), and the name to go on after."""
+    """The rows of a window on which the actor has `right` (None: any), and the name to go
+    on after.
+    """
     if not 1 <= window.limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     if window.search:

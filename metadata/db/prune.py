@@ -1,4 +1,6 @@
-"""Deletes old rows in small steps, so that no statement locks or logs more than a few hundred of them."""
+"""Deletes old rows in small steps, so that no statement locks or logs more than a few
+hundred of them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ AT_ONCE = 500  # rows in one statement
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Rule:
-    """Rows that are kept for `days`, by their time `at`; a call deletes up to `limit` older ones, the oldest
-    first, and returns their number. With `each`, only the latest `most_each` rows of a value are kept at all.
+    """Rows that are kept for `days`, by their time `at`; a call deletes up to `limit` older
+    ones, the oldest first, and returns their number. With `each`, only the latest
+    `most_each` rows of a value are kept at all.
     """
 
     rows: QuerySet[Any]
@@ -31,8 +34,13 @@ class Rule:
 
     def __call__(self, *, days: float | None = None, limit: int = MOST) -> int:
         with reachable():
-            since = before(database_now(), seconds=(self.days if days is None else days) * 86_400)
-            count = delete(self.rows.filter(**{f"{self.at}__lt": since}).order_by(self.at, "pk"), limit=limit)
+            since = before(
+                database_now(), seconds=(self.days if days is None else days) * 86_400
+            )
+            count = delete(
+                self.rows.filter(**{f"{self.at}__lt": since}).order_by(self.at, "pk"),
+                limit=limit,
+            )
             for rows in self._surplus() if self.each else ():
                 count += delete(rows, limit=limit - count)
         return count
@@ -42,13 +50,16 @@ class Rule:
         sizes = self.rows.order_by().values(self.each).annotate(size=Count("pk"))
         for one in sizes.filter(size__gt=self.most_each).values_list(self.each, flat=True):
             rows = self.rows.filter(**{self.each: one}).order_by("pk")
-            for latest in rows.reverse().values_list("pk", flat=True)[self.most_each : self.most_each + 1]:
+            for latest in rows.reverse().values_list("pk", flat=True)[
+                self.most_each : self.most_each + 1
+            ]:
                 yield rows.filter(pk__lte=latest)
 
 
 def delete(rows: QuerySet[Any], *, limit: int) -> int:
-    """Delete up to `limit` of some rows, in their order; return how many went, without those that went with
-    them. A row that is not among them any more when its turn comes stays."""
+    """Delete up to `limit` of some rows, in their order; return how many went, without
+    those that went with them. A row that is not among them any more when its turn comes
+    stays."""
     model = rows.model._meta.label
     seen = count = 0
     while seen < limit:

@@ -1,8 +1,8 @@
 """Rows that have a name: found, locked, made, edited, and shown as frozen values.
 
-Locks on groups and topics are always the first statement of a transaction that touches them: groups by rising
-id, then topics by rising id, then anything else. On SQLite the transaction itself (BEGIN IMMEDIATE) is the
-lock.
+Locks on groups and topics are always the first statement of a transaction that touches
+them: groups by rising id, then topics by rising id, then anything else. On SQLite the
+transaction itself (BEGIN IMMEDIATE) is the lock.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ def update(statement: str, given: Sequence[object] = ()) -> int:
 
 
 def shown(view: type[V], row: Model, **given: Any) -> V:
-    """Return a dataclass with the attributes of a row that have its fields' names, unless they are `given`.
+    """Return a dataclass with the attributes of a row that have its fields' names, unless
+    they are `given`.
 
-    A field `x_ms` gets the time `x` in ms since 1970, and a field that is another row gets that one's name.
+    A field `x_ms` gets the time `x` in ms since 1970, and a field that is another row gets
+    that one's name.
     """
     names = [field.name for field in fields(view)]  # type: ignore[arg-type]
     return view(**given, **{name: _value(row, name) for name in names if name not in given})
@@ -64,7 +66,9 @@ def _value(row: Model, name: str) -> Any:
 
 
 def by_name(rows: QuerySet[M], name: str, missing: Callable[[str], NotFound]) -> M:
-    """Return the row called `name`; raise `missing` of it. MariaDB finds other spellings, too."""
+    """Return the row called `name`; raise `missing` of it. MariaDB finds other spellings,
+    too.
+    """
     row = rows.filter(name=name).first()
     if row is None or row.name != name:  # type: ignore[attr-defined]
         raise missing(name)
@@ -97,17 +101,25 @@ def edit(
     name: str,
     also: Sequence[str] = (),
 ) -> None:
-    """Write those of `values` that differ from `before`, with the columns `also`, and the audit row."""
+    """Write those of `values` that differ from `before`, with the columns `also`, and the
+    audit row.
+    """
     after = {key: values[key] for key in before}
     for key, value in after.items():
         setattr(row, key, value)
     row.save(update_fields=(*before, *also))
-    audit.record(actor=actor, verb="update", kind=kind, name=name, before=before, after=after)
+    audit.record(
+        actor=actor, verb="update", kind=kind, name=name, before=before, after=after
+    )
 
 
 def group_by_id(group_id: int) -> ConsumerGroup:
     """The group's row, locked; raises NotFound(group_not_found)."""
-    row = ConsumerGroup.objects.select_for_update().filter(pk=group_id, deleted_at__isnull=True).first()
+    row = (
+        ConsumerGroup.objects.select_for_update()
+        .filter(pk=group_id, deleted_at__isnull=True)
+        .first()
+    )
     if row is None:
         raise NotFound("The group was deleted.", code=Code.GROUP_NOT_FOUND)
     return row
@@ -115,7 +127,11 @@ def group_by_id(group_id: int) -> ConsumerGroup:
 
 def group_by_name(name: str) -> ConsumerGroup:
     """The row of the group called `name`, locked; raises NotFound(group_not_found)."""
-    return by_name(ConsumerGroup.objects.select_for_update().filter(deleted_at__isnull=True), name, no_group)
+    return by_name(
+        ConsumerGroup.objects.select_for_update().filter(deleted_at__isnull=True),
+        name,
+        no_group,
+    )
 
 
 def group_named(name: str) -> ConsumerGroup:
@@ -125,7 +141,9 @@ def group_named(name: str) -> ConsumerGroup:
 
 def topic_by_name(name: str) -> Topic:
     """The row of the ready topic called `name`, locked; raises NotFound(topic_not_found)."""
-    return by_name(Topic.objects.select_for_update().filter(state=Topic.State.READY), name, no_topic)
+    return by_name(
+        Topic.objects.select_for_update().filter(state=Topic.State.READY), name, no_topic
+    )
 
 
 def node_by_name(name: str) -> DbNode:
@@ -142,7 +160,8 @@ def origin_of(topic: Topic) -> tuple[str, str] | None:
 
 def no_group(name: str) -> NotFound:
     return NotFound(
-        f"Group {name} does not exist. Create it: catmq group create {name}", code=Code.GROUP_NOT_FOUND
+        f"Group {name} does not exist. Create it: catmq group create {name}",
+        code=Code.GROUP_NOT_FOUND,
     )
 
 
@@ -154,4 +173,6 @@ def no_topic(name: str) -> NotFound:
 
 
 def no_node(name: str) -> NotFound:
-    return NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    return NotFound(
+        f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND
+    )

@@ -29,6 +29,7 @@ def decrypt(text: str) -> str:
     except InvalidToken:
         raise Undecryptable(
             "A password cannot be decrypted with the keys of this process. Give the process the "
-            "encryption.key or CATMQ_ENCRYPTION_KEYS of the installation, or set the password anew with "
+            "encryption.key or CATMQ_ENCRYPTION_KEYS of the installation, or set the "
+            "password anew with "
             "manage.py set_account."
         ) from None

@@ -1,9 +1,9 @@
 """One way to change metadata: a transaction that is repeated when the database undid it.
 
-Every transaction that touches a group locks the group's row before anything else (several: rising
-ids) and decides on rows read after that; `changes.changed` comes last, because it locks the one row
-that all changes share. With that order deadlocks are rare, and a transaction that meets one was
-rolled back whole and is simply run again.
+Every transaction that touches a group locks the group's row before anything else (several:
+rising ids) and decides on rows read after that; `changes.changed` comes last, because it
+locks the one row that all changes share. With that order deadlocks are rare, and a
+transaction that meets one was rolled back whole and is simply run again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ log = logging.getLogger(__name__)
 _outage = Outage(log, "the metadata database")
 
 TRIES = 3
-ROLLED_BACK = {1213, 1205, 1020}  # deadlock, lock wait timeout, record changed since read (MariaDB)
+# deadlock, lock wait timeout, record changed since read (MariaDB)
+ROLLED_BACK = {1213, 1205, 1020}
 
 
 class _Mine(threading.local):
-    # Most threads never ask the metadata, and to look at each alias for nothing costs as much as a small
+    # Most threads never ask the metadata, and to look at each alias for nothing costs as
+    # much as a small
     # answer. On SQLite the backend is Django's own, which does not say that it connects.
     has_connected = config.database is None
 
@@ -58,9 +60,11 @@ def give_back() -> None:
 
 
 def transactional(work: Callable[P, T]) -> Callable[P, T]:
-    """Run `work` in one transaction on the metadata database, up to three times if it was rolled back.
+    """Run `work` in one transaction on the metadata database, up to three times if it was
+    rolled back.
 
-    Inside another transaction it simply joins. Raises MetadataUnavailable when the database is away.
+    Inside another transaction it simply joins. Raises MetadataUnavailable when the database
+    is away.
     """
 
     @functools.wraps(work)
@@ -81,7 +85,9 @@ def _repeat(work: Callable[[], T]) -> T:
         except OperationalError as error:
             if attempt == TRIES or not was_rolled_back(error):
                 raise
-            log.info("metadata transaction rolled back, try %d follows: %s", attempt + 1, error)
+            log.info(
+                "metadata transaction rolled back, try %d follows: %s", attempt + 1, error
+            )
             time.sleep(random.uniform(0.005, 0.05) * attempt)
     raise AssertionError("not reached")
 
@@ -94,7 +100,11 @@ def was_rolled_back(error: OperationalError) -> bool:
 
 def lacks_schema(error: Exception) -> bool:
     code = error.args[0] if error.args else None
-    return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
+    return (
+        code in (1054, 1146)
+        or "no such table" in str(error)
+        or "no such column" in str(error)
+    )
 
 
 class _Asked:
@@ -111,10 +121,11 @@ class _Asked:
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away.
+    """Turns "the metadata database is away" into MetadataUnavailable and throws the
+    connection away.
 
-    A cursor that is closed on a connection that broke meanwhile raises the driver's own errors. A block that
-    had nothing to ask has not heard from the database.
+    A cursor that is closed on a connection that broke meanwhile raises the driver's own
+    errors. A block that had nothing to ask has not heard from the database.
     """
     connection, asked = transaction.get_connection(), _Asked()
     driver = connection.Database
@@ -124,13 +135,21 @@ def reachable() -> Iterator[None]:
         if asked.is_answered:
             contact.heard()
             _outage.ended()
-    except (OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError) as error:
+    except (
+        OperationalError,
+        InterfaceError,
+        driver.OperationalError,
+        driver.InterfaceError,
+    ) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated
         if not transaction.get_connection().in_atomic_block:
-            close_old_connections()  # a broken connection would fail for ever where no request ends
+            # a broken connection would fail for ever where no request ends
+            close_old_connections()
         _outage.failed(error)  # its address is not for clients
-        raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000) from error
+        raise MetadataUnavailable(
+            "The metadata database did not answer.", retry_after_ms=1000
+        ) from error
 
 
 def in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:

@@ -34,5 +34,7 @@ def _all(page: Callable[[Window], Page[V]]) -> Iterator[V]:
 
 
 def open_queues(topic: TopicView) -> int:
-    """Return the number of queues that a topic sends to: those that are drained do not count."""
+    """Return the number of queues that a topic sends to: those that are drained do not
+    count.
+    """
     return len(set(topic.layout)) or len(topic.queues)

@@ -14,13 +14,18 @@ from metadata.topics.topic_rows import TopicView
 
 
 def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
-    """Return the document of the topics whose name matches a glob pattern, their subscriptions and groups.
+    """Return the document of the topics whose name matches a glob pattern, their
+    subscriptions and groups.
 
-    With the pattern `*`, groups without a subscription too. Groups that a command made for a look are left
-    out.
+    With the pattern `*`, groups without a subscription too. Groups that a command made for
+    a look are left out.
     """
     pattern = topic or EVERYTHING
-    chosen = [one for one in all_topics(actor) if one.state == "ready" and matches(one.name, pattern)]
+    chosen = [
+        one
+        for one in all_topics(actor)
+        if one.state == "ready" and matches(one.name, pattern)
+    ]
     names = {one.name for one in chosen}
     found = [(one, _read(one, names)) for one in all_groups(actor) if not one.casual]
     groups = [(one, read) for one, read in found if read or pattern == EVERYTHING]
@@ -33,7 +38,9 @@ def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
 
 
 def _read(group: GroupView, topics: set[str]) -> list[SubscriptionView]:
-    return [one for one in group.subscriptions if one.state == "ready" and one.topic in topics]
+    return [
+        one for one in group.subscriptions if one.state == "ready" and one.topic in topics
+    ]
 
 
 def _topic(view: TopicView) -> dict[str, Any]:

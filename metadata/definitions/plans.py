@@ -1,4 +1,6 @@
-"""The plan of an import: for each entry of a document, what it would do, and what stands in its way."""
+"""The plan of an import: for each entry of a document, what it would do, and what stands in
+its way.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Outcome = Literal["create", "same", "keep", "change", "conflict", "unfinished"]
 EXISTING: tuple[Existing, ...] = ("refuse", "keep", "change")
 FIXED = ("queues", "mode")  # of what exists, an import changes settings only
 SETTINGS = {part.kind: part.settings for part in PARTS.values()}
-UNFINISHED = "is being made or removed, or an import was cut off here: repeat this in a minute"
+UNFINISHED = (
+    "is being made or removed, or an import was cut off here: repeat this in a minute"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ class Step:
 
     @property
     def error(self) -> FieldError:
-        return FieldError(self.entry.place, f"{self.entry.kind} {self.entry.name} {self.problem}")
+        return FieldError(
+            self.entry.place, f"{self.entry.kind} {self.entry.name} {self.problem}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +65,16 @@ class Plan:
         return [one for one in self.steps if one.outcome in outcomes]
 
     def require_clear(self) -> None:
-        """Raise Conflict(already_exists) if anything stands in the way, Unavailable if only for a moment."""
+        """Raise Conflict(already_exists) if anything stands in the way, Unavailable if only
+        for a moment.
+        """
         if found := [one.error for one in self.of("conflict")]:
             named = invalid(found)
-            raise Conflict(f"Nothing was done. {named.detail}", code=Code.ALREADY_EXISTS, errors=named.errors)
+            raise Conflict(
+                f"Nothing was done. {named.detail}",
+                code=Code.ALREADY_EXISTS,
+                errors=named.errors,
+            )
         if unfinished := [one.error for one in self.of("unfinished")]:
             named = invalid(unfinished)
             detail = f"Nothing was done. {named.detail}"
@@ -71,7 +83,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _There:
-    """Topics and groups that are there, or that steps before this one make; by `key_of` the name."""
+    """Topics and groups that are there, or that steps before this one make; by `key_of` the
+    name.
+    """
 
     topics: dict[str, TopicView] = field(default_factory=dict)
     groups: dict[str, GroupView] = field(default_factory=dict)
@@ -87,17 +101,20 @@ class _There:
         """Raise Invalid unless a topic or group will be there when an entry needs it."""
         found = self.names.get((kind, key_of(name)))
         if found is None:
-            raise Invalid.field(kind, f"there is no {kind} {name}, nor does the document have it")
+            raise Invalid.field(
+                kind, f"there is no {kind} {name}, nor does the document have it"
+            )
         if found != name:
             raise Invalid.field(kind, f"{name} is spelled {found} where it is made")
 
 
 def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
-    """Compare a document with what is there. Needs the rights that each entry needs to be made.
+    """Compare a document with what is there. Needs the rights that each entry needs to be
+    made.
 
-    `existing` is what to do with what is there with other settings: `refuse` takes it for a conflict, `keep`
-    leaves it, `change` gives it the settings of the document. Raises Invalid, naming places of the document,
-    and Forbidden.
+    `existing` is what to do with what is there with other settings: `refuse` takes it for a
+    conflict, `keep` leaves it, `change` gives it the settings of the document. Raises
+    Invalid, naming places of the document, and Forbidden.
     """
     if existing not in EXISTING:
         raise Invalid.field("existing", f"must be one of {', '.join(EXISTING)}")
@@ -129,7 +146,9 @@ def _check(entries: list[Entry], actor: Actor) -> None:
             queues = entry.words.get("queues", 1)
             if queues > config.max_topic_queues:
                 most = config.max_topic_queues
-                raise Invalid.field("queues", f"is {queues}; at most {most} are allowed here")
+                raise Invalid.field(
+                    "queues", f"is {queues}; at most {most} are allowed here"
+                )
         except Invalid as error:
             if not error.errors:
                 raise
@@ -151,7 +170,9 @@ def _check_rights(entry: Entry, actor: Actor) -> None:
 
 def _placed(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
     for one in error.errors or (FieldError("", error.detail),):
-        yield FieldError(f"{entry.place}.{one.field}" if one.field else entry.place, one.message)
+        yield FieldError(
+            f"{entry.place}.{one.field}" if one.field else entry.place, one.message
+        )
 
 
 def _step(entry: Entry, there: _There) -> Step:
@@ -190,7 +211,9 @@ def _subscription(entry: Entry, there: _There) -> Step:
     group, topic = entry.words["group"], entry.words["topic"]
     there.require("group", group)
     there.require("topic", topic)
-    subscription_rows.check_start(start=entry.words["start"], at_ms=entry.words["start_at_ms"])
+    subscription_rows.check_start(
+        start=entry.words["start"], at_ms=entry.words["start_at_ms"]
+    )
     subscription_rows.check_fits(group, there.modes[key_of(group)], entry.settings)
     found = _read_by(there.groups.get(key_of(group)), key_of(topic))
     if found is None:
@@ -226,12 +249,15 @@ def _compared(entry: Entry, name: str, words: Mapping[str, Any], row: object) ->
 def _settled(step: Step, existing: str) -> Step:
     """Return a step as it is with a rule for what exists."""
     if step.outcome != "change" or existing == "keep":
-        return Step(step.entry, "keep", step.differences) if step.outcome == "change" else step
+        return (
+            Step(step.entry, "keep", step.differences) if step.outcome == "change" else step
+        )
     fixed = [one for one in step.differences if one.field in FIXED]
     if existing == "change" and not fixed:
         return step
     named = ", ".join(
-        f"{one.field} {_shown(one.here)}, not {_shown(one.there)}" for one in fixed or step.differences
+        f"{one.field} {_shown(one.here)}, not {_shown(one.there)}"
+        for one in fixed or step.differences
     )
     remedy = "import with existing keep or change"
     if existing == "change":

@@ -16,11 +16,13 @@ FRESH_S = 3600  # a time that is not older is not written anew
 
 @transactional
 def active(*, topic_id: int, progress: Mapping[int, int], record: bool) -> set[int]:
-    """The subscriptions of a topic with a member or a commit in the last seven days; a new one counts.
+    """The subscriptions of a topic with a member or a commit in the last seven days; a new
+    one counts.
 
-    `progress` is the sum of all positions by subscription, without those that are not known now. With
-    `record` it is kept, and compared at the next look: commits go to the nodes only, so a look is how
-    metadata hears of them.
+    `progress` is the sum of all positions by subscription, without those that are not known
+    now. With
+    `record` it is kept, and compared at the next look: commits go to the nodes only, so a
+    look is how metadata hears of them.
     """
     now = database_now()
     since, fresh = before(now, seconds=ACTIVE_DAYS * 86_400), before(now, seconds=FRESH_S)

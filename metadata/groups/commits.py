@@ -1,7 +1,9 @@
-"""Commits: how far groups had committed, looked at by the job that records lag, and kept for a week.
+"""Commits: how far groups had committed, looked at by the job that records lag, and kept
+for a week.
 
-No message carries the time of its commit, and a commit writes nothing but the position. So between two looks
-lies what is not known: about a minute while the job runs, more when it did not. Reports say how much.
+No message carries the time of its commit, and a commit writes nothing but the position. So
+between two looks lies what is not known: about a minute while the job runs, more when it
+did not. Reports say how much.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ MOST_LOOKS = 1_500  # for one message: those of about a day
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Offsets of a group in the queues of a topic. `at_rest`: nothing is left to read in any of them."""
+    """Offsets of a group in the queues of a topic. `at_rest`: nothing is left to read in
+    any of them.
+    """
 
     topic_id: int
     group_id: int
@@ -35,19 +39,23 @@ class Seen:
 
 @transactional
 def note(found: Iterable[Seen]) -> int:
-    """Keep what was seen; return how many rows that took. A group that stays at rest takes none.
+    """Keep what was seen; return how many rows that took. A group that stays at rest takes
+    none.
 
-    What is left out that way costs no precision: all that is committed later is also stored later.
+    What is left out that way costs no precision: all that is committed later is also stored
+    later.
     """
     now, count = database_now(), 0
     for one in found:
         rows = CommitLook.objects.filter(topic_ref=one.topic_id, group_ref=one.group_id)
         positions = {str(queue): list(look) for queue, look in sorted(one.looks.items())}
-        if one.at_rest and _committed(rows.order_by("-id").values_list("positions", flat=True).first()) == {
-            queue: look[0] for queue, look in positions.items()
-        }:
+        if one.at_rest and _committed(
+            rows.order_by("-id").values_list("positions", flat=True).first()
+        ) == {queue: look[0] for queue, look in positions.items()}:
             continue
-        CommitLook.objects.create(topic_ref=one.topic_id, group_ref=one.group_id, at=now, positions=positions)
+        CommitLook.objects.create(
+            topic_ref=one.topic_id, group_ref=one.group_id, at=now, positions=positions
+        )
         count += 1
     return count
 
@@ -61,14 +69,19 @@ def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, 
     found: dict[tuple[int, int], dict[int, Look]] = {}
     with reachable():
         for topic, group in sorted(set(pairs)):
-            rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by("-id")
+            rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by(
+                "-id"
+            )
             positions = rows.values_list("positions", flat=True).first() or {}
-            found[topic, group] = {int(queue): Look(*look) for queue, look in positions.items()}
+            found[topic, group] = {
+                int(queue): Look(*look) for queue, look in positions.items()
+            }
     return found
 
 
 def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, list[Step]]:
-    """Queue → when its offsets were first committed, as far as the looks of the last days tell.
+    """Queue → when its offsets were first committed, as far as the looks of the last days
+    tell.
 
     Needs `admin` on the topic. Nothing is told of a group that does not read the topic.
     """
@@ -79,19 +92,31 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
         if pair is None:
             return {}
         rows = CommitLook.objects.filter(topic_ref=pair[0], group_ref=pair[1])
-        rows = rows.filter(at__gte=before(database_now(), seconds=days * 86_400)).order_by("id")
+        rows = rows.filter(at__gte=before(database_now(), seconds=days * 86_400)).order_by(
+            "id"
+        )
         seen = rows.values_list("positions", flat=True).iterator()
-        looks = grouped((int(queue), Look(*look)) for one in seen for queue, look in one.items())
+        looks = grouped(
+            (int(queue), Look(*look)) for one in seen for queue, look in one.items()
+        )
     return {queue: steps(mine) for queue, mine in looks.items()}
 
 
-def first_committed(*, topic_id: int, group_id: int, queue: int, offset: int, since_ms: int) -> Step | None:
-    """Return when a group first committed beyond an offset that was stored at `since_ms`; None: not known."""
+def first_committed(
+    *, topic_id: int, group_id: int, queue: int, offset: int, since_ms: int
+) -> Step | None:
+    """Return when a group first committed beyond an offset that was stored at `since_ms`;
+    None: not known.
+    """
     since = datetime.fromtimestamp(since_ms / 1000, tz=UTC)
     with reachable():
-        rows = CommitLook.objects.filter(topic_ref=topic_id, group_ref=group_id, at__gte=since)
+        rows = CommitLook.objects.filter(
+            topic_ref=topic_id, group_ref=group_id, at__gte=since
+        )
         before_it = None
-        for seen in rows.order_by("id").values_list("positions", flat=True)[:MOST_LOOKS].iterator():
+        for seen in (
+            rows.order_by("id").values_list("positions", flat=True)[:MOST_LOOKS].iterator()
+        ):
             look = Look(*seen[str(queue)]) if str(queue) in seen else None
             if look is not None and look.committed > offset:
                 return Step(offset, offset + 1, before_it, look.told_ms)

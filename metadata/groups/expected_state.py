@@ -1,7 +1,9 @@
-"""State that the nodes must show by metadata: queues, their readers; contradictions in it; mends of rows.
+"""State that the nodes must show by metadata: queues, their readers; contradictions in it;
+mends of rows.
 
-The queues of topics are read as one consistent state and never from the snapshot of a process, so that
-whoever compares it with what a node holds knows which of the two was read first.
+The queues of topics are read as one consistent state and never from the snapshot of a
+process, so that whoever compares it with what a node holds knows which of the two was read
+first.
 """
 
 from __future__ import annotations
@@ -43,11 +45,13 @@ SILENT_TIMES = 10  # session timeouts after which a member must have been taken 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReader:
-    """A reader of a queue in a ready subscription; `instance` is as its row on the node names it.
+    """A reader of a queue in a ready subscription; `instance` is as its row on the node
+    names it.
 
-    `epoch` is the highest that may be on the node, None where metadata has no position for it;
-    `base_epoch` the lowest that counts. `required`: its row must be there. Instances of broadcasting
-    groups get theirs when they first acquire.
+    `epoch` is the highest that may be on the node, None where metadata has no position for
+    it;
+    `base_epoch` the lowest that counts. `required`: its row must be there. Instances of
+    broadcasting groups get theirs when they first acquire.
     """
 
     group: str
@@ -62,8 +66,8 @@ class ExpectedReader:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQueue:
-    """A queue that is not being created; `number` is its place in the topic, `head_seen` the highest head
-    that a job saw on its node. `gone`: retired, or its topic is deleted.
+    """A queue that is not being created; `number` is its place in the topic, `head_seen`
+    the highest head that a job saw on its node. `gone`: retired, or its topic is deleted.
     """
 
     topic: str
@@ -93,10 +97,14 @@ class ExpectedQueue:
         )
 
 
-def queues(*, topics: Sequence[str] | None, actor: Actor, strict: bool = True) -> list[ExpectedQueue]:
-    """The queues of some topics, or of all, by topic and number. Needs `manage` on each topic.
+def queues(
+    *, topics: Sequence[str] | None, actor: Actor, strict: bool = True
+) -> list[ExpectedQueue]:
+    """The queues of some topics, or of all, by topic and number. Needs `manage` on each
+    topic.
 
-    Raises NotFound(topic_not_found) for a name that is no ready topic; leaves it out if not `strict`.
+    Raises NotFound(topic_not_found) for a name that is no ready topic; leaves it out if not
+    `strict`.
     """
     for name in topics or ():
         access.require(actor, "manage", name, what="topic")
@@ -104,14 +112,25 @@ def queues(*, topics: Sequence[str] | None, actor: Actor, strict: bool = True) -
         ready = Topic.objects.using(ALIAS).filter(state=Topic.State.READY)
         if topics is not None:
             ready = ready.filter(name__in=topics)
-        names = {pk: name for pk, name in ready.values_list("pk", "name") if topics is None or name in topics}
+        names = {
+            pk: name
+            for pk, name in ready.values_list("pk", "name")
+            if topics is None or name in topics
+        }
         missing = sorted(set(topics or ()) - set(names.values()))
         if missing and strict:
             raise NotFound(f"Topic {missing[0]} does not exist.", code=Code.TOPIC_NOT_FOUND)
         mine = [pk for pk, name in names.items() if access.may(actor, "manage", name)]
-        rows = Queue.objects.using(ALIAS).filter(topic__in=mine).exclude(state=Queue.State.CREATING)
+        rows = (
+            Queue.objects.using(ALIAS)
+            .filter(topic__in=mine)
+            .exclude(state=Queue.State.CREATING)
+        )
         readers = _Readers(mine)
-        found = [ExpectedQueue.of(row, readers.of(row)) for row in rows.select_related("node", "topic")]
+        found = [
+            ExpectedQueue.of(row, readers.of(row))
+            for row in rows.select_related("node", "topic")
+        ]
         return sorted(found, key=lambda one: (one.topic, one.number))
 
 
@@ -119,13 +138,19 @@ class _Readers:
     """The readers that the queues of some topics must have."""
 
     def __init__(self, topics: Sequence[int]) -> None:
-        rows = ConsumerGroupTopic.objects.using(ALIAS).filter(topic__in=topics, state="ready")
+        rows = ConsumerGroupTopic.objects.using(ALIAS).filter(
+            topic__in=topics, state="ready"
+        )
         self._subscriptions = list(rows.select_related("group").order_by("group__name"))
         groups = {row.group_id for row in self._subscriptions}
-        positions = QueueOffset.objects.using(ALIAS).filter(group__in=groups, queue__topic__in=topics)
+        positions = QueueOffset.objects.using(ALIAS).filter(
+            group__in=groups, queue__topic__in=topics
+        )
         self._epochs = {
             (group, queue): epoch
-            for group, queue, epoch in positions.order_by().values_list("group_id", "queue_id", "epoch")
+            for group, queue, epoch in positions.order_by().values_list(
+                "group_id", "queue_id", "epoch"
+            )
         }
         named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=PARTED)
         mine = named.filter(group__in=groups).order_by("name")
@@ -144,7 +169,11 @@ class _Readers:
         epoch = self._epochs.get((row.group_id, queue))
         base = row.pk * EPOCHS_EACH
         if row.group.mode != ConsumerGroup.Mode.BROADCASTING:
-            return [ExpectedReader(row.group.name, row.group_id, "", "", row.pk, base, epoch, True)]
+            return [
+                ExpectedReader(
+                    row.group.name, row.group_id, "", "", row.pk, base, epoch, True
+                )
+            ]
         return [
             ExpectedReader(
                 group=row.group.name,
@@ -162,7 +191,9 @@ class _Readers:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedState:
-    """Queues by id, `creating` the ids of those that are not ready, and readers that may have positions."""
+    """Queues by id, `creating` the ids of those that are not ready, and readers that may
+    have positions.
+    """
 
     queues: dict[int, ExpectedQueue]
     creating: frozenset[int]
@@ -179,18 +210,30 @@ def read() -> ExpectedState:
         groups = list(ConsumerGroup.objects.values_list("pk", "name", "mode"))
         named = BroadcastInstance.objects.values_list("group_id", "pk")
         return ExpectedState(
-            queues={row.pk: ExpectedQueue.of(row) for row in rows if row.state != Queue.State.CREATING},
+            queues={
+                row.pk: ExpectedQueue.of(row)
+                for row in rows
+                if row.state != Queue.State.CREATING
+            },
             creating=frozenset(row.pk for row in rows if row.state == Queue.State.CREATING),
-            subscriptions=frozenset(ConsumerGroupTopic.objects.values_list("group_id", "topic_id")),
+            subscriptions=frozenset(
+                ConsumerGroupTopic.objects.values_list("group_id", "topic_id")
+            ),
             groups={pk: name for pk, name, _mode in groups},
             instances=frozenset((group, reader_instance(pk)) for group, pk in named),
-            broadcasting=frozenset(pk for pk, _name, mode in groups if mode == "broadcasting"),
+            broadcasting=frozenset(
+                pk for pk, _name, mode in groups if mode == "broadcasting"
+            ),
         )
 
 
 def contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
-    """Yield each kind of contradiction in metadata, with {group: ids of queues or of members}."""
-    theirs = ConsumerGroupTopic.objects.filter(group=OuterRef("group"), topic=OuterRef("queue__topic"))
+    """Yield each kind of contradiction in metadata, with {group: ids of queues or of
+    members}.
+    """
+    theirs = ConsumerGroupTopic.objects.filter(
+        group=OuterRef("group"), topic=OuterRef("queue__topic")
+    )
     unknown = QueueOffset.objects.filter(~Exists(theirs))
     yield "position_unknown", _by_group(unknown.values_list("group_id", "queue_id"))
 
@@ -209,7 +252,12 @@ def contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
 
 def _silent() -> Iterator[tuple[int, int]]:
     """(group, member) of those that should have been taken for dead long ago."""
-    columns = ("membership__group_id", "membership_id", "last_seen", "membership__group__session_timeout_ms")
+    columns = (
+        "membership__group_id",
+        "membership_id",
+        "last_seen",
+        "membership__group__session_timeout_ms",
+    )
     now = database_now()
     for group, member, seen, timeout_ms in Heartbeat.objects.values_list(*columns):
         if seen < before(now, seconds=SILENT_TIMES * timeout_ms / 1000):
@@ -222,8 +270,12 @@ def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 def lone_failure_topics() -> list[tuple[int, str]]:
-    """(id, name) of retry topics whose subscription is gone: nobody retries what lies in them."""
-    theirs = ConsumerGroupTopic.objects.filter(group=OuterRef("failure_group"), topic=OuterRef("failure_of"))
+    """(id, name) of retry topics whose subscription is gone: nobody retries what lies in
+    them.
+    """
+    theirs = ConsumerGroupTopic.objects.filter(
+        group=OuterRef("failure_group"), topic=OuterRef("failure_of")
+    )
     with reachable():
         rows = Topic.objects.filter(kind="failure", state="ready").filter(~Exists(theirs))
         return list(rows.order_by("name").values_list("pk", "name"))
@@ -239,22 +291,30 @@ def change() -> int:
 def drop_positions(*, group_id: int, queues: list[int]) -> None:
     """Delete a group's positions in queues that it does not subscribe to."""
     group_by_id(group_id)
-    theirs = ConsumerGroupTopic.objects.filter(group=group_id, topic=OuterRef("queue__topic"))
-    rows = QueueOffset.objects.filter(group=group_id, queue__in=queues).filter(~Exists(theirs))
+    theirs = ConsumerGroupTopic.objects.filter(
+        group=group_id, topic=OuterRef("queue__topic")
+    )
+    rows = QueueOffset.objects.filter(group=group_id, queue__in=queues).filter(
+        ~Exists(theirs)
+    )
     ids = list(rows.values_list("pk", flat=True))
     QueueOffset.objects.filter(pk__in=ids).delete()
 
 
 @transactional
 def add_positions(*, group_id: int, queues: list[int]) -> None:
-    """Add the positions that a group's ready subscriptions lack, and have the group rebalanced."""
+    """Add the positions that a group's ready subscriptions lack, and have the group
+    rebalanced.
+    """
     group = group_by_id(group_id)
     made = []
     for queue in Queue.objects.filter(pk__in=queues, state__in=LIVE_QUEUES):
         reading = group.subscriptions.filter(topic=queue.topic_id, state="ready").first()
         known = QueueOffset.objects.filter(group=group, queue=queue).exists()
         if reading is not None and not known:
-            made.append(QueueOffset(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH))
+            made.append(
+                QueueOffset(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
+            )
     QueueOffset.objects.bulk_create(made)
     rebalance.request(group_id, "positions were added")
     changed("group", group_id)
@@ -264,5 +324,9 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
 def add_heartbeats(*, group_id: int, members: list[int]) -> None:
     """Note for members without a heartbeat that they were heard now."""
     group_by_id(group_id)
-    mute = ConsumerGroupConsumer.objects.filter(group=group_id, pk__in=members, heartbeat__isnull=True)
-    Heartbeat.objects.bulk_create(Heartbeat(membership=row, last_seen=database_now()) for row in mute)
+    mute = ConsumerGroupConsumer.objects.filter(
+        group=group_id, pk__in=members, heartbeat__isnull=True
+    )
+    Heartbeat.objects.bulk_create(
+        Heartbeat(membership=row, last_seen=database_now()) for row in mute
+    )

@@ -17,7 +17,12 @@ from metadata.errors import Code, Conflict, Invalid
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
-from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    ConsumerGroupTopic,
+    QueueOffset,
+)
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.membership.process_report import ProcessReport, unpack
 from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
@@ -30,7 +35,8 @@ class MemberView:
 
     `active`: it may own queues; otherwise the group's limits make it stand by.
 
-    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing. `process`: what
+    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing.
+    `process`: what
     its process said of itself `process_age_ms` ago; None where it says nothing.
     """
 
@@ -50,7 +56,9 @@ class MemberView:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView(GroupSettings):
-    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists. `casual`: see the model."""
+    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists. `casual`:
+    see the model.
+    """
 
     id: int
     name: str
@@ -81,7 +89,9 @@ def create(
     check_name("group", name)
     access.require(actor, "manage", name, what="group")
     if mode not in ConsumerGroup.Mode.values:
-        raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
+        raise Invalid.field(
+            "mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}"
+        )
     values = check_domains(checked(GROUP, settings or {}))
     check_fits(mode, values)
     if values.get("owners"):
@@ -98,16 +108,20 @@ def check_fits(mode: str, values: Mapping[str, Any]) -> None:
     """Raise Invalid for a limit on who owns queues, where nobody owns any."""
     given = sorted(name for name in LIMITS if values.get(name))
     if mode == ConsumerGroup.Mode.SHARE and given:
-        raise Invalid.field(given[0], "a share group has no owners of queues, so this is not for it")
+        raise Invalid.field(
+            given[0], "a share group has no owners of queues, so this is not for it"
+        )
 
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView:
-    """The group with some settings changed (rules.settings.GROUP). Needs `manage`, other owners all rights.
+    """The group with some settings changed (rules.settings.GROUP). Needs `manage`, other
+    owners all rights.
 
-    Stopping or starting raises the generation, so that members hear of it at once; other limits on who may
-    own queues share them anew. A shorter session timeout is refused while there are members: they would
-    handle messages of queues that others own already. Raises Invalid, NotFound, Conflict(in_use).
+    Stopping or starting raises the generation, so that members hear of it at once; other
+    limits on who may own queues share them anew. A shorter session timeout is refused while
+    there are members: they would handle messages of queues that others own already. Raises
+    Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
     values = check_domains(checked(GROUP, settings))
@@ -121,24 +135,30 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
         and row.members.exists()
     ):
         raise Conflict(
-            f"Members of group {name} use a session timeout of {row.session_timeout_ms} ms. Stop them before "
+            f"Members of group {name} use a session timeout of {row.session_timeout_ms} "
+            "ms. Stop them before "
             "you lower it.",
             code=Code.IN_USE,
         )
     if before:
         row.casual = False
-        rows.edit(row, before, values, actor=actor, kind="group", name=name, also=("casual",))
+        rows.edit(
+            row, before, values, actor=actor, kind="group", name=name, also=("casual",)
+        )
         if "stopped" in before:
             row.generation = rebalance.next_generation(row.pk)
         if LIMITS.keys() & before.keys():
-            rebalance.request(row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed")
+            rebalance.request(
+                row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed"
+            )
         changed("group", row.pk)
     return _view(row)
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Delete a group and mark its subscriptions to be taken down; its name is free at once. Needs `manage`.
+    """Delete a group and mark its subscriptions to be taken down; its name is free at once.
+    Needs `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """
@@ -147,13 +167,20 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     check_confirmed(name, confirm)
     members = row.members.count()
     if members:
-        raise Conflict(f"Group {name} has {members} members: stop them first.", code=Code.IN_USE)
+        raise Conflict(
+            f"Group {name} has {members} members: stop them first.", code=Code.IN_USE
+        )
     subscriptions = list(row.subscriptions.values_list("pk", flat=True))
     row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
     row.name, row.deleted_at = f"{name}~{row.pk}", database_now()
     row.save(update_fields=("name", "deleted_at"))
     audit.record(
-        actor=actor, verb="delete", kind="group", name=name, before={"id": row.pk}, after={"name": row.name}
+        actor=actor,
+        verb="delete",
+        kind="group",
+        name=name,
+        before={"id": row.pk},
+        after={"name": row.name},
     )
     if subscriptions:
         changed("subscription", *subscriptions)
@@ -161,33 +188,45 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def deleted(names: Collection[str]) -> dict[str, int]:
-    """Name → time in ms since 1970 at which the last group of that name was deleted, if none has it now."""
+    """Name → time in ms since 1970 at which the last group of that name was deleted, if
+    none has it now.
+    """
     with reachable():
-        alive = set(ConsumerGroup.objects.filter(name__in=names).values_list("name", flat=True))
+        alive = set(
+            ConsumerGroup.objects.filter(name__in=names).values_list("name", flat=True)
+        )
         rows = ConsumerGroup.objects.filter(deleted_at__isnull=False)
         found: dict[str, int] = {}
         for name in sorted(set(names) - alive):
-            times = rows.filter(name__startswith=f"{name}~").values_list("deleted_at", flat=True)
+            times = rows.filter(name__startswith=f"{name}~").values_list(
+                "deleted_at", flat=True
+            )
             if last := max(filter(None, times), default=None):
                 found[name] = ms(last)
     return found
 
 
 def describe(*, name: str, actor: Actor) -> GroupView:
-    """The group with subscriptions and members. Needs any right on it; raises NotFound(group_not_found)."""
+    """The group with subscriptions and members. Needs any right on it; raises
+    NotFound(group_not_found).
+    """
     access.require_seen(actor, name)
     with reachable():
         return _view(group_named(name))
 
 
 def page(*, actor: Actor, window: Window) -> Page[GroupView]:
-    """Groups by name, those the actor has any right on; with subscriptions, without members."""
+    """Groups by name, those the actor has any right on; with subscriptions, without
+    members.
+    """
     found, following = paging.select(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
     )
     with reachable():
         subscriptions = views_of([row.pk for row in found])
-    return Page(tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in found), following)
+    return Page(
+        tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in found), following
+    )
 
 
 def _view(row: ConsumerGroup) -> GroupView:
@@ -195,7 +234,9 @@ def _view(row: ConsumerGroup) -> GroupView:
 
 
 def _members(group: ConsumerGroup) -> Iterable[MemberView]:
-    members = ConsumerGroupConsumer.objects.filter(group=group).select_related("process", "heartbeat")
+    members = ConsumerGroupConsumer.objects.filter(group=group).select_related(
+        "process", "heartbeat"
+    )
     rows = QueueOffset.objects.filter(group=group, owner__isnull=False)
     owned = grouped(rows.values_list("owner_id", "queue_id"))
     now = database_now()
@@ -224,7 +265,9 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
 
 
 def _as_view(
-    row: ConsumerGroup, subscriptions: Iterable[SubscriptionView], members: Iterable[MemberView]
+    row: ConsumerGroup,
+    subscriptions: Iterable[SubscriptionView],
+    members: Iterable[MemberView],
 ) -> GroupView:
     return rows.shown(
         GroupView,

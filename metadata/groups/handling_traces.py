@@ -1,8 +1,10 @@
-"""Traces of how messages were handled: which member had one, when, for how long, and with what outcome.
+"""Traces of how messages were handled: which member had one, when, for how long, and with
+what outcome.
 
-Members report a sample of what they handle (rules.groups.sampling), by the setting trace_percent of their
-subscription. A report waits in memory; a loop of each worker writes it. What cannot be written, or is too
-much, is dropped: a trace that is missing harms nothing.
+Members report a sample of what they handle (rules.groups.sampling), by the setting
+trace_percent of their subscription. A report waits in memory; a loop of each worker writes
+it. What cannot be written, or is too much, is dropped: a trace that is missing harms
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ MOST_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt at a message, which began `ago_ms` ago; `attempt` counts the failed ones before it.
+    """An attempt at a message, which began `ago_ms` ago; `attempt` counts the failed ones
+    before it.
 
     Of a retry, queue and offset are those of the message that failed first.
     """
@@ -93,7 +96,8 @@ _buffer = _Buffer()
 
 
 def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
-    """Take a report of a member under the name that it registered with, nothing of one that left.
+    """Take a report of a member under the name that it registered with, nothing of one that
+    left.
 
     While metadata is away, the name is looked up when the report is written.
     """
@@ -106,7 +110,9 @@ def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
 
 
 def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> None:
-    """Keep attempts of a member, known by its name or the id of its row, so far as they are in the sample."""
+    """Keep attempts of a member, known by its name or the id of its row, so far as they are
+    in the sample.
+    """
     now = monotonic()
     _buffer.add(
         _Waiting(group_id, member, one, now)
@@ -116,7 +122,9 @@ def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> No
 
 
 def percent(*, group_id: int, queue: int) -> int:
-    """Return the sample of a group in a queue, that of its topic for a retry topic; 0 if it reads neither."""
+    """Return the sample of a group in a queue, that of its topic for a retry topic; 0 if it
+    reads neither.
+    """
     known = snapshot.current()
     found = known.queues.get(queue)
     topic = known.topics.get(found.topic_id) if found is not None else None
@@ -126,7 +134,9 @@ def percent(*, group_id: int, queue: int) -> int:
 
 
 def flush() -> int:
-    """Write what waits; return how many. A loop of every worker. Raises MetadataUnavailable."""
+    """Write what waits; return how many. A loop of every worker. Raises
+    MetadataUnavailable.
+    """
     waiting = _buffer.take()
     if not waiting:
         return 0
@@ -143,7 +153,8 @@ def flush() -> int:
                     outcome=one.attempt.outcome,
                     at=now
                     - timedelta(
-                        milliseconds=min(one.attempt.ago_ms, MOST_AGO_MS), seconds=heard - one.heard_at
+                        milliseconds=min(one.attempt.ago_ms, MOST_AGO_MS),
+                        seconds=heard - one.heard_at,
                     ),
                     took_ms=one.attempt.took_ms,
                 )
@@ -155,7 +166,9 @@ def flush() -> int:
 
 
 def _names(waiting: Iterable[_Waiting]) -> dict[str | int, str]:
-    """Return the names of the members that are known by an id, of those that are still there."""
+    """Return the names of the members that are known by an id, of those that are still
+    there.
+    """
     ids = {one.member for one in waiting if isinstance(one.member, int)}
     if not ids:
         return {}
@@ -164,10 +177,14 @@ def _names(waiting: Iterable[_Waiting]) -> dict[str | int, str]:
 
 
 def of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
-    """Return the first MOST_SHOWN traces of a message, by time, in the groups that the actor sees."""
+    """Return the first MOST_SHOWN traces of a message, by time, in the groups that the
+    actor sees.
+    """
     known = snapshot.current().groups
     with reachable():
-        rows = HandlingTrace.objects.filter(queue_ref=queue, message_offset=offset).order_by("at", "pk")
+        rows = HandlingTrace.objects.filter(
+            queue_ref=queue, message_offset=offset
+        ).order_by("at", "pk")
         found = list(rows[:MOST_SHOWN])
     return [
         TraceView(
@@ -183,4 +200,10 @@ def of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
     ]
 
 
-prune = Rule(HandlingTrace.objects.all(), at="at", days=KEPT_DAYS, each="group_ref", most_each=MOST_EACH)
+prune = Rule(
+    HandlingTrace.objects.all(),
+    at="at",
+    days=KEPT_DAYS,
+    each="group_ref",
+    most_each=MOST_EACH,
+)

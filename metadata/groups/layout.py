@@ -1,13 +1,16 @@
-"""Queues of a topic that come and go: the rows. `messagestore.topology.queues` adds the tables.
+"""Queues of a topic that come and go: the rows. `messagestore.topology.queues` adds the
+tables.
 
     creating ── plan_expand → tables and reader rows are made → make_ready ──▶ read_write
                                                     or give_up ─────────────▶ retired
-    read_write ◀─ set_state ─▶ read_only ── retire, once shrink took its slots and all is read ──▶ retired
+    read_write ◀─ set_state ─▶ read_only ── retire, once shrink took its slots and all is
+    read ──▶ retired
     retired ── three days → its table is dropped → remove
 
-The layout changes only here: `make_ready` gives slots to new queues, `shrink` takes them from draining
-ones, and a draining queue that is opened again gets its share back. Being read-only never moves a slot.
-A verb that is only to be previewed (`dry_run`) does everything and is rolled back.
+The layout changes only here: `make_ready` gives slots to new queues, `shrink` takes them
+from draining ones, and a draining queue that is opened again gets its share back. Being
+read-only never moves a slot. A verb that is only to be previewed (`dry_run`) does
+everything and is rolled back.
 """
 
 from __future__ import annotations
@@ -59,15 +62,19 @@ class LayoutChange:
 def plan_expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> LayoutChange:
-    """The rows of so many more queues, in state creating, and the layout to come. Needs `manage`.
+    """The rows of so many more queues, in state creating, and the layout to come. Needs
+    `manage`.
 
-    They are spread over the normal nodes, or all on `node`. Raises Invalid, NotFound, NoWritableQueue, and
-    Conflict(in_use) while the topic or an earlier expansion of it is being made.
+    They are spread over the normal nodes, or all on `node`. Raises Invalid, NotFound,
+    NoWritableQueue, and Conflict(in_use) while the topic or an earlier expansion of it is
+    being made.
     """
     row = _shaped_by_hand(topic, actor)
     mine = list(row.queues.exclude(state=Queue.State.RETIRED))
     if any(one.state == Queue.State.CREATING for one in mine):
-        raise Conflict(f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE)
+        raise Conflict(
+            f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE
+        )
     _check_number(topic, len(mine), queues)
     held: dict[int, int] = {}
     for one in mine:
@@ -81,7 +88,9 @@ def plan_expand(
     ids = [one.pk for one in made]
     after = {"queues": len(mine) + queues, "added": ids}
     before = {"queues": len(mine)}
-    audit.record(actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after)
+    audit.record(
+        actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after
+    )
     changed("topic", row.pk)
     planned = _change(row, ids, _spread(row, gain=ids))
     transaction.set_rollback(dry_run)
@@ -95,7 +104,8 @@ def _check_number(topic: str, there_are: int, more: int) -> None:
     if there_are + more > most:
         left = f"at most {most - there_are} more" if there_are < most else "no more"
         raise Invalid.field(
-            "queues", f"{topic} has {there_are} queues of {most} that a topic may have: {left}"
+            "queues",
+            f"{topic} has {there_are} queues of {most} that a topic may have: {left}",
         )
 
 
@@ -103,18 +113,24 @@ def _check_number(topic: str, there_are: int, more: int) -> None:
 def make_ready(
     *, topic_id: int, queues: Collection[int], prepared: Collection[int], actor: Actor
 ) -> LayoutChange | None:
-    """The queues, open and with their share of the slots, once tables and reader rows exist.
+    """The queues, open and with their share of the slots, once tables and reader rows
+    exist.
 
-    Every group gets positions at the epoch where its subscription began, and is marked for a rebalance.
-    None, and nothing done, if a subscription is not among those whose reader rows were `prepared`. Queues
-    that are ready stay as they are. Raises NotFound(topic_not_found), Conflict(in_use) if they were given up.
+    Every group gets positions at the epoch where its subscription began, and is marked for
+    a rebalance. None, and nothing done, if a subscription is not among those whose reader
+    rows were
+    `prepared`. Queues
+    that are ready stay as they are. Raises NotFound(topic_not_found), Conflict(in_use) if
+    they were given up.
     """
     _lock_groups(topic_id)
     topic = _locked(topic_id)
     reading = readings(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
     if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
-        raise Conflict(f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE)
+        raise Conflict(
+            f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE
+        )
     new = [one.pk for one in rows if one.state == Queue.State.CREATING]
     if not new:
         return _change(topic, queues, _layout(topic))
@@ -136,19 +152,26 @@ def make_ready(
 
 
 @transactional
-def give_up(*, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()) -> None:
-    """Retire those of the queues that are not ready; their tables go like those of other retired ones.
+def give_up(
+    *, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()
+) -> None:
+    """Retire those of the queues that are not ready; their tables go like those of other
+    retired ones.
 
     Rows of queues that are `taken`, whose tables belong to earlier ones, are removed.
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
-    rows = Queue.objects.filter(pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING)
+    rows = Queue.objects.filter(
+        pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING
+    )
     left = sorted(rows.values_list("pk", flat=True))
     if topic is not None and left:
         rows.filter(pk__in=list(taken)).delete()
         _set_states(left, Queue.State.RETIRED)
         before = {"queues": left}
-        audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before)
+        audit.record(
+            actor=actor, verb="give up", kind="topic", name=topic.name, before=before
+        )
         changed("topic", topic_id)
 
 
@@ -161,10 +184,11 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> LayoutChange:
-    """The queues, or the `count` newest with slots, read-only and without slots: they drain. Needs `manage`.
+    """The queues, or the `count` newest with slots, read-only and without slots: they
+    drain. Needs `manage`.
 
-    `messagestore.topology.queues.shrink` has closed them on their nodes. Raises Invalid, NotFound, and
-    Conflict(last_queue) unless another queue takes messages.
+    `messagestore.topology.queues.shrink` has closed them on their nodes. Raises Invalid,
+    NotFound, and Conflict(last_queue) unless another queue takes messages.
     """
     row = _shaped_by_hand(topic, actor)
     chosen = _chosen(row, queues, count)
@@ -172,7 +196,9 @@ def shrink(
     if not writable:
         raise _last(topic, "would be left")
     before = _layout(row)
-    closing = [one.pk for one in row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)]
+    closing = [
+        one.pk for one in row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)
+    ]
     _set_states(closing, Queue.State.READ_ONLY)
     after = _spread(row, drained=chosen)
     if before != after:
@@ -208,7 +234,11 @@ def _newest(topic: Topic, count: int) -> list[int]:
     if count < 1:
         raise Invalid.field("count", "must be 1 or more")
     slots = set(_layout(topic))
-    rows = topic.queues.filter(state=Queue.State.READ_WRITE).order_by("-number").values_list("pk", flat=True)
+    rows = (
+        topic.queues.filter(state=Queue.State.READ_WRITE)
+        .order_by("-number")
+        .values_list("pk", flat=True)
+    )
     candidates = [queue for queue in rows if queue in slots]
     if count >= len(candidates):
         raise _last(topic.name, "would be left")
@@ -216,11 +246,14 @@ def _newest(topic: Topic, count: int) -> list[int]:
 
 
 @transactional
-def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool = False) -> QueueView:
+def set_state(
+    *, topic: str, queue: int, state: str, actor: Actor, dry_run: bool = False
+) -> QueueView:
     """The queue, read-only or read-write. Needs `manage`.
 
-    One that drained gets slots back when it is opened. Raises Invalid, NotFound(topic_not_found,
-    queue_not_found), Conflict(last_queue), Conflict(in_use) for one that is creating or retired.
+    One that drained gets slots back when it is opened. Raises Invalid,
+    NotFound(topic_not_found, queue_not_found), Conflict(last_queue), Conflict(in_use) for
+    one that is creating or retired.
     """
     row = _changeable(topic, actor)
     if state not in STATES:
@@ -239,7 +272,9 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
             Queue.objects.filter(pk=queue).update(reopened_at=database_now())
         after = {"state": state}
         name = f"{topic}/{queue}"
-        audit.record(actor=actor, verb="update", kind="queue", name=name, before=before, after=after)
+        audit.record(
+            actor=actor, verb="update", kind="queue", name=name, before=before, after=after
+        )
         if state == Queue.State.READ_WRITE and queue not in _layout(row):
             routings.remember(row)
             _relayout(row, [queue], _spread(row, gain=[queue]), verb="lay out", actor=actor)
@@ -253,20 +288,38 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
 def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     """Retire a draining queue and delete its positions; whether it did.
 
-    Not if it was opened again, or if there is a subscription that is not in `read_by`: those whose groups
-    have read all of it.
+    Not if it was opened again, or if there is a subscription that is not in `read_by`:
+    those whose groups have read all of it.
     """
     groups = _lock_groups(topic_id)
-    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.READY).first()
-    if topic is None or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists():
+    topic = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id, state=Topic.State.READY)
+        .first()
+    )
+    if (
+        topic is None
+        or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists()
+    ):
         return False
     if queue in _layout(topic) or {one.id for one in readings(topic_id)} - set(read_by):
         return False
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.remember(topic)
     _set_states([queue], Queue.State.RETIRED)
-    name, before, after = f"{topic.name}/{queue}", {"state": "read_only"}, {"state": "retired"}
-    audit.record(actor=job("queues"), verb="retire", kind="queue", name=name, before=before, after=after)
+    name, before, after = (
+        f"{topic.name}/{queue}",
+        {"state": "read_only"},
+        {"state": "retired"},
+    )
+    audit.record(
+        actor=job("queues"),
+        verb="retire",
+        kind="queue",
+        name=name,
+        before=before,
+        after=after,
+    )
     for group_id in groups:
         rebalance.next_generation(group_id)
         rebalance.request(group_id, f"queue {queue} of {topic.name} was retired")
@@ -287,7 +340,13 @@ def remove(*, topic_id: int, queue: int) -> None:
     QueueOffset.objects.filter(queue=row).delete()
     row.delete()
     name = f"{topic.name}/{queue}"
-    audit.record(actor=job("queues"), verb="remove", kind="queue", name=name, before={"state": "retired"})
+    audit.record(
+        actor=job("queues"),
+        verb="remove",
+        kind="queue",
+        name=name,
+        before={"state": "retired"},
+    )
     changed("topic", topic_id)
 
 
@@ -302,42 +361,60 @@ def _last(topic: str, what: str) -> Conflict:
 def _changeable(name: str, actor: Actor) -> Topic:
     """The ready topic called so, locked, if the actor may manage it."""
     access.require(actor, "manage", name, what="topic")
-    row = by_name(Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic)
+    row = by_name(
+        Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic
+    )
     access.require_failed(actor, "manage", name, origin_of(row))
     if row.state == Topic.State.CREATING:
-        raise Conflict(f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE)
+        raise Conflict(
+            f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE
+        )
     return row
 
 
 def _shaped_by_hand(name: str, actor: Actor) -> Topic:
-    """The same, unless it is a failure topic: which of its queues a copy goes to must not change."""
+    """The same, unless it is a failure topic: which of its queues a copy goes to must not
+    change.
+    """
     row = _changeable(name, actor)
     if row.kind == Topic.Kind.FAILURE:
-        raise Invalid.field("topic", f"{name} is a retry topic: the number of its queues is fixed")
+        raise Invalid.field(
+            "topic", f"{name} is a retry topic: the number of its queues is fixed"
+        )
     return row
 
 
 def _locked(topic_id: int) -> Topic:
-    row = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.READY).first()
+    row = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id, state=Topic.State.READY)
+        .first()
+    )
     if row is None:
         raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
     return row
 
 
 def _lock_groups(topic_id: int) -> list[int]:
-    """Lock the groups that read the topic, before the topic itself: that keeps others from beginning to."""
+    """Lock the groups that read the topic, before the topic itself: that keeps others from
+    beginning to.
+    """
     groups = sorted({one.group_id for one in readings(topic_id)})
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
 
 
 def _set_states(queues: Iterable[int], state: str) -> None:
-    Queue.objects.filter(pk__in=list(queues)).update(state=state, state_since=database_now())
+    Queue.objects.filter(pk__in=list(queues)).update(
+        state=state, state_since=database_now()
+    )
 
 
 def _writable(topic: Topic) -> set[int]:
     """The queues that take messages: open, on nodes that are."""
-    rows = topic.queues.filter(state=Queue.State.READ_WRITE, node__state=DbNode.State.READ_WRITE)
+    rows = topic.queues.filter(
+        state=Queue.State.READ_WRITE, node__state=DbNode.State.READ_WRITE
+    )
     return set(rows.values_list("pk", flat=True))
 
 
@@ -345,11 +422,17 @@ def _layout(topic: Topic) -> Layout:
     return tuple(json.loads(topic.layout))
 
 
-def _spread(topic: Topic, *, gain: Collection[int] = (), drained: Collection[int] = ()) -> Layout:
-    """The layout with the queues in `gain` as further ones, and without those that are `drained`."""
+def _spread(
+    topic: Topic, *, gain: Collection[int] = (), drained: Collection[int] = ()
+) -> Layout:
+    """The layout with the queues in `gain` as further ones, and without those that are
+    `drained`.
+    """
     before = _layout(topic)
     writable = (_writable(topic) | set(gain)) - set(drained)
-    return spread(before, open_queues=writable, closed=set(before) - writable - set(drained))
+    return spread(
+        before, open_queues=writable, closed=set(before) - writable - set(drained)
+    )
 
 
 def _relayout(
@@ -361,8 +444,13 @@ def _relayout(
     topic.save(update_fields=("layout", "layout_version"))
     done = _change(topic, queues, after, before)
     effect = {"queues": [one.queue for one in done.queues], "moved_slots": len(done.slots)}
-    old, new = {"layout_version": version}, {"layout_version": topic.layout_version, **effect}
-    audit.record(actor=actor, verb=verb, kind="topic", name=topic.name, before=old, after=new)
+    old, new = (
+        {"layout_version": version},
+        {"layout_version": topic.layout_version, **effect},
+    )
+    audit.record(
+        actor=actor, verb=verb, kind="topic", name=topic.name, before=old, after=new
+    )
     return done
 
 

@@ -1,7 +1,8 @@
 """Positions that were moved by hand: kept, so that a move can be looked up and undone.
 
-A row is written before its position moves, because afterwards nobody may know where it was, and made exact
-once it has moved. So after a crash in between there may be a row of a move that was not made: not `done`.
+A row is written before its position moves, because afterwards nobody may know where it was,
+and made exact once it has moved. So after a crash in between there may be a row of a move
+that was not made: not `done`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ MOST_KEPT = 10_000  # of a group
 
 @dataclass(frozen=True, slots=True)
 class PastMove:
-    """A queue's move: those of one `reset` were asked for together; `undoes` names the reset it undid."""
+    """A queue's move: those of one `reset` were asked for together; `undoes` names the
+    reset it undid.
+    """
 
     id: int
     reset: str
@@ -46,14 +49,25 @@ class PastMove:
 
 @transactional
 def begin(
-    *, row: QueueOwner, reset: str, from_offset: int, to_offset: int, actor: Actor, undoes: str = ""
+    *,
+    row: QueueOwner,
+    reset: str,
+    from_offset: int,
+    to_offset: int,
+    actor: Actor,
+    undoes: str = "",
 ) -> int:
     """Write down a move that is about to be made, and its audit row; the move's id."""
     group = group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
-    verb, name = "undo" if undoes else "reset", f"{row.group}/{row.topic}/{row.queue}{of_instance}"
+    verb, name = (
+        "undo" if undoes else "reset",
+        f"{row.group}/{row.topic}/{row.queue}{of_instance}",
+    )
     before, after = {"committed": from_offset}, {"committed": to_offset}
-    audit.record(actor=actor, verb=verb, kind="offset", name=name, before=before, after=after)
+    audit.record(
+        actor=actor, verb=verb, kind="offset", name=name, before=before, after=after
+    )
     made = OffsetMove.objects.create(
         reset=reset,
         group=group,
@@ -71,16 +85,22 @@ def begin(
 
 @transactional
 def done(*, move: int, from_offset: int) -> None:
-    """Say that a move was made, and from where exactly: members may have committed until then."""
+    """Say that a move was made, and from where exactly: members may have committed until
+    then.
+    """
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
 
 
 def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[PastMove]:
-    """A group's moves, the newest first. Needs any right on the group; raises NotFound(group_not_found)."""
+    """A group's moves, the newest first. Needs any right on the group; raises
+    NotFound(group_not_found).
+    """
     access.require_seen(actor, group)
     with reachable():
         rows = (
-            OffsetMove.objects.filter(group=group_named(group)).select_related("queue__topic").order_by("-id")
+            OffsetMove.objects.filter(group=group_named(group))
+            .select_related("queue__topic")
+            .order_by("-id")
         )
         if after is not None:
             rows = rows.filter(pk__lt=after)
@@ -90,7 +110,8 @@ def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[Pas
 
 
 def of(*, group: str, reset: str | None) -> list[PastMove]:
-    """The moves of a reset; None: of the last one that was neither undone nor is an undoing itself.
+    """The moves of a reset; None: of the last one that was neither undone nor is an undoing
+    itself.
 
     Raises NotFound(reset_not_found).
     """
@@ -98,19 +119,32 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
         rows = OffsetMove.objects.filter(group=group_named(group), done=True)
         if reset is None:
             undone = rows.exclude(undoes="").values_list("undoes", flat=True)
-            last = rows.filter(undoes="").exclude(reset__in=list(undone)).order_by("-id").first()
+            last = (
+                rows.filter(undoes="")
+                .exclude(reset__in=list(undone))
+                .order_by("-id")
+                .first()
+            )
             reset = last.reset if last is not None else ""
-        found = [_view(row) for row in rows.filter(reset=reset).select_related("queue__topic").order_by("id")]
+        found = [
+            _view(row)
+            for row in rows.filter(reset=reset)
+            .select_related("queue__topic")
+            .order_by("id")
+        ]
     if not found:
         which = f"no reset {reset}" if reset else "no reset that could be undone"
         raise NotFound(
-            f"Group {group} has {which}. List them: catmq offsets history {group}", code=Code.RESET_NOT_FOUND
+            f"Group {group} has {which}. List them: catmq offsets history {group}",
+            code=Code.RESET_NOT_FOUND,
         )
     return found
 
 
 def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> bool:
-    """Return True if the last reset that moved a group's position across an offset moved it forwards."""
+    """Return True if the last reset that moved a group's position across an offset moved it
+    forwards.
+    """
     with reachable():
         moves = OffsetMove.objects.filter(
             Q(from_offset__lte=offset, to_offset__gt=offset)
@@ -125,7 +159,9 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
     return last is not None and last[0] < last[1]
 
 
-prune = Rule(OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT)
+prune = Rule(
+    OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT
+)
 
 
 def _view(row: OffsetMove) -> PastMove:

@@ -1,6 +1,8 @@
-"""Owners of a group's queues: what a member may acquire, for lists, and for moving positions by hand.
+"""Owners of a group's queues: what a member may acquire, for lists, and for moving
+positions by hand.
 
-In a broadcasting group every instance owns every queue (instances.py), so there is a row for each of both.
+In a broadcasting group every instance owns every queue (instances.py), so there is a row
+for each of both.
 """
 
 from __future__ import annotations
@@ -22,16 +24,23 @@ from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import instances, rebalance
 from metadata.membership.heartbeats import expired, replaced
-from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
+from metadata.models import (
+    BroadcastInstance,
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    QueueOffset,
+)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOwner:
-    """A queue that a group reads; `owner` is the member's name, None while the queue is free.
+    """A queue that a group reads; `owner` is the member's name, None while the queue is
+    free.
 
-    `instance` and `instance_id` are those of the reader, None and 0 unless the group broadcasts.
+    `instance` and `instance_id` are those of the reader, None and 0 unless the group
+    broadcasts.
     """
 
     group: str
@@ -51,18 +60,30 @@ class QueueOwner:
 
 
 def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
-    """Every queue a group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
+    """Every queue a group reads, by topic, number and instance. Needs any right on it;
+    raises NotFound.
+    """
     access.require_seen(actor, group)
     with reachable():
         row = group_named(group)
-        rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
-        found = [_owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")]
+        rows = QueueOffset.objects.filter(group=row).select_related(
+            "queue__topic", "owner__process"
+        )
+        found = [
+            _owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")
+        ]
         if row.mode != ConsumerGroup.Mode.BROADCASTING:
             return found
         holders = dict(row.members.values_list("instance_id", "process__name"))
         known = instances.names(row.pk)
         return [
-            replace(one, owner=holders.get(name), epoch=one.epoch + epoch, instance=name, instance_id=pk)
+            replace(
+                one,
+                owner=holders.get(name),
+                epoch=one.epoch + epoch,
+                instance=name,
+                instance_id=pk,
+            )
             for one in found
             for pk, (name, epoch) in known.items()
         ]
@@ -71,8 +92,8 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
 def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
     """The queues of a topic that a group reads, if its members share the offsets.
 
-    Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), Invalid(source_group) where
-    the group does not read the topic, or broadcasts.
+    Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found),
+    Invalid(source_group) where the group does not read the topic, or broadcasts.
     """
     access.require_any(actor, ("consume", "browse"), topic)
     with reachable():
@@ -80,7 +101,9 @@ def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
         if row.mode == ConsumerGroup.Mode.BROADCASTING:
             why = f"group {group} is broadcasting: each of its instances has offsets of its own"
             raise Invalid.field("source_group", why)
-        rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
+        rows = QueueOffset.objects.filter(group=row).select_related(
+            "queue__topic", "owner__process"
+        )
         found = [_owner(row, one) for one in rows.filter(queue__topic__name=topic)]
     if not found:
         raise Invalid.field("source_group", f"group {group} does not subscribe to {topic}")
@@ -102,7 +125,8 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
 
 @bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Queue → epoch for those of `queues` that the member is to own now; others are left out.
+    """Queue → epoch for those of `queues` that the member is to own now; others are left
+    out.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
     """
@@ -138,29 +162,39 @@ def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
 
 @bulkhead.permit()
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
-    """Raise the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
+    """Raise the queue's epoch above `epoch`, which its node was found at; the epoch that
+    counts now.
 
-    Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new one at its next
-    heartbeat. The epoch of an instance counts for all its queues. Nothing changes if metadata is ahead
-    already. Raises NotFound(subscription_not_found).
+    Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new
+    one at its next heartbeat. The epoch of an instance counts for all its queues. Nothing
+    changes if metadata is ahead already. Raises NotFound(subscription_not_found).
     """
     return _adopted(group_id=group_id, queue=queue, epoch=epoch, instance_id=instance_id)
 
 
 @transactional
 def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
-    """Raise the epochs of queues, given with the epochs that their owner has: it takes up each one anew.
+    """Raise the epochs of queues, given with the epochs that their owner has: it takes up
+    each one anew.
 
-    For owners that stop and restart on their own, and must be told where they go on. The generation rises in
-    any case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
+    For owners that stop and restart on their own, and must be told where they go on. The
+    generation rises in any case, so that waiting pulls of the group return. Raises
+    NotFound(group_not_found).
     """
     group = group_by_id(group_id)
     rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
-    if instance_id:  # its epoch counts for all its queues, and is what theirs have above the row's
-        held = {queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")}
-        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=held).update(epoch=F("epoch") + 1)
+    # its epoch counts for all its queues, and is what theirs have above the row's
+    if instance_id:
+        held = {
+            queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")
+        }
+        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=held).update(
+            epoch=F("epoch") + 1
+        )
     for queue, epoch in sorted(queues.items()) if not instance_id else ():
-        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(epoch=F("epoch") + 1)
+        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
+            epoch=F("epoch") + 1
+        )
     rebalance.next_generation(group_id)
     changed("group", group_id)
 
@@ -169,22 +203,34 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
 def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     group = group_by_id(group_id)
     row = QueueOffset.objects.filter(group=group, queue=queue).first()
-    instance = BroadcastInstance.objects.filter(group=group, pk=instance_id).first() if instance_id else None
+    instance = (
+        BroadcastInstance.objects.filter(group=group, pk=instance_id).first()
+        if instance_id
+        else None
+    )
     if row is None or (instance_id and instance is None):
-        raise NotFound("The group does not read this queue.", code=Code.SUBSCRIPTION_NOT_FOUND)
+        raise NotFound(
+            "The group does not read this queue.", code=Code.SUBSCRIPTION_NOT_FOUND
+        )
     known = row.epoch + (instance.epoch if instance else 0)
     if known > epoch:
         return known
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
-        # instances.fence raises it without the group's lock: it must not fall to a voided epoch again.
+        # instances.fence raises it without the group's lock: it must not fall to a voided
+        # epoch again.
         above = epoch + 1 - row.epoch
         rows = BroadcastInstance.objects.filter(pk=instance.pk)
         if not rows.filter(epoch__lt=above).update(epoch=above):
             return row.epoch + int(rows.values_list("epoch", flat=True).get())
     else:  # it would reach into the epochs of another subscription
-        log.error("group %s queue %d: epoch %d is of another subscription", group.name, queue, epoch)
+        log.error(
+            "group %s queue %d: epoch %d is of another subscription",
+            group.name,
+            queue,
+            epoch,
+        )
         return known
     rebalance.next_generation(group_id)
     changed("group", group_id)

@@ -1,12 +1,14 @@
-"""Failure topics: the rows. One per subscription of a sharing group holds what its handlers failed at.
+"""Failure topics: the rows. One per subscription of a sharing group holds what its handlers
+failed at.
 
-plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes to it like to any
-topic, so rebalances, heartbeats, pulls and commits need to know nothing of it. What a crash leaves half made
-is taken back by the sweeps of topics and subscriptions; `missing` finds the pairs that still need one. It
-goes with its subscription (metadata.groups.subscription_rows).
+plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes
+to it like to any topic, so rebalances, heartbeats, pulls and commits need to know nothing
+of it. What a crash leaves half made is taken back by the sweeps of topics and
+subscriptions; `missing` finds the pairs that still need one. It goes with its subscription
+(metadata.groups.subscription_rows).
 
-Its queues lie on failure nodes. While none is registered there are no failure topics, and members try again
-in place; the sweep makes them soon after the first failure node is there.
+Its queues lie on failure nodes. While none is registered there are no failure topics, and
+members try again in place; the sweep makes them soon after the first failure node is there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView, view_of
-from metadata.models import ConsumerGroup, ConsumerGroupTopic, DbNode, Queue, QueueOffset, Topic
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupTopic,
+    DbNode,
+    Queue,
+    QueueOffset,
+    Topic,
+)
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 from metadata.topics.placement import failure_nodes
@@ -43,14 +52,19 @@ class FailureTopic:
 def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     """The rows of the failure topic of a pair, in state creating.
 
-    None if there is one, or if there can be none: the group broadcasts, does not subscribe to the topic any
-    more, or no failure node takes queues. Raises Conflict(already_exists) if another pair has its name.
+    None if there is one, or if there can be none: the group broadcasts, does not subscribe
+    to the topic any more, or no failure node takes queues. Raises Conflict(already_exists)
+    if another pair has its name.
     """
     try:
         group = group_by_id(group_id)
     except NotFound:
         return None
-    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.READY).first()
+    topic = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id, state=Topic.State.READY)
+        .first()
+    )
     if topic is None or not _wanted(group, topic):
         return None
     placed = failure_nodes(QUEUES)
@@ -65,7 +79,11 @@ def _wanted(group: ConsumerGroup, topic: Topic) -> bool:
         return False
     if Topic.objects.filter(failure_group=group, failure_of=topic).exists():
         return False
-    return group.subscriptions.filter(topic=topic).exclude(state=ConsumerGroupTopic.State.DELETING).exists()
+    return (
+        group.subscriptions.filter(topic=topic)
+        .exclude(state=ConsumerGroupTopic.State.DELETING)
+        .exists()
+    )
 
 
 def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic:
@@ -81,10 +99,19 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
         group=group, topic=made, start=ConsumerGroupTopic.Start.EARLIEST, created_at=now
     )
     for number, node_id in enumerate(placed):
-        queue = Queue.objects.create(topic=made, node_id=node_id, number=number, state_since=now)
+        queue = Queue.objects.create(
+            topic=made, node_id=node_id, number=number, state_since=now
+        )
         QueueOffset.objects.create(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
-    after = {"kind": made.kind, "group": group.name, "topic": topic.name, "queues": len(placed)}
-    audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, after=after)
+    after = {
+        "kind": made.kind,
+        "group": group.name,
+        "topic": topic.name,
+        "queues": len(placed),
+    }
+    audit.record(
+        actor=job("failures"), verb="create", kind="topic", name=made.name, after=after
+    )
     changed("topic", made.pk)
     changed("subscription", reading.pk)
     return FailureTopic(topic_rows.view_of(made), view_of(reading))
@@ -92,18 +119,26 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
 
 @transactional
 def make_ready(made: FailureTopic) -> None:
-    """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
+    """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was
+    taken back.
+    """
     group_by_id(made.subscription.group_id)
     topic_rows.make_ready(made.topic.id)
     subscription_rows.make_ready(made.subscription.id)
 
 
 def missing() -> list[tuple[int, int]]:
-    """(group, topic) of subscriptions without a failure topic that should have one; none without a node."""
+    """(group, topic) of subscriptions without a failure topic that should have one; none
+    without a node.
+    """
     with reachable():
-        if not DbNode.objects.filter(kind=DbNode.Kind.FAILURE, state=DbNode.State.READ_WRITE).exists():
+        if not DbNode.objects.filter(
+            kind=DbNode.Kind.FAILURE, state=DbNode.State.READ_WRITE
+        ).exists():
             return []
-        theirs = Topic.objects.filter(failure_group=OuterRef("group_id"), failure_of=OuterRef("topic_id"))
+        theirs = Topic.objects.filter(
+            failure_group=OuterRef("group_id"), failure_of=OuterRef("topic_id")
+        )
         rows = ConsumerGroupTopic.objects.filter(
             ~Exists(theirs),
             state=ConsumerGroupTopic.State.READY,

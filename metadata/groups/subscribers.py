@@ -1,4 +1,6 @@
-"""Groups that read a topic, and its queues that wait for something: lists, changing nothing."""
+"""Groups that read a topic, and its queues that wait for something: lists, changing
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,17 @@ class Waiting:
 def readings(topic_id: int) -> list[Reading]:
     """The subscriptions of a topic, by group, without those that are on their way out."""
     rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
-    columns = rows.order_by("group__name").values_list("pk", "group_id", "group__name", "state")
+    columns = rows.order_by("group__name").values_list(
+        "pk", "group_id", "group__name", "state"
+    )
     with reachable():
         return [Reading(*row, base_epoch=row[0] * EPOCHS_EACH) for row in columns]
 
 
 def least_seen() -> list[tuple[str, list[Seen]]]:
-    """(group, its ready subscriptions), the groups whose lag was not recorded for longest first."""
+    """(group, its ready subscriptions), the groups whose lag was not recorded for longest
+    first.
+    """
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
     columns = rows.values_list("group__name", "pk", "group_id", "topic_id", "topic__name")
@@ -62,12 +68,16 @@ def least_seen() -> list[tuple[str, list[Seen]]]:
 
 
 def unready(older_than_s: float) -> Iterator[Waiting]:
-    """Queues of ready topics that have been creating for longer than that: a crash left them."""
+    """Queues of ready topics that have been creating for longer than that: a crash left
+    them.
+    """
     return _waiting("creating", older_than_s)
 
 
 def draining(rest_s: float) -> Iterator[Waiting]:
-    """Queues that are read-only for so long, and that no slot of their topic's layout names."""
+    """Queues that are read-only for so long, and that no slot of their topic's layout
+    names.
+    """
     for waiting in _waiting("read_only", rest_s):
         slots = set(waiting.topic.layout)
         queues = tuple(one for one in waiting.queues if one.queue not in slots)
@@ -83,38 +93,54 @@ def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
     """The queues of ready topics that have been in a state for so long, by topic."""
     with reachable():
         limit = before(database_now(), seconds=for_s)
-        rows = Queue.objects.filter(state=state, state_since__lt=limit, topic__state=Topic.State.READY)
+        rows = Queue.objects.filter(
+            state=state, state_since__lt=limit, topic__state=Topic.State.READY
+        )
         found = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
     for page in in_pages(Topic.objects.filter(pk__in=[*found])):
         with reachable():
             topics = [view_of(row) for row in page]
         for topic in topics:
-            yield Waiting(topic, tuple(one for one in topic.queues if one.queue in found[topic.id]))
+            yield Waiting(
+                topic, tuple(one for one in topic.queues if one.queue in found[topic.id])
+            )
 
 
 def places(queues: Collection[int]) -> dict[int, int]:
-    """Queue → the node that holds it, also of topics that are deleted, which no snapshot has."""
+    """Queue → the node that holds it, also of topics that are deleted, which no snapshot
+    has.
+    """
     with reachable():
-        return dict(Queue.objects.filter(pk__in=list(queues)).order_by("pk").values_list("pk", "node_id"))
+        return dict(
+            Queue.objects.filter(pk__in=list(queues))
+            .order_by("pk")
+            .values_list("pk", "node_id")
+        )
 
 
 def head_state(queue: int) -> str | None:
-    """The state that the queue's head shall have on its node; None if there is nothing to say of it."""
+    """The state that the queue's head shall have on its node; None if there is nothing to
+    say of it.
+    """
     return _head_states(pk=queue).get(queue)
 
 
 def head_states(node_id: int) -> dict[int, str]:
-    """Queue → the state that its head shall have, of a node; those that are not ready, or whose topics are
-    deleted, are left out.
+    """Queue → the state that its head shall have, of a node; those that are not ready, or
+    whose topics are deleted, are left out.
     """
     return _head_states(node=node_id)
 
 
 def _head_states(**which: int) -> dict[int, str]:
     rows = Queue.objects.filter(**which, topic__state=Topic.State.READY)
-    columns = rows.exclude(state=Queue.State.CREATING).values_list("pk", "state", "node__state")
+    columns = rows.exclude(state=Queue.State.CREATING).values_list(
+        "pk", "state", "node__state"
+    )
     with reachable():
-        return {queue: _head_state(state, node_state) for queue, state, node_state in columns}
+        return {
+            queue: _head_state(state, node_state) for queue, state, node_state in columns
+        }
 
 
 def _head_state(state: str, node_state: str) -> str:

@@ -1,10 +1,12 @@
-"""Subscriptions: which group reads which topic. `messagestore.topology` adds the nodes' reader rows.
+"""Subscriptions: which group reads which topic. `messagestore.topology` adds the nodes'
+reader rows.
 
-plan (rows, creating) → reader rows are made → make_ready;
-mark_deleting or give_up → reader rows go → remove.
+plan (rows, creating) → reader rows are made → make_ready; mark_deleting or give_up → reader
+rows go → remove.
 
-Epochs of a subscription begin above those of every earlier one (`base_epoch`), so a member that stays
-while its group unsubscribes and subscribes again never gets the same (queue, epoch) twice.
+Epochs of a subscription begin above those of every earlier one (`base_epoch`), so a member
+that stays while its group unsubscribes and subscribes again never gets the same (queue,
+epoch) twice.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
-EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third owner has epoch 7000000003
+# of one subscription; in the seventh, the third owner has epoch 7000000003
+EPOCHS_EACH = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
     delivery: Delivery
-    start_at_ms: int | None = None  # it reads what was stored then or later; None: `start` says it
+    # it reads what was stored then or later; None: `start` says it
+    start_at_ms: int | None = None
     to_failures: bool = False  # its topic is the group's failure topic
 
     @property
@@ -71,11 +75,12 @@ def plan(
     start_ago_ms: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> SubscriptionView:
-    """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
+    """The rows of a new subscription, in state creating, with a position per queue at its
+    base epoch.
 
-    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` on the topic.
-    Raises NotFound, Invalid, Conflict(already_exists), Unavailable(busy) while an earlier one is still being
-    made or taken down.
+    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` on the
+    topic. Raises NotFound, Invalid, Conflict(already_exists), Unavailable(busy) while an
+    earlier one is still being made or taken down.
     """
     require_may_subscribe(actor, group=group, topic=topic)
     check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
@@ -88,20 +93,44 @@ def plan(
     check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
     if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
-        raise Conflict(f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS)
+        raise Conflict(
+            f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS
+        )
     if existing is not None:
-        what = f"The subscription of group {group} to {topic} is {existing.state}: try again in a moment."
+        what = (
+            f"The subscription of group {group} to {topic} is {existing.state}: try "
+            "again in a moment."
+        )
         raise Unavailable(what, retry_after_ms=500)
     row = ConsumerGroupTopic.objects.create(
-        group=group_row, topic=topic_row, start=start, start_at_ms=at_ms, created_at=now, **values
+        group=group_row,
+        topic=topic_row,
+        start=start,
+        start_at_ms=at_ms,
+        created_at=now,
+        **values,
     )
-    unread = (Queue.State.CREATING, Queue.State.RETIRED)  # layout.make_ready gives positions in the former
-    queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
+    # layout.make_ready gives positions in the former
+    unread = (Queue.State.CREATING, Queue.State.RETIRED)
+    queues = (
+        topic_row.queues.exclude(state__in=unread)
+        .order_by("pk")
+        .values_list("pk", flat=True)
+    )
     QueueOffset.objects.bulk_create(
-        [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
+        [
+            QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH)
+            for queue in queues
+        ]
     )
     after = {"start": start, **({} if at_ms is None else {"start_at_ms": at_ms}), **values}
-    audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
+    audit.record(
+        actor=actor,
+        verb="create",
+        kind="subscription",
+        name=f"{group}/{topic}",
+        after=after,
+    )
     changed("subscription", row.pk)
     return view_of(row)
 
@@ -120,21 +149,28 @@ def started_after(*, group_id: int, topic_id: int, at: datetime) -> bool:
 def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> None:
     """Raise Invalid unless a subscription can start there: at a word, or at a time."""
     if start not in ConsumerGroupTopic.Start.values:
-        raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+        raise Invalid.field(
+            "start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}"
+        )
     given = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
     for name, value in given.items():
         if value is not None and (problem := START_TIME.problem(value)) is not None:
             raise Invalid.field(name, problem)
     if at_ms is not None and ago_ms is not None:
-        raise Invalid.field("start_ago_ms", "give start_at_ms or start_ago_ms, and not both")
-    if start == ConsumerGroupTopic.Start.LATEST and (at_ms is not None or ago_ms is not None):
+        raise Invalid.field(
+            "start_ago_ms", "give start_at_ms or start_ago_ms, and not both"
+        )
+    if start == ConsumerGroupTopic.Start.LATEST and (
+        at_ms is not None or ago_ms is not None
+    ):
         raise Invalid.field("start", "is latest, which has no time: leave it out")
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
     """Raise Forbidden unless the actor may have a group read a topic, be they there or not.
 
-    `manage` on the topic is not enough: who may change a topic may not read its messages for that.
+    `manage` on the topic is not enough: who may change a topic may not read its messages
+    for that.
     """
     access.require(actor, "manage", group, what="group")
     access.require(actor, "consume", topic, what="topic")
@@ -150,7 +186,9 @@ def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
 def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
     """Raise Invalid for a setting that a subscription of a group of that mode cannot have."""
     if values.get("ordered") and mode == ConsumerGroup.Mode.SHARE:
-        raise Invalid.field("ordered", f"{group} is a share group: its members get messages in any order")
+        raise Invalid.field(
+            "ordered", f"{group} is a share group: its members get messages in any order"
+        )
 
 
 def taken_failure_name(*, group: str, topic: str) -> str:
@@ -158,18 +196,30 @@ def taken_failure_name(*, group: str, topic: str) -> str:
     name = failure_name(group, topic)
     with reachable():
         taken = Topic.objects.filter(name=name).exists()
-    return f"would have the retry topic {name}, which there is: give the group another name" if taken else ""
+    return (
+        f"would have the retry topic {name}, which there is: give the group another name"
+        if taken
+        else ""
+    )
 
 
 def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
-    """Raise Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
+    """Raise Conflict(already_exists) if the pair's failure topic would be called like
+    another pair's.
+    """
     name = failure_name(group.name, topic.name)
-    other = Topic.objects.filter(name=name).exclude(failure_group=group, failure_of=topic).first()
+    other = (
+        Topic.objects.filter(name=name)
+        .exclude(failure_group=group, failure_of=topic)
+        .first()
+    )
     if other is None:
         return
     whose = "there is a topic of that name"
     if other.failure_group is not None and other.failure_of is not None:
-        whose = f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
+        whose = (
+            f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
+        )
     raise Conflict(
         f"The retry topic of group {group.name} and topic {topic.name} would be called {name}, "
         f"but {whose}: give the group another name.",
@@ -195,11 +245,14 @@ def make_ready(subscription_id: int) -> SubscriptionView:
 
 
 @transactional
-def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor) -> SubscriptionView:
-    """The subscription, or some of its queues, stopped or started; members hear of it at once.
+def update(
+    *, group: str, topic: str, settings: Mapping[str, Any], actor: Actor
+) -> SubscriptionView:
+    """The subscription, or some of its queues, stopped or started; members hear of it at
+    once.
 
-    `stopped_queues` replaces the list of queues that are not read for now. Needs `manage` on the group.
-    Raises Invalid, NotFound.
+    `stopped_queues` replaces the list of queues that are not read for now. Needs `manage`
+    on the group. Raises Invalid, NotFound.
     """
     access.require(actor, "manage", group, what="group")
     values = checked(SUBSCRIPTION, settings)
@@ -223,7 +276,9 @@ def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
     foreign = sorted(set(queues) - own)
     if foreign:
         named = ", ".join(map(str, foreign))
-        raise Invalid.field("stopped_queues", f"topic {row.topic.name} has no queue {named}")
+        raise Invalid.field(
+            "stopped_queues", f"topic {row.topic.name} has no queue {named}"
+        )
     return sorted(queues)
 
 
@@ -238,14 +293,22 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     _end_failures(row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
-    audit.record(actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state})
+    audit.record(
+        actor=actor,
+        verb="delete",
+        kind="subscription",
+        name=name,
+        before={"state": before_state},
+    )
     changed("subscription", row.pk)
     return view_of(row)
 
 
 def _end_failures(row: ConsumerGroupTopic) -> None:
     """The subscription to the failure topic goes along, and with it the topic."""
-    for one in _to_failures(row.group_id, row.topic_id).exclude(state=ConsumerGroupTopic.State.DELETING):
+    for one in _to_failures(row.group_id, row.topic_id).exclude(
+        state=ConsumerGroupTopic.State.DELETING
+    ):
         one.state = ConsumerGroupTopic.State.DELETING
         one.save(update_fields=("state",))
         changed("subscription", one.pk)
@@ -258,15 +321,23 @@ def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
 
 
 def to_failures(view: SubscriptionView) -> SubscriptionView | None:
-    """The group's subscription to the failure topic of a subscription, None if there is none."""
+    """The group's subscription to the failure topic of a subscription, None if there is
+    none.
+    """
     with reachable():
-        row = _to_failures(view.group_id, view.topic_id).select_related("group", "topic").first()
+        row = (
+            _to_failures(view.group_id, view.topic_id)
+            .select_related("group", "topic")
+            .first()
+        )
         return None if row is None else view_of(row)
 
 
 @transactional
 def give_up(subscription_id: int) -> bool:
-    """Claim a subscription that is not ready, so that its reader rows may go; False if it is ready."""
+    """Claim a subscription that is not ready, so that its reader rows may go; False if it
+    is ready.
+    """
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -281,7 +352,9 @@ def give_up(subscription_id: int) -> bool:
 
 @transactional
 def remove(subscription_id: int, actor: Actor | None = None) -> None:
-    """Remove a creating or deleting subscription and its positions, once its reader rows are gone."""
+    """Remove a creating or deleting subscription and its positions, once its reader rows
+    are gone.
+    """
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -294,7 +367,9 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     row.delete()
     topic_rows.end_failure_topic(row.topic, by)
     rebalance.next_generation(group_id)
-    audit.record(actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state})
+    audit.record(
+        actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
+    )
     changed("subscription", subscription_id)
     changed("group", group_id)
 
@@ -303,7 +378,9 @@ def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, also while creating or deleting. Needs any right on the group."""
     access.require_seen(actor, group)
     with reachable():
-        rows = ConsumerGroupTopic.objects.filter(group__name=group, group__deleted_at__isnull=True)
+        rows = ConsumerGroupTopic.objects.filter(
+            group__name=group, group__deleted_at__isnull=True
+        )
         row = rows.filter(topic__name=topic).select_related("group", "topic").first()
         if row is None or (row.group.name, row.topic.name) != (group, topic):
             raise _gone(group, topic)
@@ -311,7 +388,9 @@ def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
 
 
 def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
-    """Subscriptions that a crash left creating for longer than that, and all that are to be taken down."""
+    """Subscriptions that a crash left creating for longer than that, and all that are to be
+    taken down.
+    """
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
         creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
@@ -324,10 +403,14 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
 
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
     """The subscriptions of several groups, by group id, without those to failure topics."""
-    rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL)
+    rows = ConsumerGroupTopic.objects.filter(
+        group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL
+    )
     ordered = list(rows.select_related("group", "topic").order_by("topic__name"))
     queues = _queues_of({row.topic_id for row in ordered})
-    found = grouped((row.group_id, _as_view(row, queues.get(row.topic_id, ()))) for row in ordered)
+    found = grouped(
+        (row.group_id, _as_view(row, queues.get(row.topic_id, ()))) for row in ordered
+    )
     return {group: tuple(views) for group, views in found.items()}
 
 
@@ -335,15 +418,23 @@ def _locked(subscription_id: int) -> ConsumerGroupTopic:
     seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
     if seen is not None:
         ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()
-    row = ConsumerGroupTopic.objects.select_related("group", "topic").filter(pk=subscription_id).first()
+    row = (
+        ConsumerGroupTopic.objects.select_related("group", "topic")
+        .filter(pk=subscription_id)
+        .first()
+    )
     if row is None:
         raise NotFound("The subscription was removed.", code=Code.SUBSCRIPTION_NOT_FOUND)
     return row
 
 
 def _of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopic:
-    """The subscription of a locked group to the topic called so, unless it is being taken down."""
-    rows = group.subscriptions.filter(topic__name=topic).exclude(state=ConsumerGroupTopic.State.DELETING)
+    """The subscription of a locked group to the topic called so, unless it is being taken
+    down.
+    """
+    rows = group.subscriptions.filter(topic__name=topic).exclude(
+        state=ConsumerGroupTopic.State.DELETING
+    )
     row = rows.select_related("group", "topic").first()
     if row is None or row.topic.name != topic:
         raise _gone(group.name, topic)

@@ -1,7 +1,9 @@
-"""Jobs of the data pipeline, as users ask for them: archive, purge, replay, reports by a scan.
+"""Jobs of the data pipeline, as users ask for them: archive, purge, replay, reports by a
+scan.
 
-They take minutes or hours, so whoever asks gets the number of a run at once; a process of its own takes the
-run up, on whatever machine runs jobs, and what it does is followed in the run's row (see job_runs).
+They take minutes or hours, so whoever asks gets the number of a run at once; a process of
+its own takes the run up, on whatever machine runs jobs, and what it does is followed in the
+run's row (see job_runs).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place where jobs of this installation work; `blocked_by` says what Spark lacks here, '' if nothing."""
+    """Place where jobs of this installation work; `blocked_by` says what Spark lacks here,
+    '' if nothing.
+    """
 
     archive: str
     master: str
@@ -81,7 +85,8 @@ def place(*, actor: Actor) -> Place:
 
 
 def ask(*, name: str, settings: Settings, actor: Actor) -> int:
-    """Have a job carried out; the number of its run. Needs `admin` on everything: files are read and written.
+    """Have a job carried out; the number of its run. Needs `admin` on everything: files are
+    read and written.
 
     Raises Forbidden, Conflict if this process has nobody to ask.
     """
@@ -92,9 +97,15 @@ def ask(*, name: str, settings: Settings, actor: Actor) -> int:
 
 
 @transactional
-def _ask(name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int], None]) -> int:
+def _ask(
+    name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int], None]
+) -> int:
     made = JobRun.objects.create(
-        name=name, started_at=database_now(), stage=WAITING, asked_by=actor.name, settings=settings
+        name=name,
+        started_at=database_now(),
+        stage=WAITING,
+        asked_by=actor.name,
+        settings=settings,
     )
     number = int(made.pk)
     after = {"run": number, **settings}
@@ -104,9 +115,13 @@ def _ask(name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int
 
 
 def take(*, id: int) -> tuple[Run, Settings] | None:
-    """The run for the one process that takes it up; None if another one did, or it was cancelled."""
+    """The run for the one process that takes it up; None if another one did, or it was
+    cancelled.
+    """
     with reachable():
-        rows = JobRun.objects.filter(pk=id, state=JobRun.State.RUNNING, seen_at__isnull=True)
+        rows = JobRun.objects.filter(
+            pk=id, state=JobRun.State.RUNNING, seen_at__isnull=True
+        )
         if not rows.update(seen_at=database_now(), stage="starting"):
             return None
         row = JobRun.objects.get(pk=id)

@@ -23,9 +23,13 @@ def can_parquet() -> bool:
 def parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
     """Write rows as Parquet. Raises Conflict without pyarrow."""
     if not can_parquet():
-        raise Conflict("Parquet needs pyarrow: run script/setup --with-spark, or choose CSV.")
+        raise Conflict(
+            "Parquet needs pyarrow: run script/setup --with-spark, or choose CSV."
+        )
     import pyarrow as pa
     import pyarrow.parquet
 
-    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns_of(rows)})
+    table = pa.table(
+        {name: pa.array([row.get(name) for row in rows]) for name in columns_of(rows)}
+    )
     pyarrow.parquet.write_table(table, to)

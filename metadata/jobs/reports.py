@@ -33,9 +33,17 @@ class ReportView:
 
 @transactional
 def keep(
-    *, name: str, engine: str, settings: Row, rows: Sequence[Row], actor: Actor, job_run: int | None = None
+    *,
+    name: str,
+    engine: str,
+    settings: Row,
+    rows: Sequence[Row],
+    actor: Actor,
+    job_run: int | None = None,
 ) -> int:
-    """Keep what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
+    """Keep what a report found; its id. Needs `admin` on everything, because reports tell
+    of every topic.
+    """
     access.require_everything(actor, name, what="report")
     columns = columns_of(rows)
     made = Report.objects.create(
@@ -43,7 +51,10 @@ def keep(
         made_at=database_now(), job_run_id=job_run,
     )  # fmt: skip
     ReportRow.objects.bulk_create(
-        (ReportRow(report=made, number=number, values=dict(row)) for number, row in enumerate(rows)),
+        (
+            ReportRow(report=made, number=number, values=dict(row))
+            for number, row in enumerate(rows)
+        ),
         batch_size=BATCH,
     )
     after = {"id": made.pk, "engine": engine, "rows": len(rows)}
@@ -59,7 +70,15 @@ def shown(*, id: int, actor: Actor) -> ReportView:
         if row is None:
             raise NotFound(f"There is no report {id}.")
         values = tuple(row.rows.order_by("number").values_list("values", flat=True))
-    return ReportView(row.pk, row.name, row.engine, ms(row.made_at), row.settings, tuple(row.columns), values)
+    return ReportView(
+        row.pk,
+        row.name,
+        row.engine,
+        ms(row.made_at),
+        row.settings,
+        tuple(row.columns),
+        values,
+    )
 
 
 prune = Rule(Report.objects.all(), at="made_at", days=KEPT_DAYS)

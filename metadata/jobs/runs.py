@@ -1,4 +1,6 @@
-"""Records what jobs did: one row per run, kept for a month; what is running tells where it is."""
+"""Records what jobs did: one row per run, kept for a month; what is running tells where it
+is.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from metadata.models import JobRun
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
-SILENT_MS = 120_000  # after so long without a sign of life a run's process is taken for dead
+# after so long without a sign of life a run's process is taken for dead
+SILENT_MS = 120_000
 LOG_CHARS = 20_000  # kept of a log, from its end
 
 
@@ -28,7 +31,9 @@ class Cancelled(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line of text."""
+    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line
+    of text.
+    """
 
     id: int
     name: str
@@ -46,7 +51,9 @@ class Run:
         self._write(directory=directory)
 
     def end(self, state: str, detail: str) -> None:
-        self._write(state=state, count=self.count, detail=detail[:10_000], finished_at=UtcNow())
+        self._write(
+            state=state, count=self.count, detail=detail[:10_000], finished_at=UtcNow()
+        )
 
     def _write(self, **values: Any) -> None:
         with reachable():
@@ -61,8 +68,8 @@ class Run:
 class RunFacts:
     """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
 
-    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0 where
-    that is not known. `silent`: it runs, and its process is taken for dead.
+    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0
+    where that is not known. `silent`: it runs, and its process is taken for dead.
     """
 
     id: int
@@ -99,7 +106,9 @@ _known = _Known({})
 
 
 def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
-    """Say which jobs there are and who runs one when asked; called once, by the composition root."""
+    """Say which jobs there are and who runs one when asked; called once, by the composition
+    root.
+    """
     _known.jobs, _known.ask = jobs, ask
 
 
@@ -108,7 +117,9 @@ def known() -> Mapping[str, Listed]:
 
 
 def ask(*, name: str, actor: Actor) -> None:
-    """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden,
+    NotFound.
+    """
     access.require_everything(actor, name, what="job")
     if name not in _known.jobs or _known.ask is None:
         raise NotFound(f"There is no job {name}.")
@@ -123,16 +134,22 @@ def _note(name: str, actor: Actor) -> None:
 
 @contextmanager
 def record(name: str, *, directory: str = "") -> Iterator[Run]:
-    """Write a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
+    """Write a row: running, then done, failed or cancelled. What the job raises stands in
+    it and goes on.
+    """
     with reachable():
-        row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
+        row = JobRun.objects.create(
+            name=name, started_at=database_now(), directory=directory
+        )
     with ending(Run(row.pk, name)) as run:
         yield run
 
 
 @contextmanager
 def ending(run: Run) -> Iterator[Run]:
-    """Write how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
+    """Write how a run ends: done, failed or cancelled. What is raised stands in its row and
+    goes on.
+    """
     try:
         yield run
     except Cancelled as stop:
@@ -146,7 +163,8 @@ def ending(run: Run) -> Iterator[Run]:
 
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
-    """Ask a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
+    """Ask a run to end; who follows it sees that soon. One that nobody follows is ended
+    here and now.
 
     Needs `admin`. Raises NotFound, Conflict.
     """
@@ -172,7 +190,9 @@ def is_silent(row: JobRun, now_ms: int) -> bool:
 
 
 def _nobodys(row: JobRun) -> dict[str, Any]:
-    """Fields that end a run at once that nobody takes up, or whose process is dead; {} if it is followed."""
+    """Fields that end a run at once that nobody takes up, or whose process is dead; {} if
+    it is followed.
+    """
     now = database_now()
     if is_waiting(row):
         detail = "It was cancelled before it began."

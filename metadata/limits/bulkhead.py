@@ -1,17 +1,19 @@
 """Keeps a slow metadata database from eating a broker's threads.
 
-Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so many threads
-of a process are inside metadata calls at once, and after several calls in a row found the database
-away, further ones are refused at once. No call of a client is the probe: it would wait for as long as a call
-may take, and the client would learn nothing. In a broker a loop asks all the time (`look`), and its first
-answer lets calls through again. A process without that loop lets one call at a time through, a second after
-the last one ended. The second counts from the end because a call may take longer than that to fail.
+Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so
+many threads of a process are inside metadata calls at once, and after several calls in a
+row found the database away, further ones are refused at once. No call of a client is the
+probe: it would wait for as long as a call may take, and the client would learn nothing. In
+a broker a loop asks all the time (`look`), and its first answer lets calls through again. A
+process without that loop lets one call at a time through, a second after the last one
+ended. The second counts from the end because a call may take longer than that to fail.
 
-A storm of registrations must not hold up the hand-overs that it causes. So acquires have a pool of places
-of their own, and heartbeats need none: one thread records all of a process, and a release follows only on one
-that was just recorded. Nor must it feed itself: few calls are inside at once, a few more wait for a place,
-and each of those that are refused is told a time of its own to come back, one after the other as fast as
-calls have lately ended. All of them again at once would cost more than what they want.
+A storm of registrations must not hold up the hand-overs that it causes. So acquires have a
+pool of places of their own, and heartbeats need none: one thread records all of a process,
+and a release follows only on one that was just recorded. Nor must it feed itself: few calls
+are inside at once, a few more wait for a place, and each of those that are refused is told
+a time of its own to come back, one after the other as fast as calls have lately ended. All
+of them again at once would cost more than what they want.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
 CALLS = "calls"  # the pool of whatever has none of its own
 FAILURES = 2  # each of them may have taken the whole time limit
 PAUSE_S = 1.0
-WATCHED_S = 30.0  # a loop that did not look for so long has ended; one look may take several time limits
+# a loop that did not look for so long has ended; one look may take several time limits
+WATCHED_S = 30.0
 
 
 class Bulkhead:
-    """Lets `places` threads into the usual pool, where eight times as many may wait for a place, and twice as
-    many into each other one; after `failures` in a row nobody until a look succeeds, or where nobody looks
-    only a probe, `pause_s` seconds after the last."""
+    """Lets `places` threads into the usual pool, where eight times as many may wait for a
+    place, and twice as many into each other one; after `failures` in a row nobody until a
+    look succeeds, or where nobody looks only a probe, `pause_s` seconds after the last."""
 
     def __init__(
         self,
@@ -48,7 +51,12 @@ class Bulkhead:
         pause_s: float = PAUSE_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._places, self._failures, self._pause_s, self._patience_s = places, failures, pause_s, patience_s
+        self._places, self._failures, self._pause_s, self._patience_s = (
+            places,
+            failures,
+            pause_s,
+            patience_s,
+        )
         self._changed = threading.Condition()
         self._inside: Counter[str | None] = Counter()
         self._waiting = 0
@@ -59,7 +67,9 @@ class Bulkhead:
         self._watched_until = float("-inf")
 
     def look(self, ask: Callable[[], object]) -> bool:
-        """Ask the database, and let calls through if it answers; return True then. One pass of a loop."""
+        """Ask the database, and let calls through if it answers; return True then. One pass
+        of a loop.
+        """
         with self._changed:
             self._watched_until = time.monotonic() + WATCHED_S
         try:
@@ -85,22 +95,29 @@ class Bulkhead:
         return time.monotonic() < self._watched_until
 
     def check(self) -> None:
-        """Raise MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
+        """Raise MetadataUnavailable if a call would be refused now; for callers that queue
+        up for one.
+        """
         with self._changed:
             self._refuse_if_shut()
 
     def later(self) -> MetadataUnavailable:
-        """The refusal of a call that was not tried because this process has too much to do; with its turn."""
+        """The refusal of a call that was not tried because this process has too much to do;
+        with its turn.
+        """
         with self._changed:
             return self._full()
 
     def _full(self) -> MetadataUnavailable:
         what = "Too many calls wait for the metadata database."
-        return MetadataUnavailable(what, code=Code.BUSY, retry_after_ms=self._return_times.next_ms())
+        return MetadataUnavailable(
+            what, code=Code.BUSY, retry_after_ms=self._return_times.next_ms()
+        )
 
     @contextmanager
     def permit(self, pool: str | None = CALLS) -> Iterator[None]:
-        """One metadata call; raises MetadataUnavailable without making it when closed, or its pool is full.
+        """One metadata call; raises MetadataUnavailable without making it when closed, or
+        its pool is full.
 
         Pool None is never full.
         """
@@ -124,11 +141,15 @@ class Bulkhead:
         return self._failed >= self._failures
 
     def _is_refused(self) -> bool:
-        return self._shut() and (self.watched or self._probing or time.monotonic() < self._next_probe)
+        return self._shut() and (
+            self.watched or self._probing or time.monotonic() < self._next_probe
+        )
 
     def _refuse_if_shut(self) -> None:
         if self._is_refused():
-            raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
+            raise MetadataUnavailable(
+                "The metadata database did not answer.", retry_after_ms=1000
+            )
 
     def _enter(self, pool: str | None) -> bool:
         """Take a place; whether this call is the probe."""
@@ -170,7 +191,9 @@ class Bulkhead:
 
 
 class ReturnTimes:
-    """Times at which refused calls shall come back, in a bulkhead of so many places. Not safe for threads."""
+    """Times at which refused calls shall come back, in a bulkhead of so many places. Not
+    safe for threads.
+    """
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -181,7 +204,9 @@ class ReturnTimes:
         self._call_s += (took_s - self._call_s) / 16
 
     def next_ms(self) -> int:
-        """In how many ms the next one may come: after the one before, but not late for ever."""
+        """In how many ms the next one may come: after the one before, but not late for
+        ever.
+        """
         soonest_s, latest_s = AGAIN_S
         now = time.monotonic()
         self._next = max(now + soonest_s, self._next + self._call_s / self._places)

@@ -1,18 +1,19 @@
 """Calls that come while one runs are done together by the next.
 
-The first caller acts at once, for itself. Who comes meanwhile waits; then the first of those acts for all
-that wait and fit. A lone caller pays for one lock. Each waits for an event of its own: hundreds that wake for
-every batch would only fight for the interpreter.
+The first caller acts at once, for itself. Who comes meanwhile waits; then the first of
+those acts for all that wait and fit. A lone caller pays for one lock. Each waits for an
+event of its own: hundreds that wake for every batch would only fight for the interpreter.
 
-The caller acts in its own frame, so that the way from a request to the database stays short:
+The caller acts in its own frame, so that the way from a request to the database stays
+short:
 
     with coalescer.turn(item) as turn:
         if turn.items:  # nobody else acted for it
             turn.results = act(turn.items)
     return turn.result
 
-`PacedCoalescer` is for calls that must also be paced and counted, and led by a loop where there is one
-(`serve`), so that no caller is held up by a database that does not answer.
+`PacedCoalescer` is for calls that must also be paced and counted, and led by a loop where
+there is one (`serve`), so that no caller is held up by a database that does not answer.
 """
 
 from __future__ import annotations
@@ -35,13 +36,24 @@ Result = TypeVar("Result")
 
 
 class Turn(Generic[Item, Result]):
-    """A caller's turn. Inside, `items` are those to act for, its own first; none if another caller did.
+    """A caller's turn. Inside, `items` are those to act for, its own first; none if another
+    caller did.
 
-    `results` is set to what came of each item, in order. `result` is the caller's own: None if `results` was
-    not set, or if several items failed together with an error after which each is to be tried alone.
+    `results` is set to what came of each item, in order. `result` is the caller's own: None
+    if `results` was not set, or if several items failed together with an error after which
+    each is to be tried alone.
     """
 
-    __slots__ = ("_coalescer", "_together", "error", "event", "item", "leads", "result", "results")
+    __slots__ = (
+        "_coalescer",
+        "_together",
+        "error",
+        "event",
+        "item",
+        "leads",
+        "result",
+        "results",
+    )
 
     def __init__(self, item: Item, coalescer: Coalescer[Item, Result] | None) -> None:
         self.item = item
@@ -66,7 +78,10 @@ class Turn(Generic[Item, Result]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         together = self._together
         self._together = []  # else a circle: its item would wait for the garbage collector
@@ -80,10 +95,10 @@ class Turn(Generic[Item, Result]):
 class Coalescer(Generic[Item, Result]):
     """Lets one caller at a time act for all that wait; what it raises, each of them raises.
 
-    `take` says how many of the waiting items fit into a batch that begins with the first one; at least that.
-    A caller waits at most `limit_s` for its turn to begin, and `end_limit_s` more for its end; `check(item)`
-    ends the former wait sooner by what it raises. After an error of `apart_after` each of several items is to
-    be tried alone.
+    `take` says how many of the waiting items fit into a batch that begins with the first
+    one; at least that. A caller waits at most `limit_s` for its turn to begin, and
+    `end_limit_s` more for its end; `check(item)` ends the former wait sooner by what it
+    raises. After an error of `apart_after` each of several items is to be tried alone.
     """
 
     end_limit_s = 0.0
@@ -96,15 +111,22 @@ class Coalescer(Generic[Item, Result]):
         check: Callable[[Item], None] | None = None,
         apart_after: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._take, self._check, self._limit_s, self._apart_after = take, check, limit_s, apart_after
+        self._take, self._check, self._limit_s, self._apart_after = (
+            take,
+            check,
+            limit_s,
+            apart_after,
+        )
         self._guard = threading.Lock()
         self._leading = False
         self._waiting: list[Turn[Item, Result]] = []
 
     def turn(self, item: Item, *, alone: bool = False) -> Turn[Item, Result]:
-        """Return a caller's turn, to be entered and left; `alone`: at once, beside what others do.
+        """Return a caller's turn, to be entered and left; `alone`: at once, beside what
+        others do.
 
-        Entering raises what was raised for it by another caller, what `check` raised, `not_begun` or
+        Entering raises what was raised for it by another caller, what `check` raised,
+        `not_begun` or
         `not_ended`.
         """
         return Turn(item, None if alone else self)
@@ -115,14 +137,18 @@ class Coalescer(Generic[Item, Result]):
 
     def not_begun(self) -> CatmqError:
         """Error of a caller whose turn did not begin in time."""
-        return MetadataUnavailable("The metadata database is slow to answer.", retry_after_ms=1000)
+        return MetadataUnavailable(
+            "The metadata database is slow to answer.", retry_after_ms=1000
+        )
 
     def not_ended(self) -> CatmqError:
         """Error of a caller whose turn did not end in time: it may be written or not."""
         return self.not_begun()
 
     def line_up(self, turn: Turn[Item, Result]) -> list[Turn[Item, Result]]:
-        """Wait, and return the turns that this one acts for, itself first; none if another acted for it."""
+        """Wait, and return the turns that this one acts for, itself first; none if another
+        acted for it.
+        """
         with self._guard:
             self._join(turn)
         if turn.event is not None:
@@ -138,7 +164,9 @@ class Coalescer(Generic[Item, Result]):
         results: Sequence[Result] | None,
         error: BaseException | None,
     ) -> bool:
-        """Tell turns what came of them, and hand over; return True if the error is not to be raised."""
+        """Tell turns what came of them, and hand over; return True if the error is not to
+        be raised.
+        """
         apart = len(together) > 1 and isinstance(error, self._apart_after)
         try:
             if error is None and results is not None:
@@ -156,8 +184,11 @@ class Coalescer(Generic[Item, Result]):
         return apart
 
     def _for_another(self, error: BaseException) -> BaseException:
-        """Return an error of its own for another thread: threads must not share a traceback."""
-        if not isinstance(error, Exception):  # the thread that acted is ended; the others are not
+        """Return an error of its own for another thread: threads must not share a
+        traceback.
+        """
+        # the thread that acted is ended; the others are not
+        if not isinstance(error, Exception):
             return self.not_ended()
         other = copy.copy(error)
         other.__cause__ = error
@@ -217,10 +248,12 @@ class Coalescer(Generic[Item, Result]):
 
 
 class PacedCoalescer(Coalescer[Item, Result]):
-    """Batches of at most `most` that begin every `every_s` seconds, or sooner when half of the places are
-    taken; more callers than `places` are refused. Nobody waits longer than `limit_s`.
+    """Batches of at most `most` that begin every `every_s` seconds, or sooner when half of
+    the places are taken; more callers than `places` are refused. Nobody waits longer than
+    `limit_s`.
 
-    `write` takes a batch and gives a result for each, in order; what it raises, each of them raises.
+    `write` takes a batch and gives a result for each, in order; what it raises, each of
+    them raises.
     """
 
     def __init__(
@@ -245,14 +278,17 @@ class PacedCoalescer(Coalescer[Item, Result]):
     def submit(self, item: Item) -> Result:
         """Return the result of `item`, once its batch was written.
 
-        Raises what `write` or `check` raised, and MetadataUnavailable: no place is free, or it is slow.
+        Raises what `write` or `check` raised, and MetadataUnavailable: no place is free, or
+        it is slow.
         """
         with self._guard:
             if self._inside >= self._places:
                 # At different times, or all that are refused now would come together again.
                 again_ms = random.randint(500, 1500)
                 raise MetadataUnavailable(
-                    "Too many calls wait for the metadata database.", code=Code.BUSY, retry_after_ms=again_ms
+                    "Too many calls wait for the metadata database.",
+                    code=Code.BUSY,
+                    retry_after_ms=again_ms,
                 )
             self._inside += 1
         try:
@@ -265,7 +301,9 @@ class PacedCoalescer(Coalescer[Item, Result]):
                 self._inside -= 1
 
     def serve(self, wait_s: float) -> None:
-        """Write what waits, or comes within `wait_s`: one pass of a loop. From now on no caller leads."""
+        """Write what waits, or comes within `wait_s`: one pass of a loop. From now on no
+        caller leads.
+        """
         self._served = True
         if not self._arrived.wait(wait_s):
             return
@@ -314,7 +352,9 @@ class PacedCoalescer(Coalescer[Item, Result]):
             self._hurry.set()
 
     def _gather(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
-        """Return the next batch, after the pause that is still due since the last one began."""
+        """Return the next batch, after the pause that is still due since the last one
+        began.
+        """
         pause_s = self._began + self._every_s - time.monotonic()
         if pause_s > 0:
             with limiter.aside():

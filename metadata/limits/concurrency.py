@@ -1,13 +1,15 @@
-"""Few of a broker's threads work at once; the others wait for their turn, outside the interpreter.
+"""Few of a broker's threads work at once; the others wait for their turn, outside the
+interpreter.
 
-A worker has hundreds of threads, because most of them wait. When many have something to do, all of them
-would fight for the interpreter, and each would get it back only after all the others, after every call of a
-database: what takes milliseconds then takes seconds, and locks are held for as long. So a request passes a
-limiter, in the order of arrival, but heartbeats first; and whoever waits for something else than a database
-steps aside meanwhile and comes back before the newcomers.
+A worker has hundreds of threads, because most of them wait. When many have something to do,
+all of them would fight for the interpreter, and each would get it back only after all the
+others, after every call of a database: what takes milliseconds then takes seconds, and
+locks are held for as long. So a request passes a limiter, in the order of arrival, but
+heartbeats first; and whoever waits for something else than a database steps aside meanwhile
+and comes back before the newcomers.
 
-A database that does not answer keeps its callers inside. So if nobody has left for STALL_S, one more is let
-in: everything else stays possible, if slowly.
+A database that does not answer keeps its callers inside. So if nobody has left for STALL_S,
+one more is let in: everything else stays possible, if slowly.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ STALL_S = 0.02
 
 
 class ConcurrencyLimiter:
-    """Lets `places` threads work at once. A thread that never entered passes everything freely."""
+    """Lets `places` threads work at once. A thread that never entered passes everything
+    freely.
+    """
 
     def __init__(self, *, places: int = PLACES, stall_s: float = STALL_S) -> None:
         self._places, self._stall_s = places, stall_s
@@ -30,7 +34,8 @@ class ConcurrencyLimiter:
         self._inside = 0
         self._first: deque[threading.Event] = deque()
         self._later: deque[threading.Event] = deque()
-        self._moved_at = 0.0  # time.monotonic() of the last time that somebody left, or was let in beyond
+        # time.monotonic() of the last time that somebody left, or was let in beyond
+        self._moved_at = 0.0
         self._mine = threading.local()
 
     def permit(self, *, first: bool = False) -> AbstractContextManager[None]:
@@ -63,7 +68,8 @@ class ConcurrencyLimiter:
                 return
             mine = threading.Event()
             queue.append(mine)
-            # Who is far behind looks rarely: hundreds that look around would only fight for the interpreter.
+            # Who is far behind looks rarely: hundreds that look around would only fight for
+            # the interpreter.
             look_s = self._stall_s * self.waiting()
         while not mine.wait(look_s):
             with self._guard:

@@ -1,4 +1,6 @@
-"""Places for work that only so many may do at once in a process, and only so many of them for one."""
+"""Places for work that only so many may do at once in a process, and only so many of them
+for one.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from contextlib import contextmanager
 class Places:
     """`most` places of which one asker gets `most_of_one`; nobody waits for one.
 
-    An asker may belong to wider ones, such as its API key and its address: each of these gets `most_shared`
-    (all places, unless it is given).
+    An asker may belong to wider ones, such as its API key and its address: each of these
+    gets `most_shared` (all places, unless it is given).
     """
 
-    def __init__(self, *, most: int, most_of_one: int, most_shared: int | None = None) -> None:
+    def __init__(
+        self, *, most: int, most_of_one: int, most_shared: int | None = None
+    ) -> None:
         self._most, self._most_of_one = most, most_of_one
         self._most_shared = most if most_shared is None else most_shared
         self._guard = threading.Lock()

@@ -1,1 +1,3 @@
-"""Lists of the portal: searched, sorted and paged by the database, in a constant number of queries."""
+"""Lists of the portal: searched, sorted and paged by the database, in a constant number of
+queries.
+"""

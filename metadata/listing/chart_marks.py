@@ -1,4 +1,6 @@
-"""Events that charts mark: rebalances of a group, resets of offsets, and alarms; always as many queries."""
+"""Events that charts mark: rebalances of a group, resets of offsets, and alarms; always as
+many queries.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,16 @@ from metadata.models import Alarm, OffsetMove, Rebalance
 from metadata.rules.alarm_rules import subject
 
 MOST = 40  # of a kind, the newest
-LOOKED_AT = 5_000  # newest moves of offsets, of all groups, among which resets of a topic are looked for
+# newest moves of offsets, of all groups, among which resets of a topic are looked for
+LOOKED_AT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One event; `kind` is rebalance, reset, undo, alarm or resolved.
 
-    `what` is the cause of a rebalance, the kind of an alarm, or who reset; `name` is that of the alarm, or
-    the topic of a reset, '' if it was of several.
+    `what` is the cause of a rebalance, the kind of an alarm, or who reset; `name` is that
+    of the alarm, or the topic of a reset, '' if it was of several.
     """
 
     at_ms: int
@@ -33,7 +36,8 @@ class Mark:
 
 
 def marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list[Mark]:
-    """Return the events of the last `for_s` seconds of a group, a topic, or all, oldest first.
+    """Return the events of the last `for_s` seconds of a group, a topic, or all, oldest
+    first.
 
     Rebalances are told of a group only: those of all would hide the chart.
     """
@@ -47,7 +51,9 @@ def marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list
 
 
 def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
-    rows = Alarm.objects.filter(Q(since_at__gte=since) | Q(since_at__isnull=False, ended_at__gte=since))
+    rows = Alarm.objects.filter(
+        Q(since_at__gte=since) | Q(since_at__isnull=False, ended_at__gte=since)
+    )
     if group:
         rows = rows.filter(Q(name=group) | Q(name__startswith=f"{group}/"))
     elif topic:
@@ -75,7 +81,9 @@ def _resets(since: datetime, group: str, topic: str) -> list[Mark]:
         rows = rows.filter(queue__topic__name=topic)
     of = rows.order_by().values("reset", "actor_name", "undoes")
     told = of.annotate(
-        first=Min("at"), topics=Count("queue__topic", distinct=True), topic=Min("queue__topic__name")
+        first=Min("at"),
+        topics=Count("queue__topic", distinct=True),
+        topic=Min("queue__topic__name"),
     )
     return [
         Mark(
@@ -89,6 +97,8 @@ def _resets(since: datetime, group: str, topic: str) -> list[Mark]:
 
 
 def _rebalances(since: datetime, group: str) -> list[Mark]:
-    rows = Rebalance.objects.filter(group__name=group, group__deleted_at__isnull=True, at__gte=since)
+    rows = Rebalance.objects.filter(
+        group__name=group, group__deleted_at__isnull=True, at__gte=since
+    )
     told = rows.order_by("-id").values_list("at", "cause")[:MOST]
     return [Mark(ms(at), "rebalance", cause) for at, cause in told]

@@ -51,7 +51,9 @@ class ConsumerRow:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRow:
-    """A rebalance in a list; `pause_ms` is the longest, None if nobody has taken a queue over yet."""
+    """A rebalance in a list; `pause_ms` is the longest, None if nobody has taken a queue
+    over yet.
+    """
 
     group: str
     generation: int

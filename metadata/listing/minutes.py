@@ -14,7 +14,9 @@ from metadata.monitoring.metrics_history import start_of
 
 
 def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
-    """Topic → messages sent to it in each of the last minutes, oldest first: lines of a list."""
+    """Topic → messages sent to it in each of the last minutes, oldest first: lines of a
+    list.
+    """
     lines = _lines(("topic_ref",), minutes, topic_ref__in=list(topic_ids), group_ref=0)
     return {topic: line for (topic,), line in lines.items()}
 
@@ -25,8 +27,12 @@ def handled_by(*, group_ids: Iterable[int], minutes: int = 30) -> dict[int, list
     return {group: line for (group,), line in lines.items()}
 
 
-def handled_of(*, pairs: Collection[tuple[int, int]], minutes: int = 30) -> dict[tuple[int, int], list[int]]:
-    """(Group, topic) → messages that the group handled of the topic in each of the last minutes."""
+def handled_of(
+    *, pairs: Collection[tuple[int, int]], minutes: int = 30
+) -> dict[tuple[int, int], list[int]]:
+    """(Group, topic) → messages that the group handled of the topic in each of the last
+    minutes.
+    """
     groups, topics = {group for group, _topic in pairs}, {topic for _group, topic in pairs}
     which = {"group_ref__in": groups, "topic_ref__in": topics}
     lines = _lines(("group_ref", "topic_ref"), minutes, "handled", **which)
@@ -38,8 +44,8 @@ def _lines(
 ) -> dict[tuple[int, ...], list[int]]:
     """Return what rows of the last minutes count, by some columns.
 
-    The minute that is not over counts for as much as it will be if it goes on like this; its first seconds
-    say too little, so the one before stands for it then.
+    The minute that is not over counts for as much as it will be if it goes on like this;
+    its first seconds say too little, so the one before stands for it then.
     """
     with reachable():
         now = database_now()
@@ -50,7 +56,10 @@ def _lines(
         for at, messages, *whose in rows.values_list("at", count, *by):
             line = found.setdefault(tuple(whose), [0] * minutes)
             line[min(int((at - first).total_seconds()) // 60, minutes - 1)] += messages or 0
-    return {whose: _finished(line, (now - last).total_seconds()) for whose, line in found.items()}
+    return {
+        whose: _finished(line, (now - last).total_seconds())
+        for whose, line in found.items()
+    }
 
 
 def _finished(line: list[int], seconds: float) -> list[int]:

@@ -21,16 +21,23 @@ from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
 
 AUDIT = Manner(
-    search_in=("name", "actor_name", "verb", "kind"), sorts={"at": "id", "name": "name"}, default="-at"
+    search_in=("name", "actor_name", "verb", "kind"),
+    sorts={"at": "id", "name": "name"},
+    default="-at",
 )
 ALARMS = Manner(
     search_in=("name", "detail", "kind"),
     sorts={"since": "since_at", "at": "last_at", "kind": "kind", "name": "name"},
     default="-since",
 )
-MOST_MANAGED = 200  # names whose queues and subscriptions are looked for, too: each is a condition of its own
-REPORTS = Manner(search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at")
-RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at")
+# names whose queues and subscriptions are looked for, too: each is a condition of its own
+MOST_MANAGED = 200
+REPORTS = Manner(
+    search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at"
+)
+RUNS = Manner(
+    search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +56,11 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """An alarm; `since_ms` and `ended_at_ms` are of its last occurrence, the latter None while it lasts.
+    """An alarm; `since_ms` and `ended_at_ms` are of its last occurrence, the latter None
+    while it lasts.
 
-    `facts` is what the detail is put into words of. `times` counts the spells; `acknowledged_by` is '' while
+    `facts` is what the detail is put into words of. `times` counts the spells;
+    `acknowledged_by` is '' while
     nobody looks after the present one.
     """
 
@@ -94,10 +103,12 @@ def audit(
     since: date | None = None,
     until: date | None = None,
 ) -> Listed[AuditRow]:
-    """Changes, the latest first, or those of what is called `name`, by `who`, and of some days (UTC).
+    """Changes, the latest first, or those of what is called `name`, by `who`, and of some
+    days (UTC).
 
-    Administrators see all. Others see what was done to topics and groups that they may manage, and nobody's
-    address: rights, accounts, keys and nodes are not for everybody who has logged in.
+    Administrators see all. Others see what was done to topics and groups that they may
+    manage, and nobody's address: rights, accounts, keys and nodes are not for everybody who
+    has logged in.
     """
     check_look(actor)
     full = access.may_everything(actor)
@@ -109,30 +120,49 @@ def audit(
     if until is not None:
         rows = rows.filter(at__lt=datetime.combine(until, time(), UTC) + timedelta(days=1))
     if name:
-        rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
+        rows = rows.filter(
+            Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}")
+        )
     return select(rows, wanted=wanted, manner=AUDIT).map(
-        lambda row: shown(AuditRow, row, actor=row.actor_name, address=row.address if full else "")
+        lambda row: shown(
+            AuditRow, row, actor=row.actor_name, address=row.address if full else ""
+        )
     )
 
 
 def _managed(actor: Actor) -> Q:
-    """The rows about topics and groups that an actor may manage; for deleted ones, the name's next bearer."""
+    """The rows about topics and groups that an actor may manage; for deleted ones, the
+    name's next bearer.
+    """
     with reachable():
         topics = list(Topic.objects.exclude(state="deleted").values_list("name", flat=True))
-        groups = list(ConsumerGroup.objects.filter(deleted_at__isnull=True).values_list("name", flat=True))
+        groups = list(
+            ConsumerGroup.objects.filter(deleted_at__isnull=True).values_list(
+                "name", flat=True
+            )
+        )
     topics = [name for name in topics if access.may(actor, "manage", name)]
     groups = [name for name in groups if access.may(actor, "manage", name, what="group")]
-    found = Q(kind="topic", name__in=topics) | Q(kind__in=("group", "dead"), name__in=groups)
-    for kind, names in (("queue", topics), ("subscription", groups)):  # called topic/queue, group/topic
+    found = Q(kind="topic", name__in=topics) | Q(
+        kind__in=("group", "dead"), name__in=groups
+    )
+    # called topic/queue, group/topic
+    for kind, names in (("queue", topics), ("subscription", groups)):
         for name in names[:MOST_MANAGED]:
             found |= Q(kind=kind, name__startswith=f"{name}/")
     return found
 
 
 def alarms(
-    *, wanted: Wanted, actor: Actor, lasting: bool | None = None, unacknowledged: bool = False
+    *,
+    wanted: Wanted,
+    actor: Actor,
+    lasting: bool | None = None,
+    unacknowledged: bool = False,
 ) -> Listed[AlarmRow]:
-    """Alarms, the latest first; `lasting`: only those that have not ended, or only those that have."""
+    """Alarms, the latest first; `lasting`: only those that have not ended, or only those
+    that have.
+    """
     check_look(actor)
     rows = Alarm.objects.filter(since_at__isnull=False)
     if lasting is not None:
@@ -140,7 +170,9 @@ def alarms(
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
     found = select(rows, wanted=wanted, manner=ALARMS)
-    return found.map(lambda row: shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at)))
+    return found.map(
+        lambda row: shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
+    )
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
@@ -156,7 +188,9 @@ def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunR
 
 
 def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
-    """Reports, the latest first. Needs `admin` on everything, because they tell of every topic."""
+    """Reports, the latest first. Needs `admin` on everything, because they tell of every
+    topic.
+    """
     access.require(actor, "admin", "*", what="report")
     found = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
     return found.map(lambda row: shown(ReportItem, row))
@@ -166,12 +200,24 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
     check_look(actor)
     with reachable():
         latest = (
-            JobRun.objects.order_by().values("name").annotate(last=Max("id")).values_list("last", flat=True)
+            JobRun.objects.order_by()
+            .values("name")
+            .annotate(last=Max("id"))
+            .values_list("last", flat=True)
         )
         now_ms = ms(database_now())
-        return {row.name: _run(row, now_ms) for row in JobRun.objects.filter(pk__in=list(latest))}
+        return {
+            row.name: _run(row, now_ms)
+            for row in JobRun.objects.filter(pk__in=list(latest))
+        }
 
 
 def _run(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
-    return shown(RunRow, row, took_ms=took, cancelling=row.cancel_asked, silent=is_silent(row, now_ms))
+    return shown(
+        RunRow,
+        row,
+        took_ms=took,
+        cancelling=row.cancel_asked,
+        silent=is_silent(row, now_ms),
+    )

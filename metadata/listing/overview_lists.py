@@ -1,4 +1,6 @@
-"""Figures of the first page: how much there is, who is behind, what failed; always as many queries."""
+"""Figures of the first page: how much there is, who is behind, what failed; always as many
+queries.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import subject
 
 MOST = 8  # groups, alarms or runs that are named
-CANDIDATES = 50  # groups, those furthest behind, among which those are looked for that fall behind fastest
+# groups, those furthest behind, among which those are looked for that fall behind fastest
+CANDIDATES = 50
 DAY_S = 86_400
 OF_LAG = ("lag", "no_consumer")  # kinds of alarms that tell of a group's lag
 
@@ -38,10 +41,11 @@ OF_LAG = ("lag", "no_consumer")  # kinds of alarms that tell of a group's lag
 class Overview:
     """Counts, and the first few of what needs a look.
 
-    `behind`: those that fall behind fastest, then those that are furthest behind. `unread` groups have queues
-    that nobody owns although there are messages and they are not stopped; `stopped_behind` ones were stopped,
-    or a topic of theirs was, and messages wait; `stalled` ones have members and handle nothing. These three
-    leave out groups whose lag is an alarm, and failed jobs those that are one. `alarms` are those that nobody
+    `behind`: those that fall behind fastest, then those that are furthest behind. `unread`
+    groups have queues that nobody owns although there are messages and they are not
+    stopped; `stopped_behind` ones were stopped, or a topic of theirs was, and messages
+    wait; `stalled` ones have members and handle nothing. These three leave out groups whose
+    lag is an alarm, and failed jobs those that are one. `alarms` are those that nobody
     acknowledged, `said` kind and name of all that last.
     """
 
@@ -65,14 +69,18 @@ def overview(*, actor: Actor) -> Overview:
     check_look(actor)
     asked = Wanted(sort="-lag", rows=CANDIDATES)
     behind = groups(wanted=asked, actor=actor, lines=False, among=_furthest()).items
-    lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
+    lasting = alarms(
+        wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True
+    )
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
         said = frozenset(_lasting().values_list("kind", "name"))
         quiet = {subject(kind, name).group for kind, name in said if kind in OF_LAG}
         most = MOST + len(quiet)
         jobs_said = [name for kind, name in said if kind == "job_failed"]
-        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(name__in=jobs_said)
+        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(
+            name__in=jobs_said
+        )
         lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
         return Overview(
             topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
@@ -96,12 +104,16 @@ def _furthest() -> list[int]:
     """Groups with the most unread messages, found without a look at those that have none."""
     rows = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
     with reachable():
-        found = rows.order_by().values_list("group").annotate(all=Sum("lag")).order_by("-all")
+        found = (
+            rows.order_by().values_list("group").annotate(all=Sum("lag")).order_by("-all")
+        )
         return [group for group, _ in found[:CANDIDATES]]
 
 
 def _growth(row: GroupRow) -> tuple[float, int]:
-    """By how much a group falls behind in a second, 0 if it does not; and how far it is behind."""
+    """By how much a group falls behind in a second, 0 if it does not; and how far it is
+    behind.
+    """
     if row.progress is None or row.progress.said.state != "falls_behind":
         return 0.0, row.lag or 0
     return row.progress.said.per_s or 0.0, row.lag or 0
@@ -113,7 +125,9 @@ def _first(names: Iterable[str], quiet: Collection[str]) -> tuple[str, ...]:
 
 def _stalled(rows: Iterable[GroupRow]) -> Iterator[str]:
     """Groups that have members and unread messages, and handle none."""
-    return (one.name for one in rows if one.progress and one.progress.said.state == "stalled")
+    return (
+        one.name for one in rows if one.progress and one.progress.said.state == "stalled"
+    )
 
 
 def _lasting() -> QuerySet[Alarm]:
@@ -123,9 +137,15 @@ def _lasting() -> QuerySet[Alarm]:
 def _stopped_behind() -> QuerySet[ConsumerGroup, str]:
     """Groups that were stopped, or in a topic, and have unread messages there, by name."""
     groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
-    stopped = Q(stopped=True) | Q(group__in=list(groups.filter(stopped=True).values_list("pk", flat=True)))
+    stopped = Q(stopped=True) | Q(
+        group__in=list(groups.filter(stopped=True).values_list("pk", flat=True))
+    )
     rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
-    return groups.filter(pk__in=rows.values("group")).order_by("name").values_list("name", flat=True)
+    return (
+        groups.filter(pk__in=rows.values("group"))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
 
 
 def _unread() -> QuerySet[QueueOffset, str]:

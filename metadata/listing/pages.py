@@ -1,4 +1,6 @@
-"""Pages of a list in the portal: cut by page number, because it is sorted by more than the name."""
+"""Pages of a list in the portal: cut by page number, because it is sorted by more than the
+name.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MOST_SEARCH = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Part of a list that is wanted; `sort` is a column's key, with `-` in front for the largest first."""
+    """Part of a list that is wanted; `sort` is a column's key, with `-` in front for the
+    largest first.
+    """
 
     search: str = ""
     sort: str = ""
@@ -46,9 +50,11 @@ class Listed(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """Search and sort of one list: fields that are searched, column key → field, the default sort.
+    """Search and sort of one list: fields that are searched, column key → field, the
+    default sort.
 
-    `figures` are sums over other tables, by name: only one that is sorted by is made for all rows.
+    `figures` are sums over other tables, by name: only one that is sorted by is made for
+    all rows.
     """
 
     search_in: tuple[str, ...]
@@ -60,7 +66,8 @@ class Manner:
 def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> Listed[M]:
     """A page of rows, in three queries.
 
-    What is sorted is ids alone: whole rows can be long, and sums over other tables cost something for each.
+    What is sorted is ids alone: whole rows can be long, and sums over other tables cost
+    something for each.
     """
     if wanted.search:
         rows = _searched(rows, wanted.search[:MOST_SEARCH], manner)
@@ -77,8 +84,8 @@ def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> Listed[M]:
 def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
     """One page of a list that is there as a whole.
 
-    >>> cut("abcde", wanted=Wanted(page=2, rows=2)).items, cut("abcde", wanted=Wanted(page=9, rows=2)).items
-    (('c', 'd'), ('e',))
+    >>> (cut("abcde", wanted=Wanted(page=2, rows=2)).items,
+    ...  cut("abcde", wanted=Wanted(page=9, rows=2)).items) (('c', 'd'), ('e',))
     """
     pages = max(1, -(-len(items) // wanted.rows))
     page = min(max(1, wanted.page), pages)
@@ -87,8 +94,12 @@ def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
 
 
 def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
-    """Rows in which a field contains the text, whatever its case: on MySQL names compare byte by byte."""
-    lowered = {f"lower_{number}": Lower(field) for number, field in enumerate(manner.search_in)}
+    """Rows in which a field contains the text, whatever its case: on MySQL names compare
+    byte by byte.
+    """
+    lowered = {
+        f"lower_{number}": Lower(field) for number, field in enumerate(manner.search_in)
+    }
     fits = [Q(**{f"{alias}__contains": text.lower()}) for alias in lowered]
     fits += [Q(**{f"{field}__icontains": text}) for field in manner.search_in]
     found: QuerySet[M] = rows.alias(**lowered).filter(reduce(or_, fits))
@@ -96,7 +107,8 @@ def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
 
 
 def _sorted(rows: QuerySet[M], sort: str, manner: Manner) -> Any:
-    """The ids, in order. Rows without a value come last either way; ids settle ties: pages do not overlap.
+    """The ids, in order. Rows without a value come last either way; ids settle ties: pages
+    do not overlap.
 
     Both engines put what has no value first when they count up.
     """
@@ -104,5 +116,7 @@ def _sorted(rows: QuerySet[M], sort: str, manner: Manner) -> Any:
     name = manner.sorts[known.removeprefix("-")]
     if name in manner.figures:
         rows = rows.annotate(**{name: manner.figures[name]})
-    order: OrderBy = F(name).desc() if known.startswith("-") else F(name).asc(nulls_last=True)
+    order: OrderBy = (
+        F(name).desc() if known.startswith("-") else F(name).asc(nulls_last=True)
+    )
     return rows.order_by(order, "pk").values_list("pk", flat=True)

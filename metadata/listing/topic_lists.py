@@ -1,4 +1,6 @@
-"""Topics and groups as rows of lists, with what a job saw of their lag and what was counted lately."""
+"""Topics and groups as rows of lists, with what a job saw of their lag and what was counted
+lately.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
 from metadata.listing import minutes
 from metadata.listing.pages import Listed, Manner, Wanted, select
-from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    ConsumerGroupTopic,
+    Queue,
+    Topic,
+)
 from metadata.monitoring import progress
 from metadata.monitoring.progress import GroupProgress
 from metadata.rules.topics.names import INTERNAL_MARK, lane_base
@@ -23,7 +31,13 @@ from metadata.rules.topics.names import INTERNAL_MARK, lane_base
 _READY = Q(subscriptions__state="ready")
 TOPICS = Manner(
     search_in=("name", "owners", "department", "description"),
-    sorts={"name": "name", "lag": "lag", "age": "lag_ms", "days": "retention_days", "created": "created_at"},
+    sorts={
+        "name": "name",
+        "lag": "lag",
+        "age": "lag_ms",
+        "days": "retention_days",
+        "created": "created_at",
+    },
     default="name",
     figures={
         "lag": Max("subscriptions__lag", filter=_READY),
@@ -48,10 +62,11 @@ SUBSCRIPTIONS = Manner(
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic in a list; `lag` is that of its slowest group, `lag_ms` the age of the oldest unread message.
+    """A topic in a list; `lag` is that of its slowest group, `lag_ms` the age of the oldest
+    unread message.
 
-    None while no job has seen them; so is `bytes`, the size of its queues. `minutes`: messages that were sent
-    in each of the last ones.
+    None while no job has seen them; so is `bytes`, the size of its queues. `minutes`:
+    messages that were sent in each of the last ones.
     """
 
     name: str
@@ -71,9 +86,11 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message.
+    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest
+    unread message.
 
-    `minutes`: messages that it handled in each of the last ones; `progress`: whether it catches up.
+    `minutes`: messages that it handled in each of the last ones; `progress`: whether it
+    catches up.
     """
 
     pk: int
@@ -92,7 +109,8 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A subscription in a list; `minutes`: messages that the group handled of the topic in the last ones;
+    """A subscription in a list; `minutes`: messages that the group handled of the topic in
+    the last ones;
     `members` are those of the group."""
 
     group: str
@@ -109,16 +127,19 @@ class SubscriptionRow:
 
 
 def check_look(actor: Actor) -> None:
-    """Raise Forbidden unless the actor may see everything: these lists are not for API keys."""
+    """Raise Forbidden unless the actor may see everything: these lists are not for API
+    keys.
+    """
     if not may(actor, LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not see these lists.")
 
 
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
-    """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry topics).
+    """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry
+    topics).
 
-    A search among the normal ones finds those of all kinds: a user who knows a name need not know
-    the kind.
+    A search among the normal ones finds those of all kinds: a user who knows a name need
+    not know the kind.
     """
     check_look(actor)
     rows = Topic.objects.exclude(state="deleted").defer("layout", "description")
@@ -132,8 +153,12 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
     found = select(rows, wanted=wanted, manner=TOPICS)
     ids = [row.pk for row in found.items]
     with reachable():
-        queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
-        groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
+        queues = _counts(
+            Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id"
+        )
+        groups = _counts(
+            ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id"
+        )
         sizes = dict(
             Queue.objects.filter(topic__in=ids)
             .order_by()
@@ -154,7 +179,9 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
 
 
 def count_by_kind(*, actor: Actor) -> dict[str, int]:
-    """Return the number of topics that the list of normal ones leaves out: internal, failure."""
+    """Return the number of topics that the list of normal ones leaves out: internal,
+    failure.
+    """
     check_look(actor)
     with reachable():
         rows = Topic.objects.exclude(state="deleted")
@@ -167,17 +194,22 @@ def count_by_kind(*, actor: Actor) -> dict[str, int]:
 def count_internal_subscriptions(*, actor: Actor) -> int:
     check_look(actor)
     with reachable():
-        return _subscriptions().filter(_is_internal("topic__"), topic__kind="normal").count()
+        return (
+            _subscriptions().filter(_is_internal("topic__"), topic__kind="normal").count()
+        )
 
 
 def _is_internal(path: str = "") -> Q:
-    """Return the condition for topics that Celery and Django's tasks make for their own purposes.
+    """Return the condition for topics that Celery and Django's tasks make for their own
+    purposes.
 
     `path` leads from the row to its topic, such as `topic__`.
     """
     names = Topic.objects.filter(kind="normal").exclude(state="deleted")
     ends = Q(name__contains=".low") | Q(name__contains=".high")
-    bases = {name: lane_base(name) for name in names.filter(ends).values_list("name", flat=True)}
+    bases = {
+        name: lane_base(name) for name in names.filter(ends).values_list("name", flat=True)
+    }
     present = set(names.filter(name__in=set(bases.values())).values_list("name", flat=True))
     lanes = [name for name, base in bases.items() if base in present]
     return Q(**{f"{path}name__contains": INTERNAL_MARK}) | Q(**{f"{path}name__in": lanes})
@@ -195,9 +227,15 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
 
 
 def groups(
-    *, wanted: Wanted, actor: Actor, lines: bool = True, among: Collection[int] | None = None
+    *,
+    wanted: Wanted,
+    actor: Actor,
+    lines: bool = True,
+    among: Collection[int] | None = None,
 ) -> Listed[GroupRow]:
-    """Groups, or those `among` some; without `lines` they have no `minutes`, which take longest to read."""
+    """Groups, or those `among` some; without `lines` they have no `minutes`, which take
+    longest to read.
+    """
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
     rows = rows if among is None else rows.filter(pk__in=among)
@@ -205,7 +243,9 @@ def groups(
     ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
-        mine = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready", topic__kind="normal")
+        mine = ConsumerGroupTopic.objects.filter(
+            group__in=ids, state="ready", topic__kind="normal"
+        )
         topics = _counts(mine, "group_id")
     handled = minutes.handled_by(group_ids=ids) if lines else {}
     known = progress.of_groups(ids)
@@ -230,10 +270,12 @@ def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
 def subscriptions(
     *, wanted: Wanted, actor: Actor, topic: str | None = None, internal: bool = False
 ) -> Listed[SubscriptionRow]:
-    """Return subscriptions of all groups, or those to one topic, in a fixed number of queries.
+    """Return subscriptions of all groups, or those to one topic, in a fixed number of
+    queries.
 
-    A subscription to a retry topic is part of another one, so it is returned for its topic only. Those
-    to internal topics are returned if `internal` is set, for their topic, or if the search finds them.
+    A subscription to a retry topic is part of another one, so it is returned for its topic
+    only. Those to internal topics are returned if `internal` is set, for their topic, or if
+    the search finds them.
     """
     check_look(actor)
     rows = _subscriptions()
@@ -248,7 +290,9 @@ def subscriptions(
                 rows = rows.exclude(_is_internal("topic__"))
     found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
     with reachable():
-        mine = ConsumerGroupConsumer.objects.filter(group__in={row.group_id for row in found.items})
+        mine = ConsumerGroupConsumer.objects.filter(
+            group__in={row.group_id for row in found.items}
+        )
         members = _counts(mine, "group_id")
     lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
     return found.map(

@@ -1,8 +1,10 @@
-"""Queues of each member, read for many members at once, and remembered while its group's generation stands.
+"""Queues of each member, read for many members at once, and remembered while its group's
+generation stands.
 
-Every change of who owns or may read a queue raises the generation of its group in the same transaction.
-So what was read at a generation or later holds at that generation, and a heartbeat in quiet times needs no
-look at the queues. It is believed for KNOWN_S all the same, which would end what a change by hand began.
+Every change of who owns or may read a queue raises the generation of its group in the same
+transaction. So what was read at a generation or later holds at that generation, and a
+heartbeat in quiet times needs no look at the queues. It is believed for KNOWN_S all the
+same, which would end what a change by hand began.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _COLUMNS = (  # no more: a topic's layout alone is 6 KB
 
 @dataclass(frozen=True, slots=True)
 class OwnedQueue:
-    """A queue whose owner the member is; one that is `leaving` was revoked at `target_generation`.
+    """A queue whose owner the member is; one that is `leaving` was revoked at
+    `target_generation`.
 
     `stopped`: it owns the queue, but reads nothing for now.
     """
@@ -43,14 +46,17 @@ class OwnedQueue:
     queue: int
     epoch: int
     stopped: bool
-    origin_topic: str | None = None  # of a failure topic's queue: the topic whose messages failed
+    # of a failure topic's queue: the topic whose messages failed
+    origin_topic: str | None = None
     leaving: bool = False
     target_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Stops by operators, as (group, topic) and (group, queue) pairs; a stopped group is told apart."""
+    """Stops by operators, as (group, topic) and (group, queue) pairs; a stopped group is
+    told apart.
+    """
 
     topics: set[tuple[int, int]]
     queues: set[tuple[int, int]]
@@ -89,7 +95,11 @@ class AssignmentCache:
         unknown = []
         for one in owners:
             known = self._known.get(one.text)
-            if known and known.generation == one.generation and now - known.read_at < KNOWN_S:
+            if (
+                known
+                and known.generation == one.generation
+                and now - known.read_at < KNOWN_S
+            ):
                 found[one.text] = known.held
             else:
                 unknown.append(one)
@@ -106,10 +116,25 @@ class AssignmentCache:
 def read_owned(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
     """Consumer id → the queues it owns now. One that was replaced meanwhile owns nothing."""
     stops = read_stops(sorted({one.group_id for one in owners}))
-    rows = QueueOffset.objects.filter(owner_id__in=sorted({one.member_id for one in owners}))
+    rows = QueueOffset.objects.filter(
+        owner_id__in=sorted({one.member_id for one in owners})
+    )
     found: dict[str, list[OwnedQueue]] = {one.text: [] for one in owners}
     for row in rows.order_by("queue_id").values_list(*_COLUMNS):
-        queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, stopped, origin, of = row
+        (
+            queue,
+            epoch,
+            owner,
+            target,
+            ordered,
+            text,
+            topic_id,
+            topic,
+            group_id,
+            stopped,
+            origin,
+            of,
+        ) = row
         held = OwnedQueue(
             topic=topic,
             queue=queue,

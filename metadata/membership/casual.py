@@ -1,4 +1,6 @@
-"""Casual groups: made by a command that somebody ran for a look, so nobody misses a consumer in them."""
+"""Casual groups: made by a command that somebody ran for a look, so nobody misses a
+consumer in them.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Members of groups: register, heartbeat, leave, expire.
 
-A member is one identity in a group: its instance_id, else its name. The row of an identity stays when
-another incarnation takes it over, so the new process inherits the queues at once, each under epoch + 1,
-and the old one is told `replaced`. A row that is gone means `expired`.
+A member is one identity in a group: its instance_id, else its name. The row of an identity
+stays when another incarnation takes it over, so the new process inherits the queues at
+once, each under epoch + 1, and the old one is told `replaced`. A row that is gone means
+`expired`.
 
-In a broadcasting group the identity is an instance that owns every queue (instances.py), so who comes and
-goes there concerns nobody else, unless the group limits how many are active.
+In a broadcasting group the identity is an instance that owns every queue (instances.py), so
+who comes and goes there concerns nobody else, unless the group limits how many are active.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ from metadata.membership import casual, departures, instances, rebalance
 from metadata.membership.assignment_cache import OwnedQueue
 from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
-from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models import (
+    Consumer,
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    Heartbeat,
+    QueueOffset,
+)
 from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
 from metadata.rules.membership import liveness
 from metadata.rules.topics.names import check_spelling
@@ -63,16 +70,20 @@ MAX_HEARTBEAT_INTERVAL_MS = 3_000
 _SILENT = (
     "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - no value of anybody's
     f" FROM {Heartbeat._meta.db_table} JOIN {ConsumerGroupConsumer._meta.db_table} member"
-    f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON in_group.id = group_id"
+    f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON "
+    "in_group.id = group_id"
     " WHERE last_seen < %s"
 )
 PASS_S = 1.0  # of expiring, but for the last group
-MOST_REPLACED = 16  # earlier processes of an identity that are remembered, so that none of them comes back
+# earlier processes of an identity that are remembered, so that none of them comes back
+MOST_REPLACED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registration's answer; `heartbeat_interval_ms` is how often the member must be heard."""
+    """A registration's answer; `heartbeat_interval_ms` is how often the member must be
+    heard.
+    """
 
     consumer_id: str
     session_timeout_ms: int
@@ -94,24 +105,38 @@ class _Applicant:
 
     @property
     def process(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("name", "incarnation", "address", "sdk", "key_id")}
+        return {
+            name: getattr(self, name)
+            for name in ("name", "incarnation", "address", "sdk", "key_id")
+        }
 
 
 @bulkhead.permit()
 def register(
-    *, group: str, name: str, incarnation: str, instance_id: str | None, sdk: str, address: str, actor: Actor
+    *,
+    group: str,
+    name: str,
+    incarnation: str,
+    instance_id: str | None,
+    sdk: str,
+    address: str,
+    actor: Actor,
 ) -> Registered:
-    """Make the process a member of the group and rebalance it. Needs `consume` on the group.
+    """Make the process a member of the group and rebalance it. Needs `consume` on the
+    group.
 
-    `incarnation` is a UUID made at the process's start: the same one again gets the same answer, another
-    one replaces the earlier process of that identity. Raises Invalid, NotFound(group_not_found),
-    Gone(replaced) for a process that was replaced itself, MetadataUnavailable.
+    `incarnation` is a UUID made at the process's start: the same one again gets the same
+    answer, another one replaces the earlier process of that identity. Raises Invalid,
+    NotFound(group_not_found), Gone(replaced) for a process that was replaced itself,
+    MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
     applicant = _Applicant(
         name=check_spelling("consumer", name),
         incarnation=_uuid(incarnation),
-        instance_id=check_spelling("instance", instance_id, field="instance_id") if instance_id else "",
+        instance_id=check_spelling("instance", instance_id, field="instance_id")
+        if instance_id
+        else "",
         sdk=sdk[:100],
         address=address[:100],
         key_id=actor.key_id,
@@ -123,11 +148,14 @@ def register(
 
 
 @bulkhead.permit()
-def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str | None) -> int:
-    """The id of the group, if a consumer that asks for these settings (None: any) may register in it.
+def check_settings(
+    *, group: str, asked: Mapping[str, object], instance_id: str | None
+) -> int:
+    """The id of the group, if a consumer that asks for these settings (None: any) may
+    register in it.
 
-    Raises Conflict(group_settings_differ), which names both values, Invalid when a broadcasting group gets
-    no instance_id, NotFound(group_not_found), MetadataUnavailable.
+    Raises Conflict(group_settings_differ), which names both values, Invalid when a
+    broadcasting group gets no instance_id, NotFound(group_not_found), MetadataUnavailable.
     """
     with reachable():
         row = group_named(group)
@@ -157,15 +185,21 @@ def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise Invalid.field("incarnation", "must be a UUID made when the process started") from None
+        raise Invalid.field(
+            "incarnation", "must be a UUID made when the process started"
+        ) from None
 
 
 def _rebalance_now(group_id: int) -> None:
-    """Run the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
+    """Run the rebalance whose mark was just committed; if it cannot, the sweep over
+    pending() will.
+    """
     try:
         rebalance.settle(group_id)
     except (MetadataUnavailable, NotFound) as error:
-        log.warning("group %d could not be rebalanced, will retry: %s", group_id, error.detail)
+        log.warning(
+            "group %d could not be rebalanced, will retry: %s", group_id, error.detail
+        )
 
 
 @transactional
@@ -173,7 +207,9 @@ def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, 
     """(group id, answer, whether the group is marked for a rebalance)."""
     row = group_by_name(group)
     check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
-    member = row.members.select_related("process").filter(identity=applicant.identity).first()
+    member = (
+        row.members.select_related("process").filter(identity=applicant.identity).first()
+    )
     if member is None:
         text, marked = _joined(row, applicant)
     else:
@@ -207,27 +243,41 @@ def _mark(group: ConsumerGroup, cause: str) -> bool:
     if group.mode == ConsumerGroup.Mode.SHARE:
         changed("group", group.pk)  # how many there are decides how much each gets
         return False
-    concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
+    concerns = (
+        group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
+    )
     if concerns:
         rebalance.mark(group.pk, cause)
     return concerns
 
 
-def _issue(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime) -> str:
+def _issue(
+    group: ConsumerGroup,
+    member: ConsumerGroupConsumer,
+    applicant: _Applicant,
+    now: datetime,
+) -> str:
     """A new consumer id for the member; from now on its earlier one is worth nothing."""
     broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
-    instance_id = instances.arrive(group=group, name=member.instance_id, now=now) if broadcasts else 0
+    instance_id = (
+        instances.arrive(group=group, name=member.instance_id, now=now) if broadcasts else 0
+    )
     text = consumer_ids.issue(
-        group_id=group.pk, key_id=applicant.key_id, member_id=member.pk, instance_id=instance_id
+        group_id=group.pk,
+        key_id=applicant.key_id,
+        member_id=member.pk,
+        instance_id=instance_id,
     )
     member.consumer_id = text
     member.save(update_fields=("consumer_id",))
     return text
 
 
-def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> tuple[str, bool]:
-    """The consumer id of an identity that is there already, and whether the group was marked: the same
-    process again, or its successor."""
+def _returned(
+    group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant
+) -> tuple[str, bool]:
+    """The consumer id of an identity that is there already, and whether the group was
+    marked: the same process again, or its successor."""
     if applicant.incarnation in member.replaced_incarnations:
         raise replaced()
     now = database_now()
@@ -238,18 +288,26 @@ def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _A
     moved = bool(group.allow_addresses or group.deny_addresses)
     moved = moved and member.process.address != applicant.address
     text = _replace(group, member, applicant, now)
-    return text, moved and _mark(group, f"{applicant.identity} came back at another address")
+    return text, moved and _mark(
+        group, f"{applicant.identity} came back at another address"
+    )
 
 
 def _replace(
-    group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime
+    group: ConsumerGroup,
+    member: ConsumerGroupConsumer,
+    applicant: _Applicant,
+    now: datetime,
 ) -> str:
-    """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving goes at once."""
+    """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving
+    goes at once.
+    """
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
         member.replaced_incarnations = earlier[-MOST_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
-    Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)  # of the process before
+    # of the process before
+    Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)
     member.generation = 0
     member.instance_id = applicant.instance_id
     member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))
@@ -268,7 +326,9 @@ def _replace(
 
 @bulkhead.permit()
 def leave(*, consumer: ConsumerId, actor: Actor) -> None:
-    """End a membership and give its queues to the others at once; one that has ended already is fine."""
+    """End a membership and give its queues to the others at once; one that has ended
+    already is fine.
+    """
     group_id = consumer.group_id
     if _left(consumer=consumer, actor=actor):
         _rebalance_now(group_id)
@@ -290,13 +350,14 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
 
 
 def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
-    """Remove memberships, last heard at the given times, and free their queues; whether the group was
-    marked. The caller holds the group's lock."""
+    """Remove memberships, last heard at the given times, and free their queues; whether the
+    group was marked. The caller holds the group's lock."""
     ids = sorted(members)
     Heartbeat.objects.filter(pk__in=ids).delete()
     for member, last_seen in sorted(members.items()):
         QueueOffset.objects.filter(group=group, owner=member).update(
-            owner=None, idle_since=Least(Coalesce("idle_since", Value(last_seen)), Value(last_seen))
+            owner=None,
+            idle_since=Least(Coalesce("idle_since", Value(last_seen)), Value(last_seen)),
         )
     QueueOffset.objects.filter(group=group, target__in=ids).update(target=None)
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
@@ -315,32 +376,40 @@ _guard = OutageGuard()  # of this process
 
 
 def look() -> tuple[str, int]:
-    """Look at the database's clock; return the version of the metadata, which comes with it.
+    """Look at the database's clock; return the version of the metadata, which comes with
+    it.
 
-    Every process that may ever expire members looks several times a second. Raises MetadataUnavailable, and
-    then this process expires nobody for a full session timeout.
+    Every process that may ever expire members looks several times a second. Raises
+    MetadataUnavailable, and then this process expires nobody for a full session timeout.
     """
     return _guard.look().look.version
 
 
 def expire(*, guard: OutageGuard | None = None) -> int:
-    """Expire members that were silent for session timeout + 1 s, and rebalance their groups; how many.
+    """Expire members that were silent for session timeout + 1 s, and rebalance their
+    groups; how many.
 
-    One pass of about a second, to be made every second; the rest is left to the next one, and a group that
-    fails keeps none of the others waiting. After an outage of the database, and for the first time in a
-    process, nobody expires for a full session timeout (rules.liveness).
+    One pass of about a second, to be made every second; the rest is left to the next one,
+    and a group that fails keeps none of the others waiting. After an outage of the
+    database, and for the first time in a process, nobody expires for a full session timeout
+    (rules.liveness).
     """
     watcher = guard or _guard
     watch = watcher.look()
     with reachable():
         by_group = grouped((group_id, member) for member, group_id in _silent(watch))
-    groups = random.sample(list(by_group), len(by_group))  # what fails must not be first in every pass
+    # what fails must not be first in every pass
+    groups = random.sample(list(by_group), len(by_group))
     end, count = time.monotonic() + PASS_S, 0
     failure = None
     for group_id in groups:
         try:
-            # Looking on, a long pass is no outage; and what was silent before one proves nothing after it.
-            if time.monotonic() > end or watcher.look().steady_since_s != watch.steady_since_s:
+            # Looking on, a long pass is no outage; and what was silent before one proves
+            # nothing after it.
+            if (
+                time.monotonic() > end
+                or watcher.look().steady_since_s != watch.steady_since_s
+            ):
                 break
             if dead := _expired(group_id=group_id, members=by_group[group_id]):
                 count += dead
@@ -358,24 +427,33 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
     rows = select(_SILENT, [as_stored(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows])
+    dead = liveness.expired(
+        watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
+    )
     return [(member, groups[member]) for member in dead]
 
 
 @transactional
 def _expired(*, group_id: int, members: Sequence[int]) -> int:
-    """Drop those of `members` that are still silent, judged again under the group's lock; return how many."""
+    """Drop those of `members` that are still silent, judged again under the group's lock;
+    return how many.
+    """
     try:
         group = group_by_id(group_id)
     except NotFound:
         return 0
     now = database_now()
-    contact.heard()  # now: if the commit is lost, nobody may say that nothing was heard since before this
-    rows = Heartbeat.objects.select_for_update().filter(pk__in=sorted(members), membership__group=group)
+    # now: if the commit is lost, nobody may say that nothing was heard since before this
+    contact.heard()
+    rows = Heartbeat.objects.select_for_update().filter(
+        pk__in=sorted(members), membership__group=group
+    )
     dead = {
         row.pk: row.last_seen
         for row in rows.order_by("pk")
-        if liveness.overdue(last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms)
+        if liveness.overdue(
+            last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
+        )
     }
     if dead:
         names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)

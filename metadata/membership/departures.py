@@ -1,7 +1,7 @@
 """Members of share groups that ended, for whoever frees the runs that they leased.
 
-A list in the memory of the process that ended them. What a crash loses of it costs time only: the leases run
-out.
+A list in the memory of the process that ended them. What a crash loses of it costs time
+only: the leases run out.
 """
 
 from __future__ import annotations

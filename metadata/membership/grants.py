@@ -1,8 +1,10 @@
-"""Queues that were just granted, for the loop that tells their nodes (messagestore.consume.node_owners).
+"""Queues that were just granted, for the loop that tells their nodes
+(messagestore.consume.node_owners).
 
-A new owner normally hears of its queue from metadata and then acquires it on the node. If metadata goes away
-in between, the node must know already: its row is what the owner is then told by. Only what this process
-granted is noted, and only while its loop runs: more would be lost with the process anyway.
+A new owner normally hears of its queue from metadata and then acquires it on the node. If
+metadata goes away in between, the node must know already: its row is what the owner is then
+told by. Only what this process granted is noted, and only while its loop runs: more would
+be lost with the process anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def note(group_id: int, queues: Collection[int]) -> None:
     if not _served or not queues:
         return
     rows = QueueOffset.objects.filter(group=group_id, queue__in=queues, owner__isnull=False)
-    found = [Grant(group_id, *row) for row in rows.values_list("queue_id", "epoch", "owner__consumer_id")]
+    found = [
+        Grant(group_id, *row)
+        for row in rows.values_list("queue_id", "epoch", "owner__consumer_id")
+    ]
     transaction.on_commit(lambda: _offer(found))
 
 
@@ -48,8 +53,8 @@ def _offer(grants: list[Grant]) -> None:
 
 
 def take(wait_s: float) -> list[Grant]:
-    """Return what was granted since the last call, or is within `wait_s`. For one loop: with its first call
-    this process begins to note."""
+    """Return what was granted since the last call, or is within `wait_s`. For one loop:
+    with its first call this process begins to note."""
     global _served
     _served = True
     _arrived.wait(wait_s)

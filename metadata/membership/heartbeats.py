@@ -1,16 +1,18 @@
 """Heartbeats: recorded first, then answered with what to own and what to give up.
 
-One UPDATE records all heartbeats that wait in this process (combining.py), in a broker by a loop. The same
-thread reads for all of them: first the groups' generations, then the queues where a generation is new
-(assignment_cache.py). In that order an answer may carry newer queues than its generation, which costs a
-member one more heartbeat, but never older ones, which could make a release count that was never ordered.
-Releases are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither
-they nor the recording take a place at the bulkhead.
+One UPDATE records all heartbeats that wait in this process (combining.py), in a broker by a
+loop. The same thread reads for all of them: first the groups' generations, then the queues
+where a generation is new (assignment_cache.py). In that order an answer may carry newer
+queues than its generation, which costs a member one more heartbeat, but never older ones,
+which could make a release count that was never ordered. Releases are guarded updates of
+their own, and so that no other kind of call can hold a hand-over up, neither they nor the
+recording take a place at the bulkhead.
 
-One that cannot be recorded is refused within moments, with a promise that lets its member go on (contact.py).
+One that cannot be recorded is refused within moments, with a promise that lets its member
+go on (contact.py).
 
-A member of a broadcasting group owns every queue that the group reads (instances.py), unless the group's
-limits make it stand by.
+A member of a broadcasting group owns every queue that the group reads (instances.py),
+unless the group's limits make it stand by.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from metadata.membership.assignment_cache import (
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.rules.membership.process_report import ProcessReport, pack
 
-# At most five UPDATEs a second and process; a lone heartbeat is not delayed. The wait costs a member at
+# At most five UPDATEs a second and process; a lone heartbeat is not delayed. The wait costs
+# a member at
 # most a tenth of the shortest session timeout (2 s).
 EVERY_S = 0.2
 MOST = 500  # ids in one UPDATE
@@ -56,7 +59,8 @@ _Owned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The group's generation, the queues to own, and the queues to stop, commit and leave out of `owned`.
+    """The group's generation, the queues to own, and the queues to stop, commit and leave
+    out of `owned`.
 
     A queue to own is to be acquired under its epoch.
 
@@ -79,7 +83,8 @@ class _Beat:
 class _Seen:
     """State that was read for one recorded heartbeat; `gone` says why there is none.
 
-    `instance_epoch` is that of the instance which a member of a broadcasting group holds; one that
+    `instance_epoch` is that of the instance which a member of a broadcasting group holds;
+    one that
     `stands_by` may not own what is in `held`.
     """
 
@@ -99,12 +104,15 @@ def heartbeat(
 ) -> HeartbeatAnswer:
     """Record that the member lives, and tell it what to own and what to give up.
 
-    `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it holds: a queue that
-    was revoked at or before that generation and is not among them counts as released. The lease of the
-    member runs from the moment it sent this. A `report` is kept in place of the one before. Raises
-    Gone(expired | replaced), Unrecorded, and MetadataUnavailable when a release may or may not be done.
+    `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it
+    holds: a queue that was revoked at or before that generation and is not among them
+    counts as released. The lease of the member runs from the moment it sent this. A
+    `report` is kept in place of the one before. Raises Gone(expired | replaced),
+    Unrecorded, and MetadataUnavailable when a release may or may not be done.
     """
-    seen = _still_there(_recorded(_Beat(consumer, generation, pack(report) if report else "")))
+    seen = _still_there(
+        _recorded(_Beat(consumer, generation, pack(report) if report else ""))
+    )
     holds = {queue for queue, _ in owned}
     if seen.stands_by:
         return _told_to_stand_by(consumer, seen, owned)
@@ -115,14 +123,19 @@ def heartbeat(
 
 @bulkhead.permit()
 def assignment(*, consumer: ConsumerId) -> HeartbeatAnswer:
-    """Return what a heartbeat of a member that holds nothing would be told, without recording one.
+    """Return what a heartbeat of a member that holds nothing would be told, without
+    recording one.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
     """
     with reachable():
-        (seen,) = _read([_Beat(consumer, 0)], _members([consumer.member_id]), _assignments.of)
+        (seen,) = _read(
+            [_Beat(consumer, 0)], _members([consumer.member_id]), _assignments.of
+        )
     seen = _still_there(seen)
-    return HeartbeatAnswer(seen.generation, (), ()) if seen.stands_by else _answer(seen, set())
+    return (
+        HeartbeatAnswer(seen.generation, (), ()) if seen.stands_by else _answer(seen, set())
+    )
 
 
 def _answer(seen: _Seen, holds: set[int]) -> HeartbeatAnswer:
@@ -136,9 +149,13 @@ def _answer(seen: _Seen, holds: set[int]) -> HeartbeatAnswer:
 
 
 def _recorded(beat: _Beat) -> _Seen:
-    """Return what was read for a recorded heartbeat. Raises Unrecorded, or MetadataUnavailable(busy)."""
+    """Return what was read for a recorded heartbeat. Raises Unrecorded, or
+    MetadataUnavailable(busy).
+    """
     try:
-        _check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
+        # here, because waiting for one's turn in a batch that is refused would hold a
+        # thread, too
+        _check()
         return _coalescer.submit(beat)
     except MetadataUnavailable as error:
         raise _unrecorded(error) from error
@@ -150,16 +167,22 @@ def _check() -> None:
     if not bulkhead.watched:
         return
     if contact.silent_s() > SILENT_S or _coalescer.stuck_s() > SILENT_S:
-        raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
+        raise MetadataUnavailable(
+            "The metadata database did not answer.", retry_after_ms=1000
+        )
 
 
 def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
-    """The refusal of a heartbeat: a promise, unless this process alone is in trouble, or has too much to do.
+    """The refusal of a heartbeat: a promise, unless this process alone is in trouble, or
+    has too much to do.
 
-    Then others would expire the member, so it has to come again, and find another process or broker.
+    Then others would expire the member, so it has to come again, and find another process
+    or broker.
     """
     if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
-        return MetadataUnavailable(error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms)
+        return MetadataUnavailable(
+            error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
+        )
     refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
     refusal.silent_ms = int(contact.silent_s() * 1000)
     contact.promise()
@@ -167,18 +190,25 @@ def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
 
 
 def _still_there(seen: _Seen) -> _Seen:
-    """The same; raises Gone. The error is made anew, because one batch may hold a member twice."""
+    """The same; raises Gone. The error is made anew, because one batch may hold a member
+    twice.
+    """
     if seen.gone is not None:
         raise Gone(seen.gone.detail, code=seen.gone.code)
     return seen
 
 
-def _told_to_stand_by(consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
-    """Nothing to own. What the member was granted before is void from now on: should it become active again,
-    it gets its queues under a new epoch, as a member never takes the same (queue, epoch) twice."""
+def _told_to_stand_by(
+    consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[int, int]]
+) -> HeartbeatAnswer:
+    """Nothing to own. What the member was granted before is void from now on: should it
+    become active again, it gets its queues under a new epoch, as a member never takes the
+    same (queue, epoch) twice."""
     if {(one.queue, one.epoch) for one in seen.held} & set(owned):
         instances.fence(instance_id=consumer.instance_id, epoch=seen.instance_epoch)
-    return HeartbeatAnswer(seen.generation, (), tuple(sorted({queue for queue, _ in owned})))
+    return HeartbeatAnswer(
+        seen.generation, (), tuple(sorted({queue for queue, _ in owned}))
+    )
 
 
 def _released(one: OwnedQueue, generation: int, holds: set[int]) -> bool:
@@ -201,14 +231,18 @@ def _record(beats: Sequence[_Beat]) -> list[_Seen]:
 
 
 def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
-    """Return the columns that the UPDATE of the heartbeats sets where some of them bring a report."""
+    """Return the columns that the UPDATE of the heartbeats sets where some of them bring a
+    report.
+    """
     told = {beat.consumer.member_id: beat.report for beat in beats if beat.report}
     if not told:
         return {}
     cases = [When(pk=member, then=Value(text)) for member, text in sorted(told.items())]
     return {
         "report": Case(*cases, default=F("report")),
-        "reported_at": Case(When(pk__in=sorted(told), then=UtcNow()), default=F("reported_at")),
+        "reported_at": Case(
+            When(pk__in=sorted(told), then=UtcNow()), default=F("reported_at")
+        ),
     }
 
 
@@ -223,27 +257,37 @@ def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
     return {row.pk: row for row in rows.select_related("group")}
 
 
-def _read(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned) -> list[_Seen]:
-    """Return what each member must know; also note which generation a member says it has applied."""
+def _read(
+    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned
+) -> list[_Seen]:
+    """Return what each member must know; also note which generation a member says it has
+    applied.
+    """
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
         if row.group.mode == ConsumerGroup.Mode.CLUSTERING
     ]
-    found = {text: _Seen(held=held) for text, held in owned(owners).items()} | _broadcast(members.values())
+    found = {text: _Seen(held=held) for text, held in owned(owners).items()} | _broadcast(
+        members.values()
+    )
     _note_generations(beats, members)
     return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
 
 
 def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
-    """Consumer id → what it owns, or would if it did not stand by, of members of broadcasting groups."""
+    """Consumer id → what it owns, or would if it did not stand by, of members of
+    broadcasting groups.
+    """
     mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
     if not mine:
         return {}
     stops = read_stops(sorted({one.group_id for one in mine}))
     waiting = _standing_by(mine)
     epochs = instances.epochs([one.consumer_id for one in mine])
-    reads = grouped((read.group_id, read) for read in instances.reads({one.group_id for one in mine}))
+    reads = grouped(
+        (read.group_id, read) for read in instances.reads({one.group_id for one in mine})
+    )
     return {
         one.consumer_id: _Seen(
             held=tuple(_held(read, epoch, stops) for read in reads.get(one.group_id, ())),
@@ -275,29 +319,48 @@ def _has_limits(group: ConsumerGroup) -> bool:
     return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
 
 
-def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]) -> None:
-    """Write the applied generation of members that moved on, in one UPDATE: right after many groups were
-    rebalanced, one for each would hold up everybody's answer. So would a row that somebody has locked: it is
-    left to the next heartbeat."""
+def _note_generations(
+    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
+) -> None:
+    """Write the applied generation of members that moved on, in one UPDATE: right after
+    many groups were rebalanced, one for each would hold up everybody's answer. So would a
+    row that somebody has locked: it is left to the next heartbeat."""
     moved: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
-        if row is not None and row.consumer_id == beat.consumer.text and row.generation < beat.generation:
+        if (
+            row is not None
+            and row.consumer_id == beat.consumer.text
+            and row.generation < beat.generation
+        ):
             moved.setdefault(min(beat.generation, row.group.generation), []).append(row.pk)
     if moved:
-        reached = Case(*(When(pk__in=ids, then=generation) for generation, ids in sorted(moved.items())))
-        rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(pk for ids in moved.values() for pk in ids))
+        reached = Case(
+            *(
+                When(pk__in=ids, then=generation)
+                for generation, ids in sorted(moved.items())
+            )
+        )
+        rows = ConsumerGroupConsumer.objects.filter(
+            pk__in=sorted(pk for ids in moved.values() for pk in ids)
+        )
         with transaction.atomic():
-            free = list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
+            free = list(
+                rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
+            )
             rows.filter(pk__in=free, generation__lt=reached).update(generation=reached)
 
 
-def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]) -> _Seen:
+def _seen(
+    beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]
+) -> _Seen:
     if member is None:
         return _Seen(gone=expired())
     if member.consumer_id != beat.consumer.text:
         return _Seen(gone=replaced())
-    return replace(found.get(beat.consumer.text, _Seen()), generation=member.group.generation)
+    return replace(
+        found.get(beat.consumer.text, _Seen()), generation=member.group.generation
+    )
 
 
 def expired() -> Gone:
@@ -305,13 +368,17 @@ def expired() -> Gone:
 
 
 def replaced() -> Gone:
-    return Gone("Another process registered under this consumer's name: stop.", code=Code.REPLACED)
+    return Gone(
+        "Another process registered under this consumer's name: stop.", code=Code.REPLACED
+    )
 
 
 @bulkhead.permit(None)
 @transactional
 def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
-    """Hand over what the member let go of, judged by rows read under the group's lock; what it holds now."""
+    """Hand over what the member let go of, judged by rows read under the group's lock; what
+    it holds now.
+    """
     group = group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
         group=group,
@@ -319,18 +386,23 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
         owner__consumer_id=consumer.text,
         target_generation__lte=generation,
     )
-    leaving = [row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds]
+    leaving = [
+        row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds
+    ]
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.next_generation(group.pk)
         grants.note(group.pk, [row.queue_id for row in leaving])
         changed("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
-    return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]
+    return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[
+        0
+    ]
 
 
 def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:
-    """Of the threads that are not for long polls half may wait for their heartbeat to be recorded: a
-    database that is frozen must leave the others for sends and pulls. Who finds no place tries again soon."""
+    """Of the threads that are not for long polls half may wait for their heartbeat to be
+    recorded: a database that is frozen must leave the others for sends and pulls. Who finds
+    no place tries again soon."""
     return PacedCoalescer(
         _record,
         every_s=EVERY_S,

@@ -1,4 +1,6 @@
-"""The history of rebalances: why, who got what from whom, and how long each queue stood still."""
+"""The history of rebalances: why, who got what from whom, and how long each queue stood
+still.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ MOST_LATE = 1_000  # notes that wait for the database
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """A queue that went from one member to another (None: nobody), and how long it stood still.
+    """A queue that went from one member to another (None: nobody), and how long it stood
+    still.
 
-    `pause_ms` is None until the new owner acquired it, and for ever if a later rebalance overtook the move.
+    `pause_ms` is None until the new owner acquired it, and for ever if a later rebalance
+    overtook the move.
     """
 
     queue: int
@@ -43,7 +47,9 @@ class MoveView:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceView:
-    """One rebalance; `assignment` maps members to the ids of the queues that were meant for them."""
+    """One rebalance; `assignment` maps members to the ids of the queues that were meant for
+    them.
+    """
 
     id: int
     generation: int
@@ -68,7 +74,8 @@ _late: deque[_Note] = deque(maxlen=MOST_LATE)
 def page(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> tuple[list[RebalanceView], int | None]:
-    """Rebalances of a group, newest first, those before id `after`; and the id to go on after.
+    """Rebalances of a group, newest first, those before id `after`; and the id to go on
+    after.
 
     Needs any right on the group. Raises NotFound, Invalid.
     """
@@ -112,21 +119,28 @@ def record(
 ) -> None:
     """Write one rebalance with its moves (queue, from, to), in the caller's transaction."""
     row = Rebalance.objects.create(
-        group_id=group_id, generation=generation, cause=cause, at=at, assignment=dict(assignment)
+        group_id=group_id,
+        generation=generation,
+        cause=cause,
+        at=at,
+        assignment=dict(assignment),
     )
     RebalanceMove.objects.bulk_create(
         [
-            RebalanceMove(rebalance=row, queue_id=queue, from_member=source, to_member=target)
+            RebalanceMove(
+                rebalance=row, queue_id=queue, from_member=source, to_member=target
+            )
             for queue, source, target in moves
         ]
     )
 
 
 def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
-    """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
+    """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are
+    over.
 
-    Only the history depends on it, so a metadata database that is away is not an error here: it is noted
-    when the database is back (catch_up).
+    Only the history depends on it, so a metadata database that is away is not an error
+    here: it is noted when the database is back (catch_up).
     """
     if consumer.instance_id:
         return
@@ -134,12 +148,16 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
     try:
         _write(note)
     except MetadataUnavailable as error:
-        log.info("group %d: pauses not recorded, will retry: %s", consumer.group_id, error.detail)
+        log.info(
+            "group %d: pauses not recorded, will retry: %s", consumer.group_id, error.detail
+        )
         _late.append(note)
 
 
 def catch_up() -> None:
-    """Note what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
+    """Note what could not be noted when it happened. Raises MetadataUnavailable if it still
+    cannot.
+    """
     for _ in range(len(_late)):
         note = _late.popleft()
         try:
@@ -151,7 +169,9 @@ def catch_up() -> None:
 
 @bulkhead.permit("notes")
 def _write(note: _Note) -> None:
-    """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
+    """By guarded updates, not under the group's lock: a new owner must not wait for a
+    rebalance to end.
+    """
     consumer, epochs = note.consumer, note.epochs
     with reachable():
         rows = QueueOffset.objects.filter(
@@ -168,22 +188,36 @@ def _write(note: _Note) -> None:
         assert member is not None  # noqa: S101 - the filter above
         held = QueueOffset.objects.filter(pk__in=[row.pk for row in mine], owner=member)
         held.update(held_by=member.identity)
-        held.filter(target=member).update(idle_since=None)  # one that leaves again goes on waiting
+        # one that leaves again goes on waiting
+        held.filter(target=member).update(idle_since=None)
         ago_ms = int((time.monotonic() - note.at) * 1000)
         pauses = {
-            row.queue_id: max(0, ms(row.now) - ago_ms - ms(row.idle_since)) for row in mine if row.idle_since
+            row.queue_id: max(0, ms(row.now) - ago_ms - ms(row.idle_since))
+            for row in mine
+            if row.idle_since
         }
         _record_pauses(group_id=consumer.group_id, member=member.identity, pauses=pauses)
 
 
 def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
-    """Note how many ms each queue had stood still when `member` acquired it, at its latest move."""
+    """Note how many ms each queue had stood still when `member` acquired it, at its latest
+    move.
+    """
     open_moves = RebalanceMove.objects.filter(
-        rebalance__group_id=group_id, queue_id__in=sorted(pauses), to_member=member, pause_ms__isnull=True
+        rebalance__group_id=group_id,
+        queue_id__in=sorted(pauses),
+        to_member=member,
+        pause_ms__isnull=True,
     )
-    latest = {queue: pk for pk, queue in open_moves.order_by("pk").values_list("pk", "queue_id")}
-    moves = [RebalanceMove(pk=pk, pause_ms=pauses[queue]) for queue, pk in sorted(latest.items())]
+    latest = {
+        queue: pk for pk, queue in open_moves.order_by("pk").values_list("pk", "queue_id")
+    }
+    moves = [
+        RebalanceMove(pk=pk, pause_ms=pauses[queue]) for queue, pk in sorted(latest.items())
+    ]
     RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
 
 
-prune = Rule(Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH)
+prune = Rule(
+    Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH
+)

@@ -1,13 +1,15 @@
-"""Instances of broadcasting groups: named readers, each of which reads every queue at positions of its own.
+"""Instances of broadcasting groups: named readers, each of which reads every queue at
+positions of its own.
 
-Nothing is handed over in such a group: a member owns every queue that the group's ready subscriptions
-read, for the instance it names, and the rows of QueueOffset say only which queues those are. A queue's
-epoch for an instance is the row's, where the subscription began, plus the instance's own, which rises
-whenever the instance changes hands. Its positions are the reader rows on the nodes that carry its id;
-they outlive its membership, until it has not been seen for a week (messagestore.consume.instances).
+Nothing is handed over in such a group: a member owns every queue that the group's ready
+subscriptions read, for the instance it names, and the rows of QueueOffset say only which
+queues those are. A queue's epoch for an instance is the row's, where the subscription
+began, plus the instance's own, which rises whenever the instance changes hands. Its
+positions are the reader rows on the nodes that carry its id; they outlive its membership,
+until it has not been seen for a week (messagestore.consume.instances).
 
-An instance that is to be forgotten gives up its name first, under the group's lock: whoever comes under
-that name later is another instance and finds no half of its positions.
+An instance that is to be forgotten gives up its name first, under the group's lock: whoever
+comes under that name later is another instance and finds no half of its positions.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership.rebalance import LIVE_QUEUES
-from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
+from metadata.models import (
+    BroadcastInstance,
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    QueueOffset,
+)
 
 KEPT_DAYS = 7.0
 MOST_INSTANCES = 1_000  # of a group: each has a reader row for every queue
 MOST_FORGOTTEN = 200  # instances in one pass
-PARTED = "~"  # stands in the name of an instance that gave its own up; no name that users give has it
+# stands in the name of an instance that gave its own up; no name that users give has it
+PARTED = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,8 @@ class Parted:
 
 
 def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
-    """The id of the instance, held by somebody new: its epoch rises. The caller holds the group's lock.
+    """The id of the instance, held by somebody new: its epoch rises. The caller holds the
+    group's lock.
 
     Raises Conflict (in_use) if the group has as many instances as there may be.
     """
@@ -63,7 +72,8 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
     if row is None:
         if known.count() >= MOST_INSTANCES:
             raise Conflict(
-                f"Group {group.name} has {MOST_INSTANCES} instances, the maximum. Let each consumer keep "
+                f"Group {group.name} has {MOST_INSTANCES} instances, the maximum. Let each "
+                "consumer keep "
                 f"its instance_id. Instances not seen for {KEPT_DAYS:.0f} days are deleted."
             )
         row = known.create(group=group, name=name, last_seen=now)
@@ -72,16 +82,22 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
 
 
 def depart(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
-    """Note when instances, by name, were last seen as members. The caller holds the group's lock."""
+    """Note when instances, by name, were last seen as members. The caller holds the group's
+    lock.
+    """
     for name, last_seen in sorted(seen.items()):
         BroadcastInstance.objects.filter(group=group, name=name).update(last_seen=last_seen)
 
 
 @bulkhead.permit()
 def fence(*, instance_id: int, epoch: int) -> None:
-    """Raise the epoch of an instance that is at `epoch`, so that what was granted before is void."""
+    """Raise the epoch of an instance that is at `epoch`, so that what was granted before is
+    void.
+    """
     with reachable():
-        BroadcastInstance.objects.filter(pk=instance_id, epoch=epoch).update(epoch=F("epoch") + 1)
+        BroadcastInstance.objects.filter(pk=instance_id, epoch=epoch).update(
+            epoch=F("epoch") + 1
+        )
 
 
 def epochs(texts: Collection[str]) -> dict[str, int]:
@@ -96,8 +112,8 @@ def epochs(texts: Collection[str]) -> dict[str, int]:
 
 
 def reads(groups: Collection[int], queues: Collection[int] | None = None) -> list[Read]:
-    """List what some broadcasting groups read, or which of `queues` they do, by queue: topic and subscription
-    ready, queue not retired."""
+    """List what some broadcasting groups read, or which of `queues` they do, by queue:
+    topic and subscription ready, queue not retired."""
     rows = QueueOffset.objects.filter(
         group__in=sorted(groups),
         group__mode=ConsumerGroup.Mode.BROADCASTING,
@@ -108,14 +124,23 @@ def reads(groups: Collection[int], queues: Collection[int] | None = None) -> lis
     )
     if queues is not None:
         rows = rows.filter(queue__in=sorted(queues))
-    columns = ("group_id", "queue__topic_id", "queue__topic__name", "queue_id", "epoch", "group__stopped")
+    columns = (
+        "group_id",
+        "queue__topic_id",
+        "queue__topic__name",
+        "queue_id",
+        "epoch",
+        "group__stopped",
+    )
     return [Read(*row) for row in rows.order_by("queue_id").values_list(*columns)]
 
 
 def names(group_id: int) -> dict[int, tuple[str, int]]:
     """Instance id → (name, epoch) of those a broadcasting group knows."""
     rows = _named().filter(group=group_id).order_by("name")
-    return {pk: (name, epoch) for pk, name, epoch in rows.values_list("pk", "name", "epoch")}
+    return {
+        pk: (name, epoch) for pk, name, epoch in rows.values_list("pk", "name", "epoch")
+    }
 
 
 def readers(group_id: int) -> list[str]:
@@ -126,25 +151,35 @@ def readers(group_id: int) -> list[str]:
 def is_share(group_id: int) -> bool:
     """Return True if members of the group lease messages."""
     with reachable():
-        return ConsumerGroup.objects.filter(pk=group_id, mode=ConsumerGroup.Mode.SHARE).exists()
+        return ConsumerGroup.objects.filter(
+            pk=group_id, mode=ConsumerGroup.Mode.SHARE
+        ).exists()
 
 
 def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
-    """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one that is gone."""
+    """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one
+    that is gone.
+    """
     with reachable():
-        modes = dict(ConsumerGroup.objects.filter(pk__in=groups).order_by().values_list("pk", "mode"))
+        modes = dict(
+            ConsumerGroup.objects.filter(pk__in=groups).order_by().values_list("pk", "mode")
+        )
         if len(modes) < len(set(groups)):
             raise ConsumerGroup.DoesNotExist
         shared = ConsumerGroup.Mode.BROADCASTING
         named = _named().filter(group__in=groups, group__mode=shared).order_by("name")
-        found = {group: [] if mode == shared else [reader_instance(0)] for group, mode in modes.items()}
+        found = {
+            group: [] if mode == shared else [reader_instance(0)]
+            for group, mode in modes.items()
+        }
         for group, instance in named.values_list("group_id", "pk"):
             found[group].append(reader_instance(instance))
     return found
 
 
 def part(*, after_days: float = KEPT_DAYS) -> list[Parted]:
-    """Take the names of instances that are due to be forgotten; all that have none. One bounded pass.
+    """Take the names of instances that are due to be forgotten; all that have none. One
+    bounded pass.
 
     Due is one that nobody has held for so long, and every one of a deleted group.
     """
@@ -165,7 +200,9 @@ def _named() -> QuerySet[BroadcastInstance]:
 
 
 def _is_due(limit: datetime) -> Q:
-    held = ConsumerGroupConsumer.objects.filter(group=OuterRef("group"), instance_id=OuterRef("name"))
+    held = ConsumerGroupConsumer.objects.filter(
+        group=OuterRef("group"), instance_id=OuterRef("name")
+    )
     return Q(group__deleted_at__isnull=False) | Q(~Exists(held), last_seen__lt=limit)
 
 

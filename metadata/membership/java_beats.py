@@ -1,7 +1,9 @@
-"""Heartbeats of Java clients that tell nothing new: noted in memory, and written down together.
+"""Heartbeats of Java clients that tell nothing new: noted in memory, and written down
+together.
 
-Such a client asks all the time for what it knows already. Its groups' generations tell whether anything
-changed, so that it lives is all that there is to write: one UPDATE a second for all clients of a process.
+Such a client asks all the time for what it knows already. Its groups' generations tell
+whether anything changed, so that it lives is all that there is to write: one UPDATE a
+second for all clients of a process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _MEMBERS, _BEATS = ConsumerGroupConsumer._meta.db_table, Heartbeat._meta.db_tabl
 _COLUMNS = "id, java_version, java_polled_at"
 
 _guard = threading.Lock()
-_members: dict[int, int | None] = {}  # that lived since the last flush → version that it has
+# that lived since the last flush → version that it has
+_members: dict[int, int | None] = {}
 _clients: set[int] = set()  # that asked for news, and of which this is to be written down
 _new: set[int] = set()  # members that are to be looked at in full
 
@@ -63,7 +66,9 @@ def has_news(members: Iterable[int]) -> bool:
 
 
 def flush() -> None:
-    """Write down what was noted. Raises MetadataUnavailable, and then it is left for the next flush."""
+    """Write down what was noted. Raises MetadataUnavailable, and then it is left for the
+    next flush.
+    """
     with _guard:
         members, clients = dict(_members), sorted(_clients)
         _members.clear()
@@ -73,7 +78,10 @@ def flush() -> None:
             for some in chunks(clients, MOST_ROWS):
                 # One without a time is to join its groups anew, and a time would hide that.
                 mine = f"java_id IN ({marks(some)}) AND java_polled_at IS NOT NULL"
-                update(f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {mine}", some)  # noqa: S608
+                statement = (
+                    f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {mine}"  # noqa: S608
+                )
+                update(statement, some)
             for ids in chunks(sorted(members), MOST_ROWS):
                 _record({one: members[one] for one in ids})
     except Exception:
@@ -84,13 +92,14 @@ def flush() -> None:
 
 
 def _record(members: Mapping[int, int | None]) -> None:
-    """Record that members live. Those that do not, or whose client is told something or polls no more, are
-    looked at in full."""
+    """Record that members live. Those that do not, or whose client is told something or
+    polls no more, are looked at in full."""
     ids = sorted(members)
     there = f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({marks(ids)})"
+    statement = f"SELECT {_COLUMNS}, {now_sql()} FROM {there}"  # noqa: S608
     same = [
         pk
-        for pk, version, polled_at, now in select(f"SELECT {_COLUMNS}, {now_sql()} FROM {there}", ids)  # noqa: S608
+        for pk, version, polled_at, now in select(statement, ids)
         if members[pk] in (None, version)
         and polled_at is not None
         and utc(polled_at) > before(utc(now), seconds=java_members.SILENT_S)

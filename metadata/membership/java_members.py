@@ -1,9 +1,11 @@
-"""Members that are Java clients: which memberships a client has, and what each was told last.
+"""Members that are Java clients: which memberships a client has, and what each was told
+last.
 
-A Java client calls itself by a number that a broker gave it, in all its groups. The number holds the time at
-which it was made, so a client that has not joined a group yet needs no row. To such a client a group is known
-by versions: it says which one it has, and gets whatever is newer. So each membership keeps the version of
-what its client was told, as `Told`; who owns what is kept where it is for all members.
+A Java client calls itself by a number that a broker gave it, in all its groups. The number
+holds the time at which it was made, so a client that has not joined a group yet needs no
+row. To such a client a group is known by versions: it says which one it has, and gets
+whatever is newer. So each membership keeps the version of what its client was told, as
+`Told`; who owns what is kept where it is for all members.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from metadata.membership.heartbeats import expired
 from metadata.models import ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
-YOUNG_S = 25.0  # how long a client may take to join its first group: it asks twice, waits 10 s each time
-SILENT_S = 60.0  # heartbeats of a client that asked for no assignment for so long do not count
+# how long a client may take to join its first group: it asks twice, waits 10 s each time
+YOUNG_S = 25.0
+# heartbeats of a client that asked for no assignment for so long do not count
+SILENT_S = 60.0
 NOTE_S = 15.0  # the time of its last question is not written more often
 KNOWN_S = 15.0  # for which memberships that were read are believed
 MOST_KNOWN = 20_000  # clients; more than one process can serve
@@ -31,8 +35,8 @@ MOST_KNOWN = 20_000  # clients; more than one process can serve
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Contents of the last answer with news: the `generation` of the group, digests of the queues to own and
-    of everything about them, and the versions of both."""
+    """Contents of the last answer with news: the `generation` of the group, digests of the
+    queues to own and of everything about them, and the versions of both."""
 
     generation: int = 0
     queues: str = ""
@@ -81,12 +85,16 @@ def new_number() -> int:
 
 
 def incarnation(java_id: int) -> str:
-    """Return the number as the incarnation of a process, so that a repeat of its registration is known."""
+    """Return the number as the incarnation of a process, so that a repeat of its
+    registration is known.
+    """
     return str(UUID(int=java_id & (1 << 128) - 1))
 
 
 def is_young(java_id: int) -> bool:
-    """Return True if a number was given so recently that its client may be on the way to its first group."""
+    """Return True if a number was given so recently that its client may be on the way to
+    its first group.
+    """
     with reachable():
         age_ms = ms(database_now()) - (java_id >> RANDOM_BITS)
     return abs(age_ms) < YOUNG_S * 1000
@@ -95,8 +103,8 @@ def is_young(java_id: int) -> bool:
 def link(*, consumer: ConsumerId, java_id: int) -> None:
     """Note that a membership is that of a client; one that it has already stays as it is.
 
-    Its versions begin at the time of the client's number. A client that registers anew may have versions of
-    its former number in hand, and must find the new ones above them.
+    Its versions begin at the time of the client's number. A client that registers anew may
+    have versions of its former number in hand, and must find the new ones above them.
     """
     forget(java_id)
     base = java_id >> RANDOM_BITS
@@ -108,17 +116,22 @@ def link(*, consumer: ConsumerId, java_id: int) -> None:
         )
 
 
-def of_client(java_id: int, *, versions: Mapping[str, int] | None = None) -> list[JavaMember]:
+def of_client(
+    java_id: int, *, versions: Mapping[str, int] | None = None
+) -> list[JavaMember]:
     """Return the memberships of a client, by group.
 
-    Who says that it has the `versions` that this process knows is not looked up: a heartbeat tells whether a
-    membership has ended, and a guarded update whether another broker told something newer.
+    Who says that it has the `versions` that this process knows is not looked up: a
+    heartbeat tells whether a membership has ended, and a guarded update whether another
+    broker told something newer.
     """
     known = _known.get(java_id)
     if known and known.is_valid(versions):
         return list(known.members)
     with reachable():
-        rows = _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
+        rows = (
+            _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
+        )
         found = [_member(row) for row in rows]
     if len(_known) >= MOST_KNOWN:
         _known.clear()
@@ -132,31 +145,44 @@ def forget(java_id: int) -> None:
 
 
 def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
-    """Return the memberships of a client for which a heartbeat counts, and whether it has any at all.
+    """Return the memberships of a client for which a heartbeat counts, and whether it has
+    any at all.
 
     Raises Gone for a client that is to join its groups anew.
     """
     with reachable():
-        rows = list(_rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at"))
+        rows = list(
+            _rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at")
+        )
         asked_after = before(database_now(), seconds=SILENT_S) if rows else None
     if any(at is None for _, at in rows):
         raise expired()
     alive = [
-        check(text) for text, at in rows if at is not None and asked_after is not None and at > asked_after
+        check(text)
+        for text, at in rows
+        if at is not None and asked_after is not None and at > asked_after
     ]
     return alive, bool(rows)
 
 
 def consumer_of(member_id: int) -> ConsumerId | None:
-    """Return the consumer id of a Java client's membership, None if there is none of that number."""
+    """Return the consumer id of a Java client's membership, None if there is none of that
+    number.
+    """
     with reachable():
-        rows = _rows().filter(pk=member_id, java_id__isnull=False).values_list("consumer_id", flat=True)
+        rows = (
+            _rows()
+            .filter(pk=member_id, java_id__isnull=False)
+            .values_list("consumer_id", flat=True)
+        )
         text = rows.first()
     return None if text is None else check(text)
 
 
 def consumers_of(member_ids: Collection[int]) -> list[ConsumerId]:
-    """Return the consumer ids of the memberships of Java clients among these, with one statement."""
+    """Return the consumer ids of the memberships of Java clients among these, with one
+    statement.
+    """
     if not member_ids:
         return []
     with reachable():
@@ -165,7 +191,9 @@ def consumers_of(member_ids: Collection[int]) -> list[ConsumerId]:
 
 
 def note_poll(java_id: int) -> bool:
-    """Note that a client asked now; True if that is to be written down. The first time it is done here."""
+    """Note that a client asked now; True if that is to be written down. The first time it
+    is done here.
+    """
     now, noted_at = time.monotonic(), _polled.get(java_id)
     if noted_at is not None and now - noted_at < NOTE_S:
         return False
@@ -179,13 +207,15 @@ def note_poll(java_id: int) -> bool:
 
 
 def has_polled(java_id: int) -> bool:
-    """Return True if this process has noted that a client asks for news, so that noting it again is a matter
-    of memory."""
+    """Return True if this process has noted that a client asks for news, so that noting it
+    again is a matter of memory."""
     return java_id in _polled
 
 
 def join_anew(java_id: int) -> None:
-    """Note that a client lacks one of its memberships: its heartbeats tell it to join all its groups anew."""
+    """Note that a client lacks one of its memberships: its heartbeats tell it to join all
+    its groups anew.
+    """
     forget(java_id)
     _polled.pop(java_id, None)
     with reachable():
@@ -193,11 +223,15 @@ def join_anew(java_id: int) -> None:
 
 
 def tell(*, member: JavaMember, told: Told) -> bool:
-    """Note what a client is told next, under the next version; False if another broker was quicker."""
+    """Note what a client is told next, under the next version; False if another broker was
+    quicker.
+    """
     forget(member.java_id)
     with reachable():
         mine = _rows().filter(
-            pk=member.consumer.member_id, consumer_id=member.consumer.text, java_version=member.version
+            pk=member.consumer.member_id,
+            consumer_id=member.consumer.text,
+            java_version=member.version,
         )
         return int(mine.update(java_version=member.version + 1, java_told=asdict(told))) > 0
 

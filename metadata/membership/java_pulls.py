@@ -1,9 +1,11 @@
-"""Pulls of Java clients: when each queue was pulled last and how far, and clients told to start again.
+"""Pulls of Java clients: when each queue was pulled last and how far, and clients told to
+start again.
 
-A client may have lost the threads that pull and not know it: CatMQ's lose them after two failed pulls. Pulls
-come to all processes of all brokers, so each notes them in memory and writes them down in batches. A queue is
-watched once its owner has pulled it. Telling the owner to start again ends that, so one that cannot pull a
-queue is told so once, and one that loses its threads again is told again.
+A client may have lost the threads that pull and not know it: CatMQ's lose them after two
+failed pulls. Pulls come to all processes of all brokers, so each notes them in memory and
+writes them down in batches. A queue is watched once its owner has pulled it. Telling the
+owner to start again ends that, so one that cannot pull a queue is told so once, and one
+that loses its threads again is told again.
 
 In broadcasting groups a queue has no owner, so nothing is noted.
 """
@@ -24,7 +26,8 @@ from metadata.membership import java_members
 from metadata.models import ConsumerGroupConsumer, QueueOffset
 
 FLUSH_S = 15.0
-SILENT_S = 60.0  # without a pull; they pull every 9 s at most, and those that wait as long as we let them
+# without a pull; they pull every 9 s at most, and those that wait as long as we let them
+SILENT_S = 60.0
 POLLED_S = 30.0  # polls are noted every 15 s
 MOST_NOTED = 100_000
 MOST_ROWS = 500  # of one statement
@@ -33,7 +36,9 @@ MOST_SILENT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SilentQueue:
-    """A queue that its owner, who polls, has not pulled for long; it was given all messages below `given`."""
+    """A queue that its owner, who polls, has not pulled for long; it was given all messages
+    below `given`.
+    """
 
     consumer: ConsumerId
     queue: int
@@ -52,11 +57,15 @@ def note(consumer: ConsumerId, queue: int, given: int = 0) -> None:
         return
     with _guard:
         if len(_noted) < MOST_NOTED:
-            _noted[consumer.member_id, queue] = max(given, _noted.get((consumer.member_id, queue), 0))
+            _noted[consumer.member_id, queue] = max(
+                given, _noted.get((consumer.member_id, queue), 0)
+            )
 
 
 def flush() -> None:
-    """Write down what was noted. Raises MetadataUnavailable, and then that is lost: more pulls come."""
+    """Write down what was noted. Raises MetadataUnavailable, and then that is lost: more
+    pulls come.
+    """
     with _guard:
         noted = dict(_noted)
         _noted.clear()
@@ -66,14 +75,24 @@ def flush() -> None:
 
 @transactional
 def _write(noted: Mapping[tuple[int, int], int]) -> None:
-    """Rows that somebody has locked are left to the next flush: no rebalance waits for this."""
+    """Rows that somebody has locked are left to the next flush: no rebalance waits for
+    this.
+    """
     members, queues = {member for member, _ in noted}, {queue for _, queue in noted}
     rows = QueueOffset.objects.filter(owner__in=sorted(members), queue__in=sorted(queues))
     free = rows.order_by("pk").select_for_update(skip_locked=True)
     found = free.values_list("pk", "owner_id", "queue_id", "java_given")
-    mine = {pk: (noted[owner, queue], given) for pk, owner, queue, given in found if (owner, queue) in noted}
+    mine = {
+        pk: (noted[owner, queue], given)
+        for pk, owner, queue, given in found
+        if (owner, queue) in noted
+    }
     QueueOffset.objects.filter(pk__in=sorted(mine)).update(java_pulled_at=UtcNow())
-    further = [When(pk=pk, then=Value(new)) for pk, (new, given) in sorted(mine.items()) if new > given]
+    further = [
+        When(pk=pk, then=Value(new))
+        for pk, (new, given) in sorted(mine.items())
+        if new > given
+    ]
     if further:
         known = Case(*further, default=F("java_given"), output_field=BigIntegerField())
         QueueOffset.objects.filter(pk__in=sorted(mine)).update(java_given=known)
@@ -89,21 +108,31 @@ def silent() -> list[SilentQueue]:
             owner__java_polled_at__gt=before(now, seconds=POLLED_S),
             target=F("owner"),
         )
-        found = rows.values_list("owner__consumer_id", "queue_id", "java_given")[:MOST_SILENT]
+        found = rows.values_list("owner__consumer_id", "queue_id", "java_given")[
+            :MOST_SILENT
+        ]
         return [SilentQueue(check(text), queue, given) for text, queue, given in found]
 
 
 @transactional
 def start_again(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
-    """Tell a client to stop and start its queues with its next poll; False if it was told something now."""
-    rows = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id, consumer_id=consumer.text)
+    """Tell a client to stop and start its queues with its next poll; False if it was told
+    something now.
+    """
+    rows = ConsumerGroupConsumer.objects.filter(
+        pk=consumer.member_id, consumer_id=consumer.text
+    )
     found = rows.values_list("java_id", "java_version", "java_told").first()
     if found is None:
         return False
     java_id, version, told = found[0], found[1], dict(found[2] or {})
     java_members.forget(java_id or 0)
     told |= {"rb_version": told.get("rb_version", 0) + 1}
-    if not rows.filter(java_version=version).update(java_version=version + 1, java_told=told):
+    if not rows.filter(java_version=version).update(
+        java_version=version + 1, java_told=told
+    ):
         return False
-    QueueOffset.objects.filter(owner=consumer.member_id, queue__in=list(queues)).update(java_pulled_at=None)
+    QueueOffset.objects.filter(owner=consumer.member_id, queue__in=list(queues)).update(
+        java_pulled_at=None
+    )
     return True

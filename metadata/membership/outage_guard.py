@@ -13,15 +13,17 @@ from metadata.rules.membership import liveness
 
 
 class OutageGuard:
-    """Knowledge of this process about the metadata database's clock, and what its broker promised
-    (rules.liveness); safe for threads."""
+    """Knowledge of this process about the metadata database's clock, and what its broker
+    promised (rules.liveness); safe for threads."""
 
     def __init__(self, watch: liveness.Watch | None = None) -> None:
         self._lock = threading.Lock()
         self._watch = watch
 
     def look(self) -> liveness.Watch:
-        """The watch after one more look; a failed look forgets everything, so nobody expires for a while."""
+        """The watch after one more look; a failed look forgets everything, so nobody
+        expires for a while.
+        """
         with self._lock:
             try:
                 with reachable():

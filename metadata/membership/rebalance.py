@@ -1,24 +1,32 @@
-"""Rebalances: who shall read which queue of a group, and the hand-over from one owner to the next.
+"""Rebalances: who shall read which queue of a group, and the hand-over from one owner to
+the next.
 
-The truth is a mark on the group: a rebalance is due while `rebalance_wanted` > `rebalance_done`. The
+The truth is a mark on the group: a rebalance is due while `rebalance_wanted` >
+`rebalance_done`. The
 mark is set in the transaction of its cause. Whoever registers or expires a member then runs
-rebalance() at once; everything else is left to the background hook, which is called only by the
-update that sets a clear mark, and to the sweep over pending(). Running twice is harmless.
+rebalance() at once; everything else is left to the background hook, which is called only by
+the update that sets a clear mark, and to the sweep over pending(). Running twice is
+harmless.
 
-A row of QueueOffset moves through these states; each step is one guarded update under the group's lock:
+A row of QueueOffset moves through these states; each step is one guarded update under the
+group's lock:
 
     free      owner NULL                  rebalance grants it: owner = target = m, epoch + 1
     stable    owner = target = m          m's heartbeats list it under `assigned`
-    leaving   owner = m, target = other   m's heartbeats list it under `revoked`, from generation g on;
-                                          m's heartbeat at >= g without the queue releases it to the
+    leaving   owner = m, target = other   m's heartbeats list it under `revoked`, from
+                                          generation g on;
+                                          m's heartbeat at >= g without the queue releases
+                                          it to the
                                           target, epoch + 1; m's expiry makes it free
 
-An owner never gets the same (queue, epoch) twice: if a rebalance gives a leaving queue back to its
-owner, that is a new grant with epoch + 1, because the owner may have let go of it already.
+An owner never gets the same (queue, epoch) twice: if a rebalance gives a leaving queue back
+to its owner, that is a new grant with epoch + 1, because the owner may have let go of it
+already.
 
-`idle_since` of a row begins when its owner is told to give the queue up, leaves or was last heard, and ends
-when the next owner has acquired it; the history (history.py) keeps the time between. Broadcasting groups have
-nothing to hand over (instances.py): there a rebalance only raises the generation.
+`idle_since` of a row begins when its owner is told to give the queue up, leaves or was last
+heard, and ends when the next owner has acquired it; the history (history.py) keeps the time
+between. Broadcasting groups have nothing to hand over (instances.py): there a rebalance
+only raises the generation.
 """
 
 from __future__ import annotations
@@ -96,19 +104,27 @@ def set_background(hook: Background | None) -> None:
 
 
 def request(group_id: int, cause: str) -> None:
-    """Mark the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
+    """Mark the group for a rebalance, inside the caller's transaction, which holds the
+    group's lock.
+    """
     if mark(group_id, cause):
         log.info("group %d needs a rebalance: %s", group_id, cause)
         transaction.on_commit(lambda: _ask(group_id), robust=True)
 
 
 def mark(group_id: int, cause: str) -> bool:
-    """Set the mark without asking anybody to act on it; whether it was clear. Caller holds the lock."""
+    """Set the mark without asking anybody to act on it; whether it was clear. Caller holds
+    the lock.
+    """
     rows = ConsumerGroup.objects.filter(pk=group_id)
-    wanted, done, before = rows.values_list("rebalance_wanted", "rebalance_done", "rebalance_cause").get()
+    wanted, done, before = rows.values_list(
+        "rebalance_wanted", "rebalance_done", "rebalance_cause"
+    ).get()
     was_clear: bool = wanted == done
     causes = cause if was_clear or not before else f"{before}; {cause}"
-    rows.update(rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE])
+    rows.update(
+        rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE]
+    )
     return was_clear
 
 
@@ -124,9 +140,11 @@ def pending(limit: int = 100) -> list[int]:
 
 
 def neglected(limit: int = 1_000) -> list[int]:
-    """Ids of groups that have members, and a queue meant for nobody: what a lost mark would leave.
+    """Ids of groups that have members, and a queue meant for nobody: what a lost mark would
+    leave.
 
-    Groups with limits may be so for ever, so they must not fill the list: any `limit` of all of them.
+    Groups with limits may be so for ever, so they must not fill the list: any `limit` of
+    all of them.
     """
     with reachable():
         rows = QueueOffset.objects.filter(
@@ -143,8 +161,8 @@ def neglected(limit: int = 1_000) -> list[int]:
 
 
 def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
-    """Run rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
-    other waiting.
+    """Run rebalance(), or `run`, for some groups in any order; how many there were. One
+    that fails keeps no other waiting.
 
     Raises MetadataUnavailable at the end, if one could not be reached.
     """
@@ -165,9 +183,11 @@ def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> i
 
 
 def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
-    """Share the queues of a group anew, now; or only says what that would do. Needs `manage`.
+    """Share the queues of a group anew, now; or only says what that would do. Needs
+    `manage`.
 
-    Queues that are shared evenly stay where they are. Raises NotFound(group_not_found), Forbidden.
+    Queues that are shared evenly stay where they are. Raises NotFound(group_not_found),
+    Forbidden.
     """
     access.require(actor, "manage", group, what="group")
     if dry_run:
@@ -178,7 +198,9 @@ def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
 
 
 def _rehearsed(group: str) -> Moves:
-    """Return the moves that a rebalance would make, found out by doing it and rolling it back."""
+    """Return the moves that a rebalance would make, found out by doing it and rolling it
+    back.
+    """
     with reachable(), transaction.atomic():
         moves = _rebalanced(group_by_name(group))
         transaction.set_rollback(True)
@@ -197,7 +219,8 @@ def _asked(*, group: str, actor: Actor) -> Moves:
 
 
 def rebalance(group_id: int) -> Moves:
-    """Compute the target of every queue, grant the free ones, announce the others; clear the mark.
+    """Compute the target of every queue, grant the free ones, announce the others; clear
+    the mark.
 
     Raises NotFound(group_not_found).
     """
@@ -207,7 +230,8 @@ def rebalance(group_id: int) -> Moves:
 
 
 def settle(group_id: int) -> None:
-    """Rebalance a group that is marked; of many that join at once, the first does it for all that have.
+    """Rebalance a group that is marked; of many that join at once, the first does it for
+    all that have.
 
     Raises NotFound(group_not_found).
     """
@@ -231,7 +255,9 @@ def _tell(group: str, moves: Moves) -> None:
 
 
 def _rebalanced(group: ConsumerGroup) -> Moves:
-    """One rebalance of a locked group. What was asked for, or moved something, goes into the history."""
+    """One rebalance of a locked group. What was asked for, or moved something, goes into
+    the history.
+    """
     asked = group.rebalance_wanted > group.rebalance_done
     shares = group.mode == ConsumerGroup.Mode.CLUSTERING
     now = database_now()
@@ -256,8 +282,12 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
     return Moves(group.pk, generation, moves)
 
 
-def _moved(group: ConsumerGroup, now: datetime) -> tuple[tuple[Move, ...], dict[str, list[int]]]:
-    """Write the new targets under the next generation; the moves, and what everyone shall have then."""
+def _moved(
+    group: ConsumerGroup, now: datetime
+) -> tuple[tuple[Move, ...], dict[str, list[int]]]:
+    """Write the new targets under the next generation; the moves, and what everyone shall
+    have then.
+    """
     rows = list(_readable(group))
     members = _members(group)
     names = {member.pk: member.identity for member in members}
@@ -300,7 +330,9 @@ def _members(group: ConsumerGroup) -> list[ConsumerGroupConsumer]:
 
 
 def _eligible(
-    group: ConsumerGroup, members: Iterable[ConsumerGroupConsumer], rows: Iterable[QueueOffset]
+    group: ConsumerGroup,
+    members: Iterable[ConsumerGroupConsumer],
+    rows: Iterable[QueueOffset],
 ) -> list[int]:
     held: dict[int, int] = {}
     for row in rows:
@@ -317,16 +349,24 @@ def _eligible(
 
 def active_members(group: ConsumerGroup) -> frozenset[int]:
     """Ids of the members that may own queues; the others stand by."""
-    return frozenset(_eligible(group, _members(group), QueueOffset.objects.filter(group=group)))
+    return frozenset(
+        _eligible(group, _members(group), QueueOffset.objects.filter(group=group))
+    )
 
 
-def _steps(rows: Iterable[QueueOffset], targets: Mapping[int, int]) -> tuple[Grants, Retargets]:
-    """Return the queues to grant and to announce, by (owner now, member); each entry becomes one UPDATE."""
+def _steps(
+    rows: Iterable[QueueOffset], targets: Mapping[int, int]
+) -> tuple[Grants, Retargets]:
+    """Return the queues to grant and to announce, by (owner now, member); each entry
+    becomes one UPDATE.
+    """
     grants: Grants = {}
     retargets: Retargets = {}
     for row in rows:
         target = targets.get(row.queue_id)
-        if target is not None and (row.owner_id is None or (row.owner_id == target != row.target_id)):
+        if target is not None and (
+            row.owner_id is None or (row.owner_id == target != row.target_id)
+        ):
             grants.setdefault((row.owner_id, target), []).append(row.queue_id)
         elif row.target_id != target:
             retargets.setdefault((row.owner_id, target), []).append(row.queue_id)
@@ -334,7 +374,9 @@ def _steps(rows: Iterable[QueueOffset], targets: Mapping[int, int]) -> tuple[Gra
 
 
 def _readable(group: ConsumerGroup) -> list[QueueOffset]:
-    """The rows of queues that somebody shall read: topic and subscription ready, queue not retired."""
+    """The rows of queues that somebody shall read: topic and subscription ready, queue not
+    retired.
+    """
     return list(
         QueueOffset.objects.filter(
             group=group,
@@ -351,7 +393,9 @@ def _readable(group: ConsumerGroup) -> list[QueueOffset]:
 
 def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[QueueOffset]:
     """Take the target away from rows that nobody shall read any more; these rows."""
-    rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(pk__in=readable)
+    rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(
+        pk__in=readable
+    )
     left = list(rows.select_related("queue__topic"))
     if left:
         rows.update(target=None, **_ordered(group, now))
@@ -359,19 +403,30 @@ def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[Q
 
 
 def _ordered(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
-    """Return what changes with the target of a row: members are told from the next generation on."""
-    return {"target_generation": group.generation + 1, "idle_since": Coalesce("idle_since", Value(now))}
+    """Return what changes with the target of a row: members are told from the next
+    generation on.
+    """
+    return {
+        "target_generation": group.generation + 1,
+        "idle_since": Coalesce("idle_since", Value(now)),
+    }
 
 
 def hand_over(row: QueueOffset) -> bool:
-    """Give a leaving queue to its target, or free it; False if the row moved on. Caller holds the lock."""
-    leaving = QueueOffset.objects.filter(pk=row.pk, owner=row.owner_id, target=row.target_id, epoch=row.epoch)
+    """Give a leaving queue to its target, or free it; False if the row moved on. Caller
+    holds the lock.
+    """
+    leaving = QueueOffset.objects.filter(
+        pk=row.pk, owner=row.owner_id, target=row.target_id, epoch=row.epoch
+    )
     if row.target_id is None:
         return leaving.update(owner=None) > 0
     return leaving.update(owner=row.target_id, epoch=F("epoch") + 1) > 0
 
 
 def next_generation(group_id: int) -> int:
-    """Raise the group's generation, so that waiting pulls return. Caller locks and calls changed()."""
+    """Raise the group's generation, so that waiting pulls return. Caller locks and calls
+    changed().
+    """
     ConsumerGroup.objects.filter(pk=group_id).update(generation=F("generation") + 1)
     return ConsumerGroup.objects.values_list("generation", flat=True).get(pk=group_id)

@@ -13,9 +13,13 @@ import metadata.models.fields
 
 
 def start_counter(apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Makes the single row of the change counter; its incarnation names this metadata database."""
+    """Makes the single row of the change counter; its incarnation names this metadata
+    database.
+    """
     counter = apps.get_model("metadata", "ChangeCounter")
-    counter.objects.using(schema_editor.connection.alias).create(id=1, incarnation=str(uuid.uuid4()), n=0)
+    counter.objects.using(schema_editor.connection.alias).create(
+        id=1, incarnation=str(uuid.uuid4()), n=0
+    )
 
 
 class Migration(migrations.Migration):
@@ -30,7 +34,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),
@@ -48,7 +55,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("at", models.DateTimeField(db_index=True)),
@@ -71,12 +81,21 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("identity", metadata.models.fields.NameField(max_length=210)),
-                ("instance_id", metadata.models.fields.NameField(blank=True, max_length=210)),
-                ("consumer_id", metadata.models.fields.NameField(max_length=100, unique=True)),
+                (
+                    "instance_id",
+                    metadata.models.fields.NameField(blank=True, max_length=210),
+                ),
+                (
+                    "consumer_id",
+                    metadata.models.fields.NameField(max_length=100, unique=True),
+                ),
                 ("replaced_incarnations", models.JSONField(blank=True, default=list)),
                 ("generation", models.BigIntegerField(default=0)),
                 ("joined_at", models.DateTimeField()),
@@ -88,7 +107,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Lease",
             fields=[
-                ("name", metadata.models.fields.NameField(max_length=210, primary_key=True, serialize=False)),
+                (
+                    "name",
+                    metadata.models.fields.NameField(
+                        max_length=210, primary_key=True, serialize=False
+                    ),
+                ),
                 ("holder", models.CharField(max_length=200)),
                 ("term", models.BigIntegerField(default=1)),
                 ("expires_at", models.DateTimeField()),
@@ -103,14 +127,19 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),
                 ("url", models.CharField(max_length=500)),
                 (
                     "state",
-                    models.CharField(choices=[("in", "In"), ("out", "Out")], default="in", max_length=3),
+                    models.CharField(
+                        choices=[("in", "In"), ("out", "Out")], default="in", max_length=3
+                    ),
                 ),
                 ("started_at", models.DateTimeField()),
                 ("last_seen", models.DateTimeField()),
@@ -119,7 +148,8 @@ class Migration(migrations.Migration):
                 "ordering": ("name",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ("in", "out"))), name="broker_state"
+                        condition=models.Q(("state__in", ("in", "out"))),
+                        name="broker_state",
                     )
                 ],
             },
@@ -133,7 +163,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    models.CheckConstraint(condition=models.Q(("id", 1)), name="change_counter_single")
+                    models.CheckConstraint(
+                        condition=models.Q(("id", 1)), name="change_counter_single"
+                    )
                 ],
             },
         ),
@@ -143,7 +175,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("n", models.BigIntegerField()),
@@ -151,7 +186,11 @@ class Migration(migrations.Migration):
                 ("row", models.BigIntegerField()),
             ],
             options={
-                "constraints": [models.UniqueConstraint(fields=("n", "kind", "row"), name="change_log_n")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("n", "kind", "row"), name="change_log_n"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -160,7 +199,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210)),
@@ -188,14 +230,20 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),
                 (
                     "mode",
                     models.CharField(
-                        choices=[("clustering", "Clustering"), ("broadcasting", "Broadcasting")],
+                        choices=[
+                            ("clustering", "Clustering"),
+                            ("broadcasting", "Broadcasting"),
+                        ],
                         default="clustering",
                         max_length=12,
                     ),
@@ -216,16 +264,20 @@ class Migration(migrations.Migration):
                 "ordering": ("name",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("mode__in", ("clustering", "broadcasting"))), name="group_mode"
+                        condition=models.Q(("mode__in", ("clustering", "broadcasting"))),
+                        name="group_mode",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("session_timeout_ms__gte", 2000), ("session_timeout_ms__lte", 300000)
+                            ("session_timeout_ms__gte", 2000),
+                            ("session_timeout_ms__lte", 300000),
                         ),
                         name="group_session_timeout",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("rebalance_done__lte", models.F("rebalance_wanted"))),
+                        condition=models.Q(
+                            ("rebalance_done__lte", models.F("rebalance_wanted"))
+                        ),
                         name="group_mark",
                     ),
                 ],
@@ -260,7 +312,9 @@ class Migration(migrations.Migration):
             model_name="consumergroupconsumer",
             name="process",
             field=models.OneToOneField(
-                on_delete=django.db.models.deletion.PROTECT, related_name="membership", to="metadata.consumer"
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="membership",
+                to="metadata.consumer",
             ),
         ),
         migrations.CreateModel(
@@ -269,7 +323,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),
@@ -283,7 +340,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "engine",
-                    models.CharField(choices=[("mysql", "Mysql"), ("sqlite", "Sqlite")], max_length=10),
+                    models.CharField(
+                        choices=[("mysql", "Mysql"), ("sqlite", "Sqlite")], max_length=10
+                    ),
                 ),
                 ("host", models.CharField(blank=True, max_length=255)),
                 ("port", models.PositiveIntegerField(blank=True, null=True)),
@@ -315,16 +374,22 @@ class Migration(migrations.Migration):
                 "ordering": ("name",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("kind__in", ("normal", "failure"))), name="db_node_kind"
+                        condition=models.Q(("kind__in", ("normal", "failure"))),
+                        name="db_node_kind",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("engine__in", ("mysql", "sqlite"))), name="db_node_engine"
+                        condition=models.Q(("engine__in", ("mysql", "sqlite"))),
+                        name="db_node_engine",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ("read_write", "read_only", "offline"))),
+                        condition=models.Q(
+                            ("state__in", ("read_write", "read_only", "offline"))
+                        ),
                         name="db_node_state",
                     ),
-                    models.CheckConstraint(condition=models.Q(("epoch__gte", 1)), name="db_node_epoch"),
+                    models.CheckConstraint(
+                        condition=models.Q(("epoch__gte", 1)), name="db_node_epoch"
+                    ),
                 ],
             },
         ),
@@ -334,14 +399,21 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", models.CharField(max_length=100)),
                 (
                     "state",
                     models.CharField(
-                        choices=[("running", "Running"), ("done", "Done"), ("failed", "Failed")],
+                        choices=[
+                            ("running", "Running"),
+                            ("done", "Done"),
+                            ("failed", "Failed"),
+                        ],
                         default="running",
                         max_length=10,
                     ),
@@ -356,7 +428,8 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["name", "id"], name="job_run_name")],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ("running", "done", "failed"))), name="job_run_state"
+                        condition=models.Q(("state__in", ("running", "done", "failed"))),
+                        name="job_run_state",
                     )
                 ],
             },
@@ -367,7 +440,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("number", models.PositiveIntegerField()),
@@ -403,7 +479,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("epoch", models.BigIntegerField(default=0)),
@@ -456,7 +535,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),
@@ -471,7 +553,11 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.CharField(
-                        choices=[("creating", "Creating"), ("ready", "Ready"), ("deleted", "Deleted")],
+                        choices=[
+                            ("creating", "Creating"),
+                            ("ready", "Ready"),
+                            ("deleted", "Deleted"),
+                        ],
                         default="creating",
                         max_length=10,
                     ),
@@ -487,7 +573,9 @@ class Migration(migrations.Migration):
                 (
                     "on_unknown",
                     models.CharField(
-                        choices=[("fail", "Fail"), ("resend", "Resend")], default="fail", max_length=10
+                        choices=[("fail", "Fail"), ("resend", "Resend")],
+                        default="fail",
+                        max_length=10,
                     ),
                 ),
                 ("retention_days", models.PositiveIntegerField(default=7)),
@@ -506,20 +594,24 @@ class Migration(migrations.Migration):
                 "ordering": ("name",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("kind__in", ("normal", "failure"))), name="topic_kind"
+                        condition=models.Q(("kind__in", ("normal", "failure"))),
+                        name="topic_kind",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("state__in", ("creating", "ready", "deleted"))),
                         name="topic_state",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("keyed__in", ("strict", "available"))), name="topic_keyed"
+                        condition=models.Q(("keyed__in", ("strict", "available"))),
+                        name="topic_keyed",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("on_unknown__in", ("fail", "resend"))), name="topic_on_unknown"
+                        condition=models.Q(("on_unknown__in", ("fail", "resend"))),
+                        name="topic_on_unknown",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("retention_days__gte", 1)), name="topic_retention_days"
+                        condition=models.Q(("retention_days__gte", 1)),
+                        name="topic_retention_days",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -536,7 +628,9 @@ class Migration(migrations.Migration):
             model_name="queue",
             name="topic",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="queues", to="metadata.topic"
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="queues",
+                to="metadata.topic",
             ),
         ),
         migrations.CreateModel(
@@ -545,20 +639,30 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 (
                     "state",
                     models.CharField(
-                        choices=[("creating", "Creating"), ("ready", "Ready"), ("deleting", "Deleting")],
+                        choices=[
+                            ("creating", "Creating"),
+                            ("ready", "Ready"),
+                            ("deleting", "Deleting"),
+                        ],
                         default="creating",
                         max_length=10,
                     ),
                 ),
                 (
                     "start",
-                    models.CharField(choices=[("earliest", "Earliest"), ("latest", "Latest")], max_length=10),
+                    models.CharField(
+                        choices=[("earliest", "Earliest"), ("latest", "Latest")],
+                        max_length=10,
+                    ),
                 ),
                 ("stopped", models.BooleanField(default=False)),
                 ("created_at", models.DateTimeField()),
@@ -585,32 +689,43 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="consumergroupconsumer",
-            constraint=models.UniqueConstraint(fields=("group", "identity"), name="member_group_identity"),
+            constraint=models.UniqueConstraint(
+                fields=("group", "identity"), name="member_group_identity"
+            ),
         ),
         migrations.AddConstraint(
             model_name="queueoffset",
-            constraint=models.UniqueConstraint(fields=("group", "queue"), name="offset_group_queue"),
+            constraint=models.UniqueConstraint(
+                fields=("group", "queue"), name="offset_group_queue"
+            ),
         ),
         migrations.AddConstraint(
             model_name="queueoffset",
             constraint=models.CheckConstraint(
-                condition=models.Q(("epoch__gte", 0), ("committed__gte", 0)), name="offset_not_negative"
+                condition=models.Q(("epoch__gte", 0), ("committed__gte", 0)),
+                name="offset_not_negative",
             ),
         ),
         migrations.AddConstraint(
             model_name="queue",
-            constraint=models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
+            constraint=models.UniqueConstraint(
+                fields=("topic", "number"), name="queue_topic_number"
+            ),
         ),
         migrations.AddConstraint(
             model_name="queue",
             constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ("creating", "read_write", "read_only", "retired"))),
+                condition=models.Q(
+                    ("state__in", ("creating", "read_write", "read_only", "retired"))
+                ),
                 name="queue_state",
             ),
         ),
         migrations.AddConstraint(
             model_name="consumergrouptopic",
-            constraint=models.UniqueConstraint(fields=("group", "topic"), name="subscription_group_topic"),
+            constraint=models.UniqueConstraint(
+                fields=("group", "topic"), name="subscription_group_topic"
+            ),
         ),
         migrations.AddConstraint(
             model_name="consumergrouptopic",
@@ -622,7 +737,8 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="consumergrouptopic",
             constraint=models.CheckConstraint(
-                condition=models.Q(("start__in", ("earliest", "latest"))), name="subscription_start"
+                condition=models.Q(("start__in", ("earliest", "latest"))),
+                name="subscription_start",
             ),
         ),
         migrations.RunPython(start_counter, migrations.RunPython.noop),

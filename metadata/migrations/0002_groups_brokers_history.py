@@ -69,7 +69,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("generation", models.BigIntegerField()),
@@ -95,16 +98,24 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
-                ("from_member", metadata.models.fields.NameField(blank=True, max_length=210)),
+                (
+                    "from_member",
+                    metadata.models.fields.NameField(blank=True, max_length=210),
+                ),
                 ("to_member", metadata.models.fields.NameField(blank=True, max_length=210)),
                 ("pause_ms", models.BigIntegerField(blank=True, null=True)),
                 (
                     "queue",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="metadata.queue"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="metadata.queue",
                     ),
                 ),
                 (
@@ -126,7 +137,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210)),
@@ -144,7 +158,9 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("group_id", "name"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("group", "name"), name="broadcast_group_name")
+                    models.UniqueConstraint(
+                        fields=("group", "name"), name="broadcast_group_name"
+                    )
                 ],
             },
         ),

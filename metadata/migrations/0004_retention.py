@@ -19,7 +19,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 (
@@ -48,7 +51,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ClockMark",
             fields=[
-                ("host", models.CharField(max_length=200, primary_key=True, serialize=False)),
+                (
+                    "host",
+                    models.CharField(max_length=200, primary_key=True, serialize=False),
+                ),
                 ("boot", models.CharField(max_length=100)),
                 ("elapsed_s", models.FloatField()),
                 ("at", models.DateTimeField()),
@@ -71,7 +77,9 @@ class Migration(migrations.Migration):
             model_name="dbnode",
             name="disk",
             field=models.CharField(
-                choices=[("ok", "Ok"), ("low", "Low"), ("full", "Full")], default="ok", max_length=4
+                choices=[("ok", "Ok"), ("low", "Low"), ("full", "Full")],
+                default="ok",
+                max_length=4,
             ),
         ),
         migrations.AddConstraint(
@@ -82,12 +90,16 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="alarm",
-            constraint=models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
+            constraint=models.UniqueConstraint(
+                fields=("kind", "name"), name="alarm_kind_name"
+            ),
         ),
         migrations.AddConstraint(
             model_name="alarm",
             constraint=models.CheckConstraint(
-                condition=models.Q(("kind__in", ("unread_dropped", "node_low", "node_full", "not_cleaned"))),
+                condition=models.Q(
+                    ("kind__in", ("unread_dropped", "node_low", "node_full", "not_cleaned"))
+                ),
                 name="alarm_kind",
             ),
         ),

@@ -1,5 +1,5 @@
-"""Nodes know whose data they hold and why they are barred; queues how far their heads were; brokers their
-workers, each with the change it has followed."""
+"""Nodes know whose data they hold and why they are barred; queues how far their heads were;
+brokers their workers, each with the change it has followed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import metadata.models.fields
 
 
 class Migration(migrations.Migration):
-    """Nodes registered before have no identity; they get one when they are promoted or adopted."""
+    """Nodes registered before have no identity; they get one when they are promoted or
+    adopted.
+    """
 
     dependencies = (("metadata", "0004_retention"),)
 
@@ -27,15 +29,22 @@ class Migration(migrations.Migration):
             field=models.CharField(blank=True, max_length=500, default=""),
             preserve_default=False,
         ),
-        migrations.AddField(model_name="queue", name="head_read", field=models.BigIntegerField(default=0)),
-        migrations.AddField(model_name="queue", name="head_seen", field=models.BigIntegerField(default=0)),
+        migrations.AddField(
+            model_name="queue", name="head_read", field=models.BigIntegerField(default=0)
+        ),
+        migrations.AddField(
+            model_name="queue", name="head_seen", field=models.BigIntegerField(default=0)
+        ),
         migrations.CreateModel(
             name="BrokerProcess",
             fields=[
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=210, unique=True)),

@@ -18,14 +18,22 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("topic_id", models.BigIntegerField(null=True)),
                 ("topic", metadata.models.fields.NameField(blank=True, max_length=210)),
                 ("error_class", models.CharField(max_length=100, null=True)),
                 ("chosen", models.JSONField(null=True)),
-                ("to", models.CharField(choices=[("group", "Group"), ("topic", "Topic")], max_length=5)),
+                (
+                    "to",
+                    models.CharField(
+                        choices=[("group", "Group"), ("topic", "Topic")], max_length=5
+                    ),
+                ),
                 ("rate", models.PositiveIntegerField()),
                 (
                     "state",
@@ -66,10 +74,13 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("to__in", ("group", "topic"))), name="redrive_to"
+                        condition=models.Q(("to__in", ("group", "topic"))),
+                        name="redrive_to",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ("running", "done", "stopped", "failed"))),
+                        condition=models.Q(
+                            ("state__in", ("running", "done", "stopped", "failed"))
+                        ),
                         name="redrive_state_known",
                     ),
                 ],

@@ -1,4 +1,6 @@
-"""Topics and keys may have limits on sending; moves of positions are kept, so that they can be undone."""
+"""Topics and keys may have limits on sending; moves of positions are kept, so that they can
+be undone.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("reset", models.CharField(max_length=36)),
@@ -63,7 +68,9 @@ class Migration(migrations.Migration):
                 (
                     "queue",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="metadata.queue"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="metadata.queue",
                     ),
                 ),
             ],

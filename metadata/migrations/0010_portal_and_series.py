@@ -1,4 +1,6 @@
-"""Rights of people in the portal; counts of messages by minute, quarter, day; lag of subscriptions."""
+"""Rights of people in the portal; counts of messages by minute, quarter, day; lag of
+subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", metadata.models.fields.NameField(max_length=150, unique=True)),
@@ -51,13 +56,17 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 (
                     "step_s",
                     models.PositiveIntegerField(
-                        choices=[(60, "Minute"), (900, "Quarter"), (86400, "Day")], default=60
+                        choices=[(60, "Minute"), (900, "Quarter"), (86400, "Day")],
+                        default=60,
                     ),
                 ),
                 ("at", models.DateTimeField()),
@@ -74,10 +83,12 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["step_s", "at"], name="sample_step_at")],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("step_s", "topic_ref", "group_ref", "at"), name="sample_step_of_what"
+                        fields=("step_s", "topic_ref", "group_ref", "at"),
+                        name="sample_step_of_what",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("step_s__in", (60, 900, 86400))), name="sample_step"
+                        condition=models.Q(("step_s__in", (60, 900, 86400))),
+                        name="sample_step",
                     ),
                 ],
             },

@@ -18,7 +18,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("name", models.CharField(max_length=100)),
@@ -37,7 +40,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("number", models.PositiveIntegerField()),
@@ -93,7 +99,9 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="jobrun",
             constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ("running", "done", "failed", "cancelled"))),
+                condition=models.Q(
+                    ("state__in", ("running", "done", "failed", "cancelled"))
+                ),
                 name="job_run_state",
             ),
         ),
@@ -112,7 +120,9 @@ class Migration(migrations.Migration):
             model_name="reportrow",
             name="report",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="rows", to="metadata.report"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="rows",
+                to="metadata.report",
             ),
         ),
         migrations.AddIndex(
@@ -121,6 +131,8 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="reportrow",
-            constraint=models.UniqueConstraint(fields=("report", "number"), name="report_row_number"),
+            constraint=models.UniqueConstraint(
+                fields=("report", "number"), name="report_row_number"
+            ),
         ),
     )

@@ -17,7 +17,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("topic_ref", models.BigIntegerField()),
@@ -28,7 +31,9 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("id",),
                 "indexes": [
-                    models.Index(fields=["topic_ref", "group_ref", "id"], name="commit_look_of_whom")
+                    models.Index(
+                        fields=["topic_ref", "group_ref", "id"], name="commit_look_of_whom"
+                    )
                 ],
             },
         ),

@@ -18,7 +18,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 (
@@ -36,7 +39,9 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("id",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("node", "at"), name="node_size_once_an_hour")
+                    models.UniqueConstraint(
+                        fields=("node", "at"), name="node_size_once_an_hour"
+                    )
                 ],
             },
         ),

@@ -1,4 +1,6 @@
-"""Figures of each ten seconds of a minute, and of a group's minutes without a look at all others."""
+"""Figures of each ten seconds of a minute, and of a group's minutes without a look at all
+others.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Charts of all topics together begin with it: their sums were made from single topics before."""
+    """Charts of all topics together begin with it: their sums were made from single topics
+    before.
+    """
 
     dependencies = (("metadata", "0014_node_sizes"),)
 
@@ -43,6 +47,8 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="sample",
-            index=models.Index(fields=["step_s", "group_ref", "at"], name="sample_step_group"),
+            index=models.Index(
+                fields=["step_s", "group_ref", "at"], name="sample_step_group"
+            ),
         ),
     )

@@ -15,17 +15,22 @@ class Migration(migrations.Migration):
     operations = (
         migrations.RemoveConstraint(model_name="alarm", name="alarm_kind"),
         migrations.AddField(
-            model_name="alarm", name="place", field=models.BigIntegerField(blank=True, null=True)
+            model_name="alarm",
+            name="place",
+            field=models.BigIntegerField(blank=True, null=True),
         ),
         migrations.AlterField(
             model_name="alarm",
             name="kind",
             field=models.CharField(
-                choices=[(kind, kind.replace("_", " ").title()) for kind in KINDS], max_length=20
+                choices=[(kind, kind.replace("_", " ").title()) for kind in KINDS],
+                max_length=20,
             ),
         ),
         migrations.AddConstraint(
             model_name="alarm",
-            constraint=models.CheckConstraint(condition=models.Q(kind__in=KINDS), name="alarm_kind"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(kind__in=KINDS), name="alarm_kind"
+            ),
         ),
     )

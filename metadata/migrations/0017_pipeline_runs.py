@@ -1,4 +1,6 @@
-"""Runs of the data pipeline can be asked for by people, and show their log and that they live."""
+"""Runs of the data pipeline can be asked for by people, and show their log and that they
+live.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ class Migration(migrations.Migration):
     dependencies = (("metadata", "0016_suspect_alarms"),)
 
     operations = (
-        migrations.AddField("jobrun", "asked_by", models.CharField(blank=True, max_length=210)),
+        migrations.AddField(
+            "jobrun", "asked_by", models.CharField(blank=True, max_length=210)
+        ),
         migrations.AddField("jobrun", "settings", models.JSONField(default=dict)),
-        migrations.AddField("jobrun", "seen_at", models.DateTimeField(blank=True, null=True)),
+        migrations.AddField(
+            "jobrun", "seen_at", models.DateTimeField(blank=True, null=True)
+        ),
         migrations.AddField("jobrun", "log", models.TextField(blank=True)),
     )

@@ -1,4 +1,6 @@
-"""Alarms that open and close with patience, are acknowledged and mailed; what is counted for them."""
+"""Alarms that open and close with patience, are acknowledged and mailed; what is counted
+for them.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,19 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("spell", models.BigIntegerField()),
-                ("what", models.CharField(choices=[("began", "Began"), ("ended", "Ended")], max_length=5)),
+                (
+                    "what",
+                    models.CharField(
+                        choices=[("began", "Began"), ("ended", "Ended")], max_length=5
+                    ),
+                ),
                 ("address", models.CharField(max_length=254)),
                 ("made_at", models.DateTimeField()),
                 ("sent_at", models.DateTimeField(blank=True, null=True)),
@@ -49,7 +59,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("group_ref", models.BigIntegerField(unique=True)),
@@ -168,7 +181,9 @@ class Migration(migrations.Migration):
             model_name="alarmmail",
             name="alarm",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="mails", to="metadata.alarm"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="mails",
+                to="metadata.alarm",
             ),
         ),
         migrations.AddIndex(

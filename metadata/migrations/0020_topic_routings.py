@@ -1,4 +1,6 @@
-"""Former routings of topics whose queues changed, so that a repeated send goes where its first try went."""
+"""Former routings of topics whose queues changed, so that a repeated send goes where its
+first try went.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("layout", models.TextField()),
                 (
                     "keyed",
                     models.CharField(
-                        choices=[("strict", "Strict"), ("available", "Available")], max_length=10
+                        choices=[("strict", "Strict"), ("available", "Available")],
+                        max_length=10,
                     ),
                 ),
                 ("queues", models.JSONField()),

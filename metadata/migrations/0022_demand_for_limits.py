@@ -1,4 +1,6 @@
-"""The demand that each worker of a broker meets of limited topics and keys, so that workers share by it."""
+"""The demand that each worker of a broker meets of limited topics and keys, so that workers
+share by it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fingerprints of the keys that brokers work with, and groups that a command made for a look."""
+"""Fingerprints of the keys that brokers work with, and groups that a command made for a
+look.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,17 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 (
                     "purpose",
                     models.CharField(
-                        choices=[("signing", "Signing"), ("encryption", "Encryption")], max_length=10
+                        choices=[("signing", "Signing"), ("encryption", "Encryption")],
+                        max_length=10,
                     ),
                 ),
                 ("fingerprint", models.CharField(max_length=32)),
@@ -36,7 +42,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(fields=("purpose", "fingerprint"), name="key_fingerprint_once")
+                    models.UniqueConstraint(
+                        fields=("purpose", "fingerprint"), name="key_fingerprint_once"
+                    )
                 ],
             },
         ),

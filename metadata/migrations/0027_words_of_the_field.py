@@ -25,12 +25,16 @@ RENAMED = (
 
 def corrupt(apps: Any, _schema: object) -> None:
     """Give the alarms of queues with an undeclared hole their new kind."""
-    apps.get_model("metadata", "Alarm").objects.filter(kind="suspect").update(kind="corrupt")
+    apps.get_model("metadata", "Alarm").objects.filter(kind="suspect").update(
+        kind="corrupt"
+    )
 
 
 def suspect(apps: Any, _schema: object) -> None:
     """Give them the old one back."""
-    apps.get_model("metadata", "Alarm").objects.filter(kind="corrupt").update(kind="suspect")
+    apps.get_model("metadata", "Alarm").objects.filter(kind="corrupt").update(
+        kind="suspect"
+    )
 
 
 class Migration(migrations.Migration):
@@ -43,13 +47,15 @@ class Migration(migrations.Migration):
             migrations.RenameField(model_name=model, old_name=old, new_name=new)
             for model, old, new in RENAMED
         ),
-        migrations.SeparateDatabaseAndState(  # the index follows its column, what Django knows of it does not
+        # the index follows its column, what Django knows of it does not
+        migrations.SeparateDatabaseAndState(
             state_operations=(
                 migrations.RemoveConstraint(model_name="alarmmail", name="alarm_mail_once"),
                 migrations.AddConstraint(
                     model_name="alarmmail",
                     constraint=models.UniqueConstraint(
-                        fields=("alarm", "occurrence", "what", "address"), name="alarm_mail_once"
+                        fields=("alarm", "occurrence", "what", "address"),
+                        name="alarm_mail_once",
                     ),
                 ),
             )
@@ -57,7 +63,10 @@ class Migration(migrations.Migration):
         migrations.RenameModel(old_name="DeadTally", new_name="DeadLetterCount"),
         migrations.AlterModelOptions(
             name="deadlettercount",
-            options={"ordering": ("-newest_at", "-id"), "verbose_name_plural": "dead letter counts"},
+            options={
+                "ordering": ("-newest_at", "-id"),
+                "verbose_name_plural": "dead letter counts",
+            },
         ),
         migrations.RemoveConstraint(model_name="alarm", name="alarm_kind"),
         migrations.RunPython(corrupt, suspect),
@@ -65,11 +74,14 @@ class Migration(migrations.Migration):
             model_name="alarm",
             name="kind",
             field=models.CharField(
-                choices=[(kind, kind.replace("_", " ").title()) for kind in KINDS], max_length=20
+                choices=[(kind, kind.replace("_", " ").title()) for kind in KINDS],
+                max_length=20,
             ),
         ),
         migrations.AddConstraint(
             model_name="alarm",
-            constraint=models.CheckConstraint(condition=models.Q(kind__in=KINDS), name="alarm_kind"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(kind__in=KINDS), name="alarm_kind"
+            ),
         ),
     )

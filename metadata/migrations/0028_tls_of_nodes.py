@@ -14,13 +14,19 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="dbnode",
             name="tls",
-            field=models.CharField(db_default="off", default="off", max_length=6, verbose_name="TLS"),
+            field=models.CharField(
+                db_default="off", default="off", max_length=6, verbose_name="TLS"
+            ),
         ),
         migrations.AddField(
             model_name="dbnode",
             name="tls_ca",
             field=models.CharField(
-                blank=True, db_default="", default="", max_length=1000, verbose_name="CA file"
+                blank=True,
+                db_default="",
+                default="",
+                max_length=1000,
+                verbose_name="CA file",
             ),
         ),
         migrations.AddConstraint(

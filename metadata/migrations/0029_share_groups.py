@@ -18,12 +18,16 @@ class Migration(migrations.Migration):
             model_name="consumergroup",
             name="mode",
             field=models.CharField(
-                choices=[(mode, mode.capitalize()) for mode in MODES], default="clustering", max_length=12
+                choices=[(mode, mode.capitalize()) for mode in MODES],
+                default="clustering",
+                max_length=12,
             ),
         ),
         migrations.AddConstraint(
             model_name="consumergroup",
-            constraint=models.CheckConstraint(condition=models.Q(("mode__in", MODES)), name="group_mode"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(("mode__in", MODES)), name="group_mode"
+            ),
         ),
         migrations.AddField(
             model_name="consumergroup",

@@ -12,6 +12,8 @@ class Migration(migrations.Migration):
 
     operations = (
         migrations.AddField(
-            model_name="topic", name="send_tokens", field=models.JSONField(blank=True, null=True)
+            model_name="topic",
+            name="send_tokens",
+            field=models.JSONField(blank=True, null=True),
         ),
     )

@@ -6,7 +6,9 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Columns that may be null or have a default of the database: an older release does not name them."""
+    """Columns that may be null or have a default of the database: an older release does not
+    name them.
+    """
 
     dependencies = (("metadata", "0033_read_only_topics"),)
 

@@ -19,7 +19,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("topic_ref", models.BigIntegerField()),
@@ -36,7 +39,8 @@ class Migration(migrations.Migration):
                 "ordering": ("topic_ref", "-last_seen"),
                 "constraints": (
                     models.UniqueConstraint(
-                        fields=("topic_ref", "name", "address", "sdk"), name="topic_producer"
+                        fields=("topic_ref", "name", "address", "sdk"),
+                        name="topic_producer",
                     ),
                 ),
             },

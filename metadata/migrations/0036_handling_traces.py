@@ -24,7 +24,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("group_ref", models.BigIntegerField()),
@@ -35,7 +38,11 @@ class Migration(migrations.Migration):
                 (
                     "outcome",
                     models.CharField(
-                        choices=[("handled", "Handled"), ("failed", "Failed"), ("delivered", "Delivered")],
+                        choices=[
+                            ("handled", "Handled"),
+                            ("failed", "Failed"),
+                            ("delivered", "Delivered"),
+                        ],
                         max_length=10,
                     ),
                 ),
@@ -45,7 +52,9 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("at", "id"),
                 "indexes": (
-                    models.Index(fields=("queue_ref", "message_offset"), name="trace_message"),
+                    models.Index(
+                        fields=("queue_ref", "message_offset"), name="trace_message"
+                    ),
                     models.Index(fields=("group_ref", "id"), name="trace_group"),
                 ),
                 "constraints": (

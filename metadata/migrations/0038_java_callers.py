@@ -19,7 +19,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("address", NameField(max_length=100)),
@@ -35,7 +38,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-last_seen",),
-                "constraints": (models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),),
+                "constraints": (
+                    models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),
+                ),
             },
         ),
     )

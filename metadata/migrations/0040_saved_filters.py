@@ -19,7 +19,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("user", metadata.models.fields.NameField(max_length=150)),
@@ -29,7 +32,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(fields=("user", "page", "name"), name="saved_filter_once")
+                    models.UniqueConstraint(
+                        fields=("user", "page", "name"), name="saved_filter_once"
+                    )
                 ]
             },
         ),

@@ -17,7 +17,13 @@ from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.nodes import DbNode, NodeSize
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.reports import Report, ReportRow
-from metadata.models.series import CommitLook, HandlingTrace, JavaCaller, Sample, TopicProducer
+from metadata.models.series import (
+    CommitLook,
+    HandlingTrace,
+    JavaCaller,
+    Sample,
+    TopicProducer,
+)
 from metadata.models.topics import Queue, Topic, TopicRouting
 from metadata.models.users import ApiKey, KeyFingerprint, SavedFilter, UserRights
 

@@ -1,4 +1,5 @@
-"""Alarm, and the mails that tell of it: something that a person should know of, or do something about.
+"""Alarm, and the mails that tell of it: something that a person should know of, or do
+something about.
 
 DeadLetterCount: what a job counted to tell. ClockMark: what clocks showed.
 """
@@ -30,13 +31,16 @@ class AlarmKind(models.TextChoices):
 class Alarm(models.Model):
     """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
 
-    An occurrence is one time that it lasted: `since_at` is the beginning of the present or last one, null
-    before the first, and `times` counts them. `facts`: what `detail` was made of (rules/alarm_texts.py), null
-    in rows of older releases. `pending_since`: since when what was seen contradicts the row,
-    so that it opens or ends soon. `acknowledged_*` are of the present occurrence. `notified` and
-    `notified_end` are the last occurrences whose beginning and end mails were written for. `count` adds up
-    what was lost, where something was: it never falls. `place` is the offset in the queue, where it is about
-    one.
+    An occurrence is one time that it lasted: `since_at` is the beginning of the present or
+    last one, null before the first, and `times` counts them. `facts`: what `detail` was
+    made of (rules/alarm_texts.py), null in rows of older releases. `pending_since`: since
+    when what was seen contradicts the row, so that it opens or ends soon. `acknowledged_*`
+    are of the present occurrence.
+    `notified` and
+    `notified_end` are the last occurrences whose beginning and end mails were written for.
+    `count` adds up
+    what was lost, where something was: it never falls. `place` is the offset in the queue,
+    where it is about one.
     """
 
     kind = models.CharField(max_length=20, choices=AlarmKind.choices)
@@ -69,7 +73,8 @@ class Alarm(models.Model):
 
 
 class AlarmMail(models.Model):
-    """A mail that tells one address that an alarm began or ended; one that waited too long is not sent.
+    """A mail that tells one address that an alarm began or ended; one that waited too long
+    is not sent.
 
     Several may go in one mail. `sent_at` is null while it waits.
     """
@@ -109,7 +114,8 @@ class AlarmMail(models.Model):
 class DeadLetterCount(models.Model):
     """Number of a group's dead letters, as a job counted them on the nodes that answered.
 
-    Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
+    Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as
+    in Sample.
     """
 
     group_ref = models.BigIntegerField(unique=True)
@@ -129,7 +135,8 @@ class DeadLetterCount(models.Model):
 
 
 class ClockMark(models.Model):
-    """The database's clock beside a machine's own count of seconds since its start, as a job last saw both.
+    """The database's clock beside a machine's own count of seconds since its start, as a
+    job last saw both.
 
     Time that passes moves both alike; a clock that jumps moves one of them.
     """

@@ -10,7 +10,8 @@ from metadata.models.fields import NamedModel, one_of
 class Broker(NamedModel):
     """A row of the broker registry; its workers keep it fresh.
 
-    `incarnation` is the life of the broker that has the name; `stopped_at`: that life said good-bye then.
+    `incarnation` is the life of the broker that has the name; `stopped_at`: that life said
+    good-bye then.
     """
 
     class State(models.TextChoices):
@@ -30,10 +31,11 @@ class Broker(NamedModel):
 
 
 class BrokerProcess(NamedModel):
-    """A worker process of a broker, and the newest metadata change that it has acknowledged.
+    """A worker process of a broker, and the newest metadata change that it has
+    acknowledged.
 
-    Who moves a node waits until no live worker can still write to its old address. `demand` is what it is
-    asked to send where that is limited (rates.py), as JSON.
+    Who moves a node waits until no live worker can still write to its old address. `demand`
+    is what it is asked to send where that is limited (rates.py), as JSON.
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")

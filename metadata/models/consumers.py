@@ -1,4 +1,6 @@
-"""Members of groups, what they own and how far they are; rebalances, and offsets moved by hand."""
+"""Members of groups, what they own and how far they are; rebalances, and offsets moved by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,44 @@ from metadata.rules.membership.process_report import MOST_CHARS
 
 
 class Consumer(NamedModel):
-    """A client process, as it was when it registered. `incarnation` is a UUID made at its start."""
+    """A client process, as it was when it registered. `incarnation` is a UUID made at its
+    start.
+    """
 
     name = NameField(max_length=MAX_NAME)
     incarnation = models.CharField(max_length=36)
     address = models.CharField(max_length=100, blank=True)
     sdk = models.CharField(max_length=100, blank=True)
-    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    key = models.ForeignKey(
+        ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
 
 
 class ConsumerGroupConsumer(models.Model):
     """A membership: one identity in one group.
 
-    The row stays when another incarnation takes the identity over: `process` and `consumer_id` change,
+    The row stays when another incarnation takes the identity over: `process` and
+    `consumer_id` change,
     so an id that does not match its row was replaced and an id without a row has expired.
     """
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="members")
-    process = models.OneToOneField(Consumer, on_delete=models.PROTECT, related_name="membership")
-    identity = NameField(max_length=MAX_NAME)  # instance_id if given, else the consumer's name
-    instance_id = NameField(max_length=MAX_NAME, blank=True)  # '' unless the member is static
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.PROTECT, related_name="members"
+    )
+    process = models.OneToOneField(
+        Consumer, on_delete=models.PROTECT, related_name="membership"
+    )
+    # instance_id if given, else the consumer's name
+    identity = NameField(max_length=MAX_NAME)
+    # '' unless the member is static
+    instance_id = NameField(max_length=MAX_NAME, blank=True)
     consumer_id = NameField(max_length=100, unique=True)  # the signed text
-    replaced_incarnations = models.JSONField(default=list, blank=True)  # the last of them; none may come back
+    # the last of them; none may come back
+    replaced_incarnations = models.JSONField(default=list, blank=True)
     generation = models.BigIntegerField(default=0)  # the one the member said it had applied
     joined_at = models.DateTimeField()
-    # Of a Java client: the number it calls itself by, the version of what it was told last, what that was
+    # Of a Java client: the number it calls itself by, the version of what it was told last,
+    # what that was
     # (metadata.membership.java_members), and when it asked; null and 0 for all others.
     java_id = models.BigIntegerField(null=True, blank=True, db_index=True)
     java_version = models.BigIntegerField(default=0, db_default=0)
@@ -46,20 +61,29 @@ class ConsumerGroupConsumer(models.Model):
 
     class Meta:
         ordering = ("group_id", "identity")
-        constraints = (models.UniqueConstraint(fields=("group", "identity"), name="member_group_identity"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("group", "identity"), name="member_group_identity"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.identity
 
 
 class Heartbeat(models.Model):
-    """Time when a member was last heard, by the database's clock; one narrow row, no further index.
+    """Time when a member was last heard, by the database's clock; one narrow row, no
+    further index.
 
-    `report` is what its process said of itself at `reported_at` (metadata.rules.membership.process_report).
+    `report` is what its process said of itself at `reported_at`
+    (metadata.rules.membership.process_report).
     """
 
     membership = models.OneToOneField(
-        ConsumerGroupConsumer, on_delete=models.PROTECT, primary_key=True, related_name="heartbeat"
+        ConsumerGroupConsumer,
+        on_delete=models.PROTECT,
+        primary_key=True,
+        related_name="heartbeat",
     )
     last_seen = models.DateTimeField()
     report = models.CharField(max_length=MOST_CHARS, blank=True, default="", db_default="")
@@ -73,25 +97,38 @@ class QueueOffset(models.Model):
     """One queue of one group: who owns it, who shall, and how often it changed hands.
 
     `owner` differs from `target` only during a hand-over, which was told to members with
-    generation `target_generation`. `idle_since`: nobody has served the queue since, or its owner was told
-    to give it up then; null once its owner acquired it. `committed` is a copy for lists; the node's reader
-    row decides. In broadcasting groups nothing is handed over, so the rows say only which queues are read.
+    generation `target_generation`. `idle_since`: nobody has served the queue since, or its
+    owner was told to give it up then; null once its owner acquired it. `committed` is a
+    copy for lists; the node's reader row decides. In broadcasting groups nothing is handed
+    over, so the rows say only which queues are read.
     """
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="offsets")
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.PROTECT, related_name="offsets"
+    )
     queue = models.ForeignKey(Queue, on_delete=models.PROTECT, related_name="offsets")
     owner = models.ForeignKey(
-        ConsumerGroupConsumer, on_delete=models.PROTECT, null=True, blank=True, related_name="owned"
+        ConsumerGroupConsumer,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="owned",
     )
     target = models.ForeignKey(
-        ConsumerGroupConsumer, on_delete=models.PROTECT, null=True, blank=True, related_name="targeted"
+        ConsumerGroupConsumer,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="targeted",
     )
     epoch = models.BigIntegerField(default=0)
     target_generation = models.BigIntegerField(default=0)
     idle_since = models.DateTimeField(null=True, blank=True)
-    held_by = NameField(max_length=MAX_NAME, blank=True)  # identity of the last that acquired it
+    # identity of the last that acquired it
+    held_by = NameField(max_length=MAX_NAME, blank=True)
     committed = models.BigIntegerField(default=0)
-    # Of a Java client that owns it (metadata.membership.java_pulls): when it pulled last, null if that is not
+    # Of a Java client that owns it (metadata.membership.java_pulls): when it pulled last,
+    # null if that is not
     # watched, and the end of the messages that it was given.
     java_pulled_at = models.DateTimeField(null=True, blank=True)
     java_given = models.BigIntegerField(default=0, db_default=0)
@@ -110,21 +147,29 @@ class QueueOffset(models.Model):
 
 
 class BroadcastInstance(models.Model):
-    """A named reader of a broadcasting group: it reads every queue, at positions of its own.
+    """A named reader of a broadcasting group: it reads every queue, at positions of its
+    own.
 
-    The positions are the reader rows on the nodes whose `instance` is this row's id. They outlive the
-    membership, so that a process that comes back under the name goes on where it was. `epoch` counts the
+    The positions are the reader rows on the nodes whose `instance` is this row's id. They
+    outlive the membership, so that a process that comes back under the name goes on where
+    it was.
+    `epoch` counts the
     changes of owner; a queue's epoch is its subscription's base plus this.
     """
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="instances")
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.PROTECT, related_name="instances"
+    )
     name = NameField(max_length=MAX_NAME)
     epoch = models.BigIntegerField(default=0)
-    last_seen = models.DateTimeField()  # as a member; kept up to date only when it comes and goes
+    # as a member; kept up to date only when it comes and goes
+    last_seen = models.DateTimeField()
 
     class Meta:
         ordering = ("group_id", "name")
-        constraints = (models.UniqueConstraint(fields=("group", "name"), name="broadcast_group_name"),)
+        constraints = (
+            models.UniqueConstraint(fields=("group", "name"), name="broadcast_group_name"),
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -133,7 +178,8 @@ class BroadcastInstance(models.Model):
 class OffsetMove(models.Model):
     """One queue's move. Those that were asked for together have the same `reset`, a UUID.
 
-    The row is written before the position moves; `done` once it has. `undoes`: the reset that this one undid.
+    The row is written before the position moves; `done` once it has. `undoes`: the reset
+    that this one undid.
     """
 
     reset = models.CharField(max_length=36)
@@ -160,9 +206,13 @@ class OffsetMove(models.Model):
 
 
 class Rebalance(models.Model):
-    """One rebalance of a group. `assignment` maps each member to the ids of the queues meant for it."""
+    """One rebalance of a group. `assignment` maps each member to the ids of the queues
+    meant for it.
+    """
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.CASCADE, related_name="rebalances")
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.CASCADE, related_name="rebalances"
+    )
     generation = models.BigIntegerField()
     cause = models.CharField(max_length=300)
     at = models.DateTimeField(db_index=True)
@@ -179,8 +229,9 @@ class Rebalance(models.Model):
 class RebalanceMove(models.Model):
     """One queue that got another target; '' stands for nobody.
 
-    `pause_ms` runs from when its last owner was told to give it up, left, or was last heard, until the new
-    owner acquired it. It stays null when a later rebalance overtook the move.
+    `pause_ms` runs from when its last owner was told to give it up, left, or was last
+    heard, until the new owner acquired it. It stays null when a later rebalance overtook
+    the move.
     """
 
     rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")

@@ -11,15 +11,19 @@ from metadata.models.groups import ConsumerGroup
 class Redrive(models.Model):
     """One request to redrive dead letters of a group, and how far it is.
 
-    Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
-    than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is
-    how far it has come. `deleting` ({node: rows}) are brought back and being deleted: if a broker ends before
-    it has counted them, the next one counts those that are gone. What cannot be redriven is `skipped` and
+    Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given,
+    none of them younger than `bounds` ({node: the highest row when it was asked for}).
+    `places` ({node: [died at in ms, row]}) is how far it has come. `deleting` ({node:
+    rows}) are brought back and being deleted: if a broker ends before it has counted them,
+    the next one counts those that are gone. What cannot be redriven is
+    `skipped` and
     stays dead. Names of topics are for display.
     """
 
     class To(models.TextChoices):
-        """To the group's own failure topic, or back to the topic, where every group gets it."""
+        """To the group's own failure topic, or back to the topic, where every group gets
+        it.
+        """
 
         GROUP = "group"
         TOPIC = "topic"
@@ -32,7 +36,9 @@ class Redrive(models.Model):
         STOPPED = "stopped"
         FAILED = "failed"
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="redrives")
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.PROTECT, related_name="redrives"
+    )
     topic_id = models.BigIntegerField(null=True)
     topic = NameField(max_length=MAX_NAME, blank=True)
     error_class = models.CharField(max_length=100, null=True)  # noqa: DJ001 - null: of every kind
@@ -59,7 +65,9 @@ class Redrive(models.Model):
         )
         constraints = (
             one_of("to", "group", "topic", name="redrive_to"),
-            one_of("state", "running", "done", "stopped", "failed", name="redrive_state_known"),
+            one_of(
+                "state", "running", "done", "stopped", "failed", name="redrive_state_known"
+            ),
         )
 
     def __str__(self) -> str:

@@ -1,4 +1,6 @@
-"""Column types that behave alike on both engines, and the columns and constraints that tables share."""
+"""Column types that behave alike on both engines, and the columns and constraints that
+tables share.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 
-MAX_NAME = 210  # names given by users end at 100; `<group>_<topic>_fail` and `name~id` must fit too
+# names given by users end at 100; `<group>_<topic>_fail` and `name~id` must fit too
+MAX_NAME = 210
 
 if TYPE_CHECKING:
     _Text = models.CharField[str, str]
@@ -19,8 +22,8 @@ else:
 class NameField(_Text):
     """A CharField that compares byte by byte: `orders` and `Orders` are two names.
 
-    SQLite does so by itself; MySQL and MariaDB need a binary collation, which is not named in the
-    migration because SQLite does not know it.
+    SQLite does so by itself; MySQL and MariaDB need a binary collation, which is not named
+    in the migration because SQLite does not know it.
     """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
@@ -45,7 +48,9 @@ class NamedModel(models.Model):
 
 
 class OwnedModel(NamedModel):
-    """A topic or a group: somebody looks after it, and its name is free again once it is deleted."""
+    """A topic or a group: somebody looks after it, and its name is free again once it is
+    deleted.
+    """
 
     owners = models.CharField(max_length=1000, blank=True)
     department = models.CharField(max_length=200, blank=True)

@@ -24,12 +24,14 @@ def default_delays() -> list[int]:
 class ConsumerGroup(OwnedModel):
     """A group. Its row is the lock of everything about it: members, subscriptions, owners.
 
-    A rebalance is due while `rebalance_wanted` > `rebalance_done`. `generation` counts changes
-    of the target assignment.
+    A rebalance is due while `rebalance_wanted` > `rebalance_done`. `generation` counts
+    changes of the target assignment.
     """
 
     class Mode(models.TextChoices):
-        """Clustering gives each queue to one member, broadcasting all to each; share leases messages."""
+        """Clustering gives each queue to one member, broadcasting all to each; share leases
+        messages.
+        """
 
         CLUSTERING = "clustering"
         BROADCASTING = "broadcasting"
@@ -38,22 +40,27 @@ class ConsumerGroup(OwnedModel):
     mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
     stopped = models.BooleanField(default=False)
     session_timeout_ms = models.PositiveIntegerField(default=15_000)
-    allow_addresses = models.CharField(max_length=2000, blank=True)  # addresses and networks; '' = all
+    # addresses and networks; '' = all
+    allow_addresses = models.CharField(max_length=2000, blank=True)
     deny_addresses = models.CharField(max_length=2000, blank=True)
-    max_active_members = models.PositiveIntegerField(null=True, blank=True)  # the others stand by
+    # the others stand by
+    max_active_members = models.PositiveIntegerField(null=True, blank=True)
     # Of a share group; their meaning stands at metadata.rules.settings.ShareSettings.
     lease_ms = models.PositiveIntegerField(default=30_000, db_default=30_000)
     run_messages = models.PositiveIntegerField(default=10, db_default=10)
     max_deliveries = models.PositiveIntegerField(default=5, db_default=5)
-    # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as settings say.
+    # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as
+    # settings say.
     alarm_lag = models.PositiveBigIntegerField(null=True, blank=True)
     alarm_lag_s = models.PositiveIntegerField(null=True, blank=True)
-    # Made by a command for a look: no alarm while nobody is in it. A service that joins, an operator who
+    # Made by a command for a look: no alarm while nobody is in it. A service that joins, an
+    # operator who
     # changes it, and a member that dies make it a group like others.
     casual = models.BooleanField(default=False)
     rebalance_wanted = models.BigIntegerField(default=0)
     rebalance_done = models.BigIntegerField(default=0)
-    rebalance_cause = models.CharField(max_length=300, blank=True)  # of the mark, while it is set
+    # of the mark, while it is set
+    rebalance_cause = models.CharField(max_length=300, blank=True)
     generation = models.BigIntegerField(default=0)
 
     class Meta(OwnedModel.Meta):
@@ -66,16 +73,20 @@ class ConsumerGroup(OwnedModel):
                 ),
                 name="group_session_timeout",
             ),
-            models.CheckConstraint(condition=Q(rebalance_done__lte=F("rebalance_wanted")), name="group_mark"),
+            models.CheckConstraint(
+                condition=Q(rebalance_done__lte=F("rebalance_wanted")), name="group_mark"
+            ),
         )
 
 
 class ConsumerGroupTopic(models.Model):
     """A subscription: the group reads the topic.
 
-    `active_at`: when a look at it last found a member, or that its positions had moved; `progress` is the sum
-    of all its positions at that look. Null: not looked at yet. `lag`, `lag_ms`: of all its queues together
-    and of the oldest unread message, as a job saw them at `lag_at`; for lists, null while not known.
+    `active_at`: when a look at it last found a member, or that its positions had moved;
+    `progress` is the sum
+    of all its positions at that look. Null: not looked at yet. `lag`, `lag_ms`: of all its
+    queues together and of the oldest unread message, as a job saw them at `lag_at`; for
+    lists, null while not known.
     """
 
     class State(models.TextChoices):
@@ -89,22 +100,28 @@ class ConsumerGroupTopic(models.Model):
         EARLIEST = "earliest"
         LATEST = "latest"
 
-    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="subscriptions")
+    group = models.ForeignKey(
+        ConsumerGroup, on_delete=models.PROTECT, related_name="subscriptions"
+    )
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="subscriptions")
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     start = models.CharField(max_length=10, choices=Start.choices)
-    # Since 1970 UTC: readers start at the first message stored then or later; start is earliest.
+    # Since 1970 UTC: readers start at the first message stored then or later; start is
+    # earliest.
     start_at_ms = models.BigIntegerField(null=True, blank=True)
     stopped = models.BooleanField(default=False)
-    stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
-    # How messages come; the meaning of each stands at metadata.rules.groups.delivery.Delivery.
+    # ids of queues that are not read for now
+    stopped_queues = models.JSONField(default=list, blank=True)
+    # How messages come; the meaning of each stands at
+    # metadata.rules.groups.delivery.Delivery.
     ordered = models.BooleanField(default=False)
     retries = models.PositiveIntegerField(default=16)
     retry_delays_s = models.JSONField(default=default_delays)
     dead_days = models.PositiveIntegerField(default=30)
     delay_s = models.PositiveIntegerField(default=0)
     tags = models.CharField(max_length=1000, blank=True)
-    headers = models.JSONField(default=dict, db_default={}, blank=True)  # {name: the values that are taken}
+    # {name: the values that are taken}
+    headers = models.JSONField(default=dict, db_default={}, blank=True)
     handler_timeout_ms = models.PositiveIntegerField(null=True, blank=True)
     breaker_failures = models.PositiveIntegerField(null=True, blank=True)
     breaker_pause_s = models.PositiveIntegerField(default=30)
@@ -123,7 +140,9 @@ class ConsumerGroupTopic(models.Model):
     class Meta:
         ordering = ("group_id", "topic_id")
         constraints = (
-            models.UniqueConstraint(fields=("group", "topic"), name="subscription_group_topic"),
+            models.UniqueConstraint(
+                fields=("group", "topic"), name="subscription_group_topic"
+            ),
             one_of("state", "creating", "ready", "deleting", name="subscription_state"),
             one_of("start", "earliest", "latest", name="subscription_start"),
         )
@@ -135,6 +154,9 @@ class ConsumerGroupTopic(models.Model):
     def delivery(self) -> Delivery:
         """Its settings of how messages come."""
         found = read_settings(DELIVERY, self)
-        found["retry_delays_s"], found["tags"] = tuple(self.retry_delays_s), tags_of(self.tags)
+        found["retry_delays_s"], found["tags"] = (
+            tuple(self.retry_delays_s),
+            tags_of(self.tags),
+        )
         found["headers"] = headers_of(self.headers)
         return Delivery(**found)

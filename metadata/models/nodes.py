@@ -1,4 +1,6 @@
-"""DbNode: a registered database that holds message tables. NodeSize: how much it held at an hour."""
+"""DbNode: a registered database that holds message tables. NodeSize: how much it held at an
+hour.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from metadata.rules.tls import MAX_PATH, MODES
 
 
 class DbNode(NamedModel):
-    """One database. `database` is the schema on MySQL / MariaDB and the file's path on SQLite."""
+    """One database. `database` is the schema on MySQL / MariaDB and the file's path on
+    SQLite.
+    """
 
     class Kind(models.TextChoices):
         """Failure nodes hold only failure topics."""
@@ -42,7 +46,9 @@ class DbNode(NamedModel):
     port = models.PositiveIntegerField(null=True, blank=True)
     database = models.CharField(max_length=1000)
     tls = models.CharField("TLS", max_length=6, default="off", db_default="off")
-    tls_ca = models.CharField("CA file", max_length=MAX_PATH, blank=True, default="", db_default="")
+    tls_ca = models.CharField(
+        "CA file", max_length=MAX_PATH, blank=True, default="", db_default=""
+    )
     username = models.CharField(max_length=200, blank=True)
     password_encrypted = models.TextField(blank=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.READ_WRITE)
@@ -52,8 +58,10 @@ class DbNode(NamedModel):
     reader_username = models.CharField(max_length=200, blank=True)
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
-    identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
-    quarantined = models.CharField(max_length=500, blank=True)  # why no broker serves it, '' if they do
+    # written into the database too: this node's data
+    identity = models.CharField(max_length=36, blank=True)
+    # why no broker serves it, '' if they do
+    quarantined = models.CharField(max_length=500, blank=True)
     # Ids that its delayed messages had, and messages that waited, as a job read them last.
     delayed_given = models.BigIntegerField(default=0, db_default=0)
     delayed_waiting = models.BigIntegerField(default=0, db_default=0)
@@ -82,7 +90,9 @@ class NodeSize(models.Model):
 
     class Meta:
         ordering = ("id",)
-        constraints = (models.UniqueConstraint(fields=("node", "at"), name="node_size_once_an_hour"),)
+        constraints = (
+            models.UniqueConstraint(fields=("node", "at"), name="node_size_once_an_hour"),
+        )
 
     def __str__(self) -> str:
         return f"{self.node_id} at {self.at}"

@@ -29,10 +29,12 @@ class AuditLog(models.Model):
 
 
 class JobRun(models.Model):
-    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a Spark job works.
+    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a
+    Spark job works.
 
-    A run of the data pipeline may be asked for: then `asked_by` and `settings` say by whom and for what, and
-    a process takes it up. That process notes again and again that it lives (`seen_at`), and the end of its
+    A run of the data pipeline may be asked for: then `asked_by` and `settings` say by whom
+    and for what, and a process takes it up. That process notes again and again that it
+    lives (`seen_at`), and the end of its
     `log`, which users may read on whatever machine it lies.
     """
 
@@ -63,7 +65,9 @@ class JobRun(models.Model):
     class Meta:
         ordering = ("-id",)
         indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
-        constraints = (one_of("state", "running", "done", "failed", "cancelled", name="job_run_state"),)
+        constraints = (
+            one_of("state", "running", "done", "failed", "cancelled", name="job_run_state"),
+        )
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"
@@ -79,14 +83,18 @@ class Lease(NamedModel):
 
 
 class ChangeCounter(models.Model):
-    """The single row (id 1) that every change of the metadata raises; its lock orders the changes."""
+    """The single row (id 1) that every change of the metadata raises; its lock orders the
+    changes.
+    """
 
     id = models.PositiveSmallIntegerField(primary_key=True)
     incarnation = models.CharField(max_length=36)  # made once per metadata database
     n = models.BigIntegerField(default=0)
 
     class Meta:
-        constraints = (models.CheckConstraint(condition=Q(id=1), name="change_counter_single"),)
+        constraints = (
+            models.CheckConstraint(condition=Q(id=1), name="change_counter_single"),
+        )
 
     def __str__(self) -> str:
         return f"change {self.n}"
@@ -100,7 +108,9 @@ class ChangeLog(models.Model):
     row = models.BigIntegerField()
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("n", "kind", "row"), name="change_log_n"),)
+        constraints = (
+            models.UniqueConstraint(fields=("n", "kind", "row"), name="change_log_n"),
+        )
 
     def __str__(self) -> str:
         return f"{self.n}: {self.kind} {self.row}"

@@ -9,11 +9,14 @@ class Report(models.Model):
     """One run of a report. `columns` are the names of what its rows hold, in order."""
 
     name = models.CharField(max_length=100)
-    engine = models.CharField(max_length=20)  # spark, or direct: read from heads and partitions alone
+    # spark, or direct: read from heads and partitions alone
+    engine = models.CharField(max_length=20)
     made_at = models.DateTimeField()
     settings = models.JSONField(default=dict)
     columns = models.JSONField(default=list)
-    job_run = models.ForeignKey("JobRun", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    job_run = models.ForeignKey(
+        "JobRun", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
 
     class Meta:
         ordering = ("-id",)
@@ -32,7 +35,9 @@ class ReportRow(models.Model):
 
     class Meta:
         ordering = ("report", "number")
-        constraints = (models.UniqueConstraint(fields=("report", "number"), name="report_row_number"),)
+        constraints = (
+            models.UniqueConstraint(fields=("report", "number"), name="report_row_number"),
+        )
 
     def __str__(self) -> str:
         return f"{self.report_id}: {self.number}"

@@ -1,5 +1,6 @@
-"""Sample: what went through a topic, or a group's reading of it, in a step of time; CommitLook: positions;
-TopicProducer: who sent it; HandlingTrace: who had a message, when, and for how long."""
+"""Sample: what went through a topic, or a group's reading of it, in a step of time;
+CommitLook: positions; TopicProducer: who sent it; HandlingTrace: who had a message, when,
+and for how long."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from metadata.models.fields import MAX_NAME, NameField, one_of
 class Sample(models.Model):
     """Counts of one step: `step_s` seconds from `at` on.
 
-    `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and the highest lag
-    seen in the step. Topic 0 with group 0 is what was sent to all, and with group -1 what all groups pulled
-    and how far they are behind. `bucket_10s_1` to `bucket_10s_6`: the messages of each ten seconds of a
-    minute. `handled`, and likewise `handled_1` to `handled_6`: what a group's commits moved its positions
-    past; null where it was not counted. Ids instead of foreign keys: a sample outlives what it tells of,
+    `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and
+    the highest lag seen in the step. Topic 0 with group 0 is what was sent to all, and with
+    group -1 what all groups pulled and how far they are behind. `bucket_10s_1` to
+    `bucket_10s_6`: the messages of each ten seconds of a minute. `handled`, and likewise
+    `handled_1` to `handled_6`: what a group's commits moved its positions past; null where
+    it was not counted. Ids instead of foreign keys: a sample outlives what it tells of,
     until it is trimmed.
     """
 
@@ -53,7 +55,8 @@ class Sample(models.Model):
         ordering = ("at", "id")
         constraints = (
             models.UniqueConstraint(
-                fields=("step_s", "topic_ref", "group_ref", "at"), name="sample_step_of_what"
+                fields=("step_s", "topic_ref", "group_ref", "at"),
+                name="sample_step_of_what",
             ),
             one_of("step_s", 60, 900, 86_400, name="sample_step"),
         )
@@ -69,7 +72,8 @@ class Sample(models.Model):
 class CommitLook(models.Model):
     """Offsets that a group had committed in the queues of a topic, as a job last read them.
 
-    `positions` is {queue: Look of rules.groups.commits}. Ids instead of foreign keys, as in Sample.
+    `positions` is {queue: Look of rules.groups.commits}. Ids instead of foreign keys, as in
+    Sample.
     """
 
     topic_ref = models.BigIntegerField()
@@ -79,17 +83,24 @@ class CommitLook(models.Model):
 
     class Meta:
         ordering = ("id",)
-        indexes = (models.Index(fields=("topic_ref", "group_ref", "id"), name="commit_look_of_whom"),)
+        indexes = (
+            models.Index(
+                fields=("topic_ref", "group_ref", "id"), name="commit_look_of_whom"
+            ),
+        )
 
     def __str__(self) -> str:
-        return f"group {self.group_ref} in topic {self.topic_ref} at {self.at:%Y-%m-%d %H:%M}"
+        return (
+            f"group {self.group_ref} in topic {self.topic_ref} at {self.at:%Y-%m-%d %H:%M}"
+        )
 
 
 class TopicProducer(models.Model):
-    """A sender of messages to a topic: name of its API key, address, and name and version of its client.
+    """A sender of messages to a topic: name of its API key, address, and name and version
+    of its client.
 
-    `messages` were sent in the hour `hour` (hours since 1970), `messages_before` in the one before it. An id
-    instead of a foreign key, as in Sample.
+    `messages` were sent in the hour `hour` (hours since 1970), `messages_before` in the one
+    before it. An id instead of a foreign key, as in Sample.
     """
 
     topic_ref = models.BigIntegerField()
@@ -105,7 +116,9 @@ class TopicProducer(models.Model):
     class Meta:
         ordering = ("topic_ref", "-last_seen")
         constraints = (
-            models.UniqueConstraint(fields=("topic_ref", "name", "address", "sdk"), name="topic_producer"),
+            models.UniqueConstraint(
+                fields=("topic_ref", "name", "address", "sdk"), name="topic_producer"
+            ),
         )
 
     def __str__(self) -> str:
@@ -113,10 +126,11 @@ class TopicProducer(models.Model):
 
 
 class JavaCaller(models.Model):
-    """Requests of a Java client from an address: answered, refused, or limited for their rate.
+    """Requests of a Java client from an address: answered, refused, or limited for their
+    rate.
 
-    Each is counted in the hour `hour` (hours since 1970), and in the one before it. `sdk` is empty where a
-    request was refused before it was read.
+    Each is counted in the hour `hour` (hours since 1970), and in the one before it. `sdk`
+    is empty where a request was refused before it was read.
     """
 
     address = NameField(max_length=100)
@@ -132,16 +146,20 @@ class JavaCaller(models.Model):
 
     class Meta:
         ordering = ("-last_seen",)
-        constraints = (models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),)
+        constraints = (
+            models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),
+        )
 
     def __str__(self) -> str:
         return f"{self.sdk} at {self.address}"
 
 
 class HandlingTrace(models.Model):
-    """A sampled attempt at a message: the member it was delivered to, when, for how long, and the outcome.
+    """A sampled attempt at a message: the member it was delivered to, when, for how long,
+    and the outcome.
 
-    `took_ms` is null where only the delivery is known. Ids instead of foreign keys, as in Sample.
+    `took_ms` is null where only the delivery is known. Ids instead of foreign keys, as in
+    Sample.
     """
 
     class Outcome(models.TextChoices):
@@ -162,7 +180,9 @@ class HandlingTrace(models.Model):
 
     class Meta:
         ordering = ("at", "id")
-        constraints = (one_of("outcome", "handled", "failed", "delivered", name="trace_outcome"),)
+        constraints = (
+            one_of("outcome", "handled", "failed", "delivered", name="trace_outcome"),
+        )
         indexes = (
             models.Index(fields=("queue_ref", "message_offset"), name="trace_message"),
             models.Index(fields=("group_ref", "id"), name="trace_group"),

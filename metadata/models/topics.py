@@ -1,4 +1,6 @@
-"""Topic: a name under which messages are sent. Queue: a partition of it, a table on one node."""
+"""Topic: a name under which messages are sent. Queue: a partition of it, a table on one
+node.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from metadata.models.nodes import DbNode
 
 
 class Topic(OwnedModel):
-    """A topic. A deleted one is called `name~id`: the name is free while the tables wait for their drop."""
+    """A topic. A deleted one is called `name~id`: the name is free while the tables wait
+    for their drop.
+    """
 
     class Kind(models.TextChoices):
         """A failure topic holds the failed messages of one (group, topic)."""
@@ -40,17 +44,21 @@ class Topic(OwnedModel):
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     keyed = models.CharField(max_length=10, choices=Keyed.choices, default=Keyed.STRICT)
-    on_unknown = models.CharField(max_length=10, choices=OnUnknown.choices, default=OnUnknown.FAIL)
+    on_unknown = models.CharField(
+        max_length=10, choices=OnUnknown.choices, default=OnUnknown.FAIL
+    )
     read_only = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
-    keep_unread_days = models.PositiveIntegerField(default=30)  # 0 = unread messages get no longer life
+    # 0 = unread messages get no longer life
+    keep_unread_days = models.PositiveIntegerField(default=30)
     retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
     max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
     layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
     layout_version = models.BigIntegerField(default=0)
     send_tokens = models.JSONField(null=True, blank=True)  # metadata.topics.send_tokens
-    # Of a failure topic: whose failed messages it holds. Names are for display and old clients.
+    # Of a failure topic: whose failed messages it holds. Names are for display and old
+    # clients.
     failure_group = models.ForeignKey(
         "metadata.ConsumerGroup",
         on_delete=models.PROTECT,
@@ -59,7 +67,11 @@ class Topic(OwnedModel):
         related_name="failure_topics",
     )
     failure_of = models.ForeignKey(
-        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="failure_topics"
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="failure_topics",
     )
 
     class Meta(OwnedModel.Meta):
@@ -68,10 +80,15 @@ class Topic(OwnedModel):
             one_of("state", "creating", "ready", "deleted", name="topic_state"),
             one_of("keyed", "strict", "available", name="topic_keyed"),
             one_of("on_unknown", "fail", "resend", name="topic_on_unknown"),
-            models.UniqueConstraint(fields=("failure_group", "failure_of"), name="topic_failure_pair"),
-            models.CheckConstraint(condition=Q(retention_days__gte=1), name="topic_retention_days"),
+            models.UniqueConstraint(
+                fields=("failure_group", "failure_of"), name="topic_failure_pair"
+            ),
             models.CheckConstraint(
-                condition=~Q(state="deleted") | Q(deleted_at__isnull=False), name="topic_deleted_at"
+                condition=Q(retention_days__gte=1), name="topic_retention_days"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="deleted") | Q(deleted_at__isnull=False),
+                name="topic_deleted_at",
             ),
         )
 
@@ -79,7 +96,8 @@ class Topic(OwnedModel):
 class TopicRouting(models.Model):
     """The way a topic routed messages that name no queue until it did so in another way.
 
-    `queues`: those that an unkeyed message could go to. Kept as long as sends are remembered.
+    `queues`: those that an unkeyed message could go to. Kept as long as sends are
+    remembered.
     """
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="routings")
@@ -98,13 +116,15 @@ class TopicRouting(models.Model):
 class Queue(models.Model):
     """A queue; its id is global and never given twice, as the table is named by it.
 
-    A read-only queue that no slot of the topic's layout names is *draining*: it is retired once every group
-    has read it, and its table is dropped some days later. `state_since`: when it got the state it has.
-    `reopened_at`: when it was last opened after it had been closed; what was sent meanwhile may be elsewhere.
+    A read-only queue that no slot of the topic's layout names is *draining*: it is retired
+    once every group has read it, and its table is dropped some days later. `state_since`:
+    when it got the state it has.
+    `reopened_at`: when it was last opened after it had been closed; what was sent meanwhile
+    may be elsewhere.
 
-    `head_read` is the head as a job last read it, `head_seen` the highest that was still there a minute
-    later, so that no crash can take it back: a node below it has lost messages. `bytes`: what its table took
-    when a job last measured it, null before.
+    `head_read` is the head as a job last read it, `head_seen` the highest that was still
+    there a minute later, so that no crash can take it back: a node below it has lost
+    messages. `bytes`: what its table took when a job last measured it, null before.
     """
 
     class State(models.TextChoices):
@@ -129,7 +149,14 @@ class Queue(models.Model):
         ordering = ("topic_id", "number")
         constraints = (
             models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
-            one_of("state", "creating", "read_write", "read_only", "retired", name="queue_state"),
+            one_of(
+                "state",
+                "creating",
+                "read_write",
+                "read_only",
+                "retired",
+                name="queue_state",
+            ),
         )
 
     def __str__(self) -> str:

@@ -1,4 +1,6 @@
-"""UserRights and SavedFilter in the portal; ApiKey of clients; KeyFingerprint of the keys of brokers."""
+"""UserRights and SavedFilter in the portal; ApiKey of clients; KeyFingerprint of the keys
+of brokers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from metadata.models.fields import NamedModel, NameField
 
 
 class UserRights(NamedModel):
-    """Rights of a portal user who is no administrator, as an API key has them: {"manage": ["orders*"], …}.
+    """Rights of a portal user who is no administrator, as an API key has them: {"manage":
+    ["orders*"], …}.
 
     Who is named among the owners of a topic or group may manage it without a row here.
     """
@@ -21,7 +24,9 @@ class UserRights(NamedModel):
 
 
 class SavedFilter(models.Model):
-    """A filter that a user saved: the search of a page of the portal as its URL holds it, by name."""
+    """A filter that a user saved: the search of a page of the portal as its URL holds it,
+    by name.
+    """
 
     user = NameField(max_length=150)  # the account's user name
     page = models.CharField(max_length=30)  # name of its route
@@ -29,7 +34,11 @@ class SavedFilter(models.Model):
     query = models.CharField(max_length=2000)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("user", "page", "name"), name="saved_filter_once"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("user", "page", "name"), name="saved_filter_once"
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.user} {self.page} {self.name}"
@@ -49,7 +58,9 @@ class ApiKey(NamedModel):
 
 
 class KeyFingerprint(models.Model):
-    """A mark that tells a key that signs or seals from another one; the key itself is in no database."""
+    """A mark that tells a key that signs or seals from another one; the key itself is in no
+    database.
+    """
 
     class Purpose(models.TextChoices):
         SIGNING = "signing"
@@ -61,7 +72,9 @@ class KeyFingerprint(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("purpose", "fingerprint"), name="key_fingerprint_once"),
+            models.UniqueConstraint(
+                fields=("purpose", "fingerprint"), name="key_fingerprint_once"
+            ),
         )
 
     def __str__(self) -> str:

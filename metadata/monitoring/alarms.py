@@ -1,7 +1,8 @@
 """Alarms: they begin when something is met, and end when it was mended for a while.
 
-What meets something itself calls `raise_alarm` and `end`; what looks at everything of a kind now and then
-calls `keep` with all that it found. Both write one row for each cause at each thing.
+What meets something itself calls `raise_alarm` and `end`; what looks at everything of a
+kind now and then calls `keep` with all that it found. Both write one row for each cause at
+each thing.
 """
 
 from __future__ import annotations
@@ -40,22 +41,37 @@ FIELDS = (
 
 
 @transactional
-def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int | None = None) -> None:
-    """Record that something is so (again), at once; `count` is added to what was counted before."""
+def raise_alarm(
+    *, kind: str, name: str, detail: str, count: int = 0, place: int | None = None
+) -> None:
+    """Record that something is so (again), at once; `count` is added to what was counted
+    before.
+    """
     now = database_now()
-    given = {"detail": detail[:1000], "facts": facts_of(detail), "place": place, "last_at": now}
+    given = {
+        "detail": detail[:1000],
+        "facts": facts_of(detail),
+        "place": place,
+        "last_at": now,
+    }
     known = Alarm.objects.filter(kind=kind, name=name)
 
     def renew() -> bool:
         known.filter(ended_at__isnull=False).update(
-            since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
+            since_at=now,
+            ended_at=None,
+            times=F("times") + 1,
+            acknowledged_at=None,
+            acknowledged_by="",
         )
         return bool(known.update(count=F("count") + count, pending_since=None, **given))
 
-    # By the number of rows that changed: one that was there a moment ago may have been pruned.
+    # By the number of rows that changed: one that was there a moment ago may have been
+    # pruned.
     if not renew():
         new = {**given, "first_at": now, "ended_at": now}
-        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)  # somebody else may make it now
+        # somebody else may make it now
+        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)
         renew()
 
 
@@ -75,22 +91,34 @@ def keep(
     begins_after_s: float = 0.0,
     ends_after_s: float = ENDS_AFTER_S,
 ) -> int:
-    """Make the alarms of a kind agree with what a look at everything found; return how many began or ended.
+    """Make the alarms of a kind agree with what a look at everything found; return how many
+    began or ended.
 
-    `found`: {name: detail} of where it is so; a detail is a text of alarm_texts. Where it is `unclear`, all
-    stays as it is. What is found must have been so for `begins_after_s`, what is not for `ends_after_s`.
+    `found`: {name: detail} of where it is so; a detail is a text of alarm_texts. Where it
+    is `unclear`, all stays as it is. What is found must have been so for `begins_after_s`,
+    what is not for
+    `ends_after_s`.
     """
     now = database_now()
     some = dict(list(found.items())[:MOST])
-    concerned = Q(ended_at__isnull=True) | Q(pending_since__isnull=False) | Q(name__in=list(some))
-    rows = {row.name: row for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)}
+    concerned = (
+        Q(ended_at__isnull=True) | Q(pending_since__isnull=False) | Q(name__in=list(some))
+    )
+    rows = {
+        row.name: row
+        for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)
+    }
     fresh = {name: _new(kind, name, some[name], now) for name in some if name not in rows}
     turned = 0
     for name, row in {**rows, **fresh}.items():
         if name not in found and name in unclear:
             continue
         if name in some:
-            row.detail, row.facts, row.last_at = some[name][:1000], facts_of(some[name]), now
+            row.detail, row.facts, row.last_at = (
+                some[name][:1000],
+                facts_of(some[name]),
+                now,
+            )
         patience_s = begins_after_s if row.ended_at else ends_after_s
         turned += _turn(row, name in found, patience_s, now)
     Alarm.objects.bulk_create(fresh.values(), batch_size=500, ignore_conflicts=True)
@@ -125,10 +153,11 @@ def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Record that somebody looks after an alarm; one that tells of what happened once is over with that.
+    """Record that somebody looks after an alarm; one that tells of what happened once is
+    over with that.
 
-    Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises Forbidden,
-    NotFound, Conflict when it has ended, or somebody was faster.
+    Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises
+    Forbidden, NotFound, Conflict when it has ended, or somebody was faster.
     """
     about = alarm_rules.subject(kind, name)
     require_manage(actor, about)
@@ -140,17 +169,25 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
-    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind})
+    audit.record(
+        actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind}
+    )
 
 
 def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
-    """Return kind and name of the active, unacknowledged alarms that the actor may acknowledge."""
+    """Return kind and name of the active, unacknowledged alarms that the actor may
+    acknowledge.
+    """
     with reachable():
         rows = Alarm.objects.filter(
             since_at__isnull=False, ended_at__isnull=True, acknowledged_at__isnull=True
         )
         names = list(rows.order_by("kind", "name").values_list("kind", "name")[:MOST])
-    return [(kind, name) for kind, name in names if may_manage(actor, alarm_rules.subject(kind, name))]
+    return [
+        (kind, name)
+        for kind, name in names
+        if may_manage(actor, alarm_rules.subject(kind, name))
+    ]
 
 
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
@@ -170,14 +207,20 @@ def may_manage(actor: Actor, about: Subject) -> bool:
     if access.may(actor, "admin", "*"):
         return True
     named = [("group", about.group), ("topic", about.topic)]
-    return any(name and access.may(actor, "manage", name, what=what) for what, name in named)
+    return any(
+        name and access.may(actor, "manage", name, what=what) for what, name in named
+    )
 
 
 def require_manage(actor: Actor, about: Subject) -> None:
     """Raise Forbidden unless the actor looks after what an alarm is about."""
     if not may_manage(actor, about):
-        what, name = ("group", about.group) if about.group else ("topic", about.topic or "*")
-        access.require(actor, "manage" if about.group or about.topic else "admin", name, what=what)
+        what, name = (
+            ("group", about.group) if about.group else ("topic", about.topic or "*")
+        )
+        access.require(
+            actor, "manage" if about.group or about.topic else "admin", name, what=what
+        )
 
 
 def end_quiet() -> int:
@@ -189,17 +232,23 @@ def end_quiet() -> int:
 
 
 def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
-    """Name and place of the alarms of a kind that last, but were not raised for so many seconds."""
+    """Name and place of the alarms of a kind that last, but were not raised for so many
+    seconds.
+    """
     with reachable():
         rows = Alarm.objects.filter(kind=kind, ended_at__isnull=True)
         return list(
-            rows.filter(last_at__lte=before(database_now(), seconds=calm_s)).values_list("name", "place")
+            rows.filter(last_at__lte=before(database_now(), seconds=calm_s)).values_list(
+                "name", "place"
+            )
         )
 
 
 # One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
 prune = Rule(
-    Alarm.objects.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")),
+    Alarm.objects.exclude(
+        ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")
+    ),
     at="last_at",
     days=KEPT_DAYS,
 )

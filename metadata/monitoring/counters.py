@@ -1,7 +1,9 @@
-"""Counts of this process since it last wrote them down, by the ten seconds in which it happened.
+"""Counts of this process since it last wrote them down, by the ten seconds in which it
+happened.
 
-Times are the database's: a process learns how far its own steady clock is from that one whenever it writes,
-and counts of before it knew belong to the time at which they are first written.
+Times are the database's: a process learns how far its own steady clock is from that one
+whenever it writes, and counts of before it knew belong to the time at which they are first
+written.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from dataclasses import dataclass
 from time import monotonic
 
 SLOT_S = 10
-Key = tuple[int | None, int, int]  # (ten seconds since 1970, or None: when it is written; topic; group)
+# (ten seconds since 1970, or None: when it is written; topic; group)
+Key = tuple[int | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Counts of messages sent or pulled, bytes of their bodies, errors, and messages handled."""
+    """Counts of messages sent or pulled, bytes of their bodies, errors, and messages
+    handled.
+    """
 
     messages: int = 0
     bytes: int = 0
@@ -36,14 +41,16 @@ class Count:
 class Counters:
     """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent.
 
-    `totals`: (pulled, handled) of each group since the process began, whatever was written down.
+    `totals`: (pulled, handled) of each group since the process began, whatever was written
+    down.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Key, Count] = {}
         self.totals: dict[int, tuple[int, int]] = {}
-        self._ahead_s: float | None = None  # the database's clock, of this process's steady one
+        # the database's clock, of this process's steady one
+        self._ahead_s: float | None = None
 
     def learn(self, now_s: float) -> None:
         self._ahead_s = now_s - monotonic()
@@ -63,7 +70,9 @@ class Counters:
         return taken
 
     def put_back(self, counts: Mapping[Key, Count]) -> None:
-        """Keep what could not be written: it will belong to the time at which it is, so it stays little."""
+        """Keep what could not be written: it will belong to the time at which it is, so it
+        stays little.
+        """
         with self._lock:
             for (_slot, topic, group), count in counts.items():
                 self._add((None, topic, group), count)

@@ -22,7 +22,9 @@ _UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The dead of a group: all, those of the last hour, and when the newest died, by its node's clock."""
+    """The dead of a group: all, those of the last hour, and when the newest died, by its
+    node's clock.
+    """
 
     messages: int
     last_hour: int
@@ -30,12 +32,16 @@ class Count:
 
     def plus(self, other: Count) -> Count:
         newest_ms = max(self.newest_ms, other.newest_ms)
-        return Count(self.messages + other.messages, self.last_hour + other.last_hour, newest_ms)
+        return Count(
+            self.messages + other.messages, self.last_hour + other.last_hour, newest_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDeadLetters:
-    """The dead of a group, for lists. `unseen`: some died since somebody last said that they were seen."""
+    """The dead of a group, for lists. `unseen`: some died since somebody last said that
+    they were seen.
+    """
 
     group: str
     messages: int
@@ -47,7 +53,9 @@ class GroupDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """All dead messages together, and the groups that have any, those with the newest first."""
+    """All dead messages together, and the groups that have any, those with the newest
+    first.
+    """
 
     messages: int
     groups: int
@@ -57,7 +65,9 @@ class DeadLetters:
 
 @transactional
 def record(counts: Mapping[int, Count]) -> int:
-    """Record what was counted, by group id: the groups that are not named have none. How many have any."""
+    """Record what was counted, by group id: the groups that are not named have none. How
+    many have any.
+    """
     now = database_now()
     DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
     known = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
@@ -72,11 +82,15 @@ def record(counts: Mapping[int, Count]) -> int:
 def dead(*, most: int = MOST) -> DeadLetters:
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
-        rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by("-newest_at", "-pk")
+        rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by(
+            "-newest_at", "-pk"
+        )
         total = rows.aggregate(all=Sum("messages"))["all"] or 0
         newest, fresh = list(rows[:most]), list(rows.filter(_UNSEEN)[:most])
         called = dict(
-            names.filter(pk__in=[row.group_ref for row in (*newest, *fresh)]).values_list("pk", "name")
+            names.filter(pk__in=[row.group_ref for row in (*newest, *fresh)]).values_list(
+                "pk", "name"
+            )
         )
         count = rows.count()
     return DeadLetters(total, count, _rows(newest, called), _rows(fresh, called))
@@ -88,14 +102,20 @@ def of_group(group_id: int) -> GroupDeadLetters | None:
 
 
 def of_groups(group_ids: Collection[int]) -> dict[int, GroupDeadLetters]:
-    """Return the dead letters of groups as they were counted last, by group id. Others have none."""
+    """Return the dead letters of groups as they were counted last, by group id. Others have
+    none.
+    """
     with reachable():
-        names = dict(ConsumerGroup.objects.filter(pk__in=group_ids).values_list("pk", "name"))
+        names = dict(
+            ConsumerGroup.objects.filter(pk__in=group_ids).values_list("pk", "name")
+        )
         rows = list(DeadLetterCount.objects.filter(group_ref__in=names))
     return dict(zip((row.group_ref for row in rows), _rows(rows, names), strict=True))
 
 
-def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:
+def _rows(
+    rows: list[DeadLetterCount], called: Mapping[int, str]
+) -> tuple[GroupDeadLetters, ...]:
     return tuple(
         shown(
             GroupDeadLetters,
@@ -110,9 +130,11 @@ def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[Group
 
 @transactional
 def saw(*, group: str, actor: Actor) -> None:
-    """Record that somebody has looked at the dead of a group, up to the newest that was counted.
+    """Record that somebody has looked at the dead of a group, up to the newest that was
+    counted.
 
-    Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing new to see.
+    Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing
+    new to see.
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=group_by_name(group).pk)
@@ -126,4 +148,6 @@ def unseen(*, group: str) -> bool:
     """Return True if a message of the group died since its dead were last looked at."""
     with reachable():
         named = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True)
-        return DeadLetterCount.objects.filter(_UNSEEN, group_ref__in=named.values("pk")).exists()
+        return DeadLetterCount.objects.filter(
+            _UNSEEN, group_ref__in=named.values("pk")
+        ).exists()

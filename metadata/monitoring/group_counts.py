@@ -11,7 +11,9 @@ from metadata.models import ConsumerGroupConsumer, DeadLetterCount
 
 
 class GroupCounts(NamedTuple):
-    """By group: its members, and its dead messages as a job counted them last; who has none is left out."""
+    """By group: its members, and its dead messages as a job counted them last; who has none
+    is left out.
+    """
 
     members: dict[int, int]
     dead: dict[int, int]
@@ -20,5 +22,12 @@ class GroupCounts(NamedTuple):
 def read() -> GroupCounts:
     """Of all groups, in two queries. Raises MetadataUnavailable."""
     with reachable():
-        members = ConsumerGroupConsumer.objects.order_by().values_list("group_id").annotate(n=Count("pk"))
-        return GroupCounts(dict(members), dict(DeadLetterCount.objects.values_list("group_ref", "messages")))
+        members = (
+            ConsumerGroupConsumer.objects.order_by()
+            .values_list("group_id")
+            .annotate(n=Count("pk"))
+        )
+        return GroupCounts(
+            dict(members),
+            dict(DeadLetterCount.objects.values_list("group_ref", "messages")),
+        )

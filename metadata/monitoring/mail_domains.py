@@ -1,4 +1,6 @@
-"""Domains that mails of alarms may go to: who manages a topic must not have the server write to strangers."""
+"""Domains that mails of alarms may go to: who manages a topic must not have the server
+write to strangers.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from metadata.rules.mail import addresses, may_go_to
 
 
 def check_domains(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a topic or group, if mails may go to all addresses in them. Raises Invalid."""
+    """Settings of a topic or group, if mails may go to all addresses in them. Raises
+    Invalid.
+    """
     for one in addresses(values.get("alarm_emails", "")):
         if not may_go_to(one, config.mail_domains):
             named = ", ".join(config.mail_domains)
-            raise Invalid.field("alarm_emails", f"{one} is not in {named}, the allowed domains")
+            raise Invalid.field(
+                "alarm_emails", f"{one} is not in {named}, the allowed domains"
+            )
     return values

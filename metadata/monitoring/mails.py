@@ -1,9 +1,10 @@
 """The mails that alarms ask for: rows that wait until they are sent, so that none is lost.
 
-`write` finds the alarms that began or ended since mails were last written for them, and makes a row for each
-address that is to know. What began and ended before anybody was told is not told. Whoever sends them takes
-them with `waiting` and says how it went. Between the two the mail server takes the mail: who does not live to
-say so, or does not hear the server's answer, leaves a row that is sent again. Two mails are better than none.
+`write` finds the alarms that began or ended since mails were last written for them, and
+makes a row for each address that is to know. What began and ended before anybody was told
+is not told. Whoever sends them takes them with `waiting` and says how it went. Between the
+two the mail server takes the mail: who does not live to say so, or does not hear the
+server's answer, leaves a row that is sent again. Two mails are better than none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ MOST = 5_000  # alarms, or rows, in one pass
 
 @dataclass(frozen=True, slots=True)
 class AlarmNotice:
-    """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it began."""
+    """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it
+    began.
+    """
 
     id: int
     made_at_ms: int
@@ -67,38 +70,53 @@ def write() -> int:
 
 
 def _mail(row: Alarm, what: str, address: str, now: datetime) -> AlarmMail:
-    return AlarmMail(alarm=row, occurrence=row.times, what=what, address=address, made_at=now)
+    return AlarmMail(
+        alarm=row, occurrence=row.times, what=what, address=address, made_at=now
+    )
 
 
 def _knowing(row: Alarm) -> list[str]:
-    """Addresses that were told that it began; those that still wait to be told need hear neither."""
+    """Addresses that were told that it began; those that still wait to be told need hear
+    neither.
+    """
     mails = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
     mails.filter(sent_at__isnull=True).delete()
-    return list(mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True))
+    return list(
+        mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True)
+    )
 
 
 class _Addresses:
-    """Recipients of each alarm: everybody in the settings, and who is named at its group and topic."""
+    """Recipients of each alarm: everybody in the settings, and who is named at its group
+    and topic.
+    """
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         groups = {one.group for one in subjects if one.group}
         topics = {one.topic for one in subjects if one.topic}
         named = ConsumerGroup.objects.filter(name__in=groups, deleted_at__isnull=True)
         self._groups = dict(named.values_list("name", "alarm_emails"))
-        self._topics = dict(Topic.objects.filter(name__in=topics).values_list("name", "alarm_emails"))
+        self._topics = dict(
+            Topic.objects.filter(name__in=topics).values_list("name", "alarm_emails")
+        )
 
     def of(self, row: Alarm) -> list[str]:
-        """The addresses, each once; what was written before addresses were checked may hold none."""
+        """The addresses, each once; what was written before addresses were checked may hold
+        none.
+        """
         about = subject(row.kind, row.name)
         named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
         found = [*config.alarm_emails, *addresses(named)]
         return [
-            one for one in dict.fromkeys(found) if is_address(one) and may_go_to(one, config.mail_domains)
+            one
+            for one in dict.fromkeys(found)
+            if is_address(one) and may_go_to(one, config.mail_domains)
         ]
 
 
 def waiting() -> dict[str, list[AlarmNotice]]:
-    """{address: what it is to be told}, the oldest first; without those that had mail just now.
+    """{address: what it is to be told}, the oldest first; without those that had mail just
+    now.
 
     What has waited for a day is given up.
     """
@@ -106,7 +124,9 @@ def waiting() -> dict[str, list[AlarmNotice]]:
         now = database_now()
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
-        lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values("address")
+        lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values(
+            "address"
+        )
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         # The setting of the domains may be younger than the row.
         may = [row for row in due[:MOST] if may_go_to(row.address, config.mail_domains)]
@@ -119,7 +139,14 @@ def _notice(row: AlarmMail) -> AlarmNotice:
     since_ms = ms(alarm.since_at or alarm.first_at)
     until_ms = ms(ended) if ended else None
     return AlarmNotice(
-        row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, alarm.facts, since_ms, until_ms
+        row.pk,
+        ms(row.made_at),
+        alarm.kind,
+        alarm.name,
+        alarm.detail,
+        alarm.facts,
+        since_ms,
+        until_ms,
     )
 
 
@@ -130,7 +157,9 @@ def sent(ids: Collection[int]) -> None:
 
 
 def refused(ids: Collection[int], *, why: str) -> None:
-    """Record that some will never be sent: the mail server does not take them for this address."""
+    """Record that some will never be sent: the mail server does not take them for this
+    address.
+    """
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
@@ -145,7 +174,9 @@ def failed(ids: Iterable[int], *, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """State of the mails: how many wait, why the last one that was tried did not go, when one last went."""
+    """State of the mails: how many wait, why the last one that was tried did not go, when
+    one last went.
+    """
 
     waiting: int
     error: str
@@ -155,7 +186,9 @@ class Post:
 def post() -> Post:
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
-        error = rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
+        error = (
+            rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
+        )
         last = AlarmMail.objects.filter(error="").aggregate(at=Max("sent_at"))["at"]
         return Post(rows.count(), error or "", ms(last) if last else None)
 

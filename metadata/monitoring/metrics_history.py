@@ -1,12 +1,14 @@
-"""Series: how much went through each topic and group, minute by minute, and how far groups were behind.
+"""Series: how much went through each topic and group, minute by minute, and how far groups
+were behind.
 
-What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what their commits moved
-its positions past: with what they handed over as failed and what a filter left out, without what a
-reset, a declared gap or retention skipped.
+What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what
+their commits moved its positions past: with what they handed over as failed and what a
+filter left out, without what a reset, a declared gap or retention skipped.
 
-Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
-(`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag;
-others sum minutes up and prune them (`rollups`). Times are the database's.
+Every process counts in memory; a loop of each worker adds what it counted to the rows of
+the current minute (`flush`), so a worker that is killed loses a few seconds of statistics
+and nothing else. A job records lag; others sum minutes up and prune them (`rollups`). Times
+are the database's.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
-ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
+# in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
+ALL_TOPICS = 0
 ALL_GROUPS = -1
 # Columns: messages of each SLOT_S of a minute.
 BUCKETS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
-HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
+# likewise, of what a group handled
+HANDLED = tuple(f"handled_{number}" for number in range(1, 7))
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
 MOST_POINTS = 2_000  # of one answer
@@ -39,10 +43,11 @@ WHOSE = ("at", "topic_ref", "group_ref")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None where not known.
+    """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None
+    where not known.
 
-    `handled` is None where an earlier version counted. `seconds` that it tells of: the last step is not over
-    yet. `is_known`: somebody counted; else its zeros say nothing.
+    `handled` is None where an earlier version counted. `seconds` that it tells of: the last
+    step is not over yet. `is_known`: somebody counted; else its zeros say nothing.
     """
 
     at_ms: int
@@ -104,9 +109,11 @@ def evict_groups(keep: Collection[int]) -> None:
 
 
 def flush() -> int:
-    """Add what this process counted to the rows of its minutes; of how many topics and groups.
+    """Add what this process counted to the rows of its minutes; of how many topics and
+    groups.
 
-    A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
+    A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the
+    next pass then.
     """
     counts = _counters.take()
     if not counts:
@@ -123,7 +130,8 @@ def flush() -> int:
 def _write(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
     _counters.learn(now_s)
-    # All processes write the sums of all topics: last, so that they wait for each other only then.
+    # All processes write the sums of all topics: last, so that they wait for each other
+    # only then.
     by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
     found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))
     _make_missing([key for key, _slots in found])
@@ -132,22 +140,33 @@ def _write(counts: Mapping[Key, Count]) -> None:
             messages=F("messages") + sum(one.messages for one in slots.values()),
             bytes=F("bytes") + sum(one.bytes for one in slots.values()),
             errors=F("errors") + sum(one.errors for one in slots.values()),
-            **{BUCKETS[slot % 6]: F(BUCKETS[slot % 6]) + one.messages for slot, one in slots.items()},
+            **{
+                BUCKETS[slot % 6]: F(BUCKETS[slot % 6]) + one.messages
+                for slot, one in slots.items()
+            },
             **_handled(slots),
         )
 
 
 def _handled(slots: Mapping[int, Count]) -> dict[str, Any]:
-    """The columns of what was handled; a process of an earlier version may have made the row without them."""
+    """The columns of what was handled; a process of an earlier version may have made the
+    row without them.
+    """
     more = {HANDLED[slot % 6]: one.handled for slot, one in slots.items() if one.handled}
     return {
         column: Coalesce(F(column), 0) + count
-        for column, count in ({"handled": sum(more.values())} | more if more else {}).items()
+        for column, count in (
+            {"handled": sum(more.values())} | more if more else {}
+        ).items()
     }
 
 
-def _by_minute(counts: Mapping[Key, Count], *, latest: int) -> dict[tuple[int, int, int], dict[int, Count]]:
-    """(minute, topic, group) → counts of each ten seconds, with what all topics and groups come to."""
+def _by_minute(
+    counts: Mapping[Key, Count], *, latest: int
+) -> dict[tuple[int, int, int], dict[int, Count]]:
+    """(minute, topic, group) → counts of each ten seconds, with what all topics and groups
+    come to.
+    """
     found: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
     for (counted, topic, group), count in counts.items():
         slot = latest if counted is None else min(counted, latest)
@@ -162,15 +181,25 @@ def _minute(number: int) -> datetime:
 
 
 def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
-    """Make the rows of minutes that are not there; another process may make them at the same time."""
+    """Make the rows of minutes that are not there; another process may make them at the
+    same time.
+    """
     wanted = set(keys)
     times = {_minute(minute) for minute, _topic, _group in wanted}
     topics = {topic for _minute, topic, _group in wanted}
     rows = Sample.objects.filter(step_s=60, at__in=times, topic_ref__in=topics)
-    there = {(int(at.timestamp()) // 60, topic, group) for at, topic, group in rows.values_list(*WHOSE)}
+    there = {
+        (int(at.timestamp()) // 60, topic, group)
+        for at, topic, group in rows.values_list(*WHOSE)
+    }
     Sample.objects.bulk_create(
         [
-            Sample(at=_minute(minute), topic_ref=topic, group_ref=group, **(_NONE_HANDLED if group else {}))
+            Sample(
+                at=_minute(minute),
+                topic_ref=topic,
+                group_ref=group,
+                **(_NONE_HANDLED if group else {}),
+            )
             for minute, topic, group in sorted(wanted - there)
         ],
         ignore_conflicts=True,
@@ -185,7 +214,9 @@ def start_of(at: datetime, *, step_s: int) -> datetime:
 
 @transactional
 def record_lag(found: Iterable[Backlog]) -> int:
-    """Record how far subscriptions are behind, for lists and in the series; return how many."""
+    """Record how far subscriptions are behind, for lists and in the series; return how
+    many.
+    """
     now = database_now()
     minute = int(now.timestamp()) // 60
     known = [one for one in found if _note_lag(one, now)]
@@ -202,7 +233,9 @@ def _note_lag(one: Backlog, now: datetime) -> bool:
 
 @transactional
 def sum_lag() -> None:
-    """Record how far all groups together are behind, as their rows tell: after `record_lag`."""
+    """Record how far all groups together are behind, as their rows tell: after
+    `record_lag`.
+    """
     minute = int(database_now().timestamp()) // 60
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
@@ -211,7 +244,9 @@ def sum_lag() -> None:
 
 
 def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
-    return Sample.objects.filter(step_s=60, at=_minute(minute), topic_ref=topic, group_ref=group)
+    return Sample.objects.filter(
+        step_s=60, at=_minute(minute), topic_ref=topic, group_ref=group
+    )
 
 
 def points(
@@ -222,13 +257,16 @@ def points(
     sent_to: Collection[int] = (),
     step_s: int | None = None,
 ) -> list[Point]:
-    """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
+    """The series of a topic, a group, one in the other, or all, over the last `for_s`
+    seconds, oldest first.
 
-    That of a group tells as sent what was sent to the topics `sent_to`. A step in which nothing was counted
-    is a zero if a broker was there to count and the topic or group existed; else it is not known.
+    That of a group tells as sent what was sent to the topics `sent_to`. A step in which
+    nothing was counted is a zero if a broker was there to count and the topic or group
+    existed; else it is not known.
 
-    Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
-    process has written what it counted; of longer ones the last is not over yet.
+    Without `step_s` the finest step that gives at most a few hundred points. Steps of
+    SLOT_S end where every process has written what it counted; of longer ones the last is
+    not over yet.
     """
     step = step_s or _fit(for_s)
     row_s = max(step, 60)
@@ -257,10 +295,11 @@ def first_sample_age_s(
     group_id: int | None = None,
     sent_to: Collection[int] = (),
 ) -> float:
-    """Return the age in s of the first sample of a series in the last `within_s` seconds; 0.0 if none.
+    """Return the age in s of the first sample of a series in the last `within_s` seconds;
+    0.0 if none.
 
-    `within_s` is at most a day. What the topics of a group were sent before it was created is no
-    sample of the group. See `points` for the other arguments.
+    `within_s` is at most a day. What the topics of a group were sent before it was created
+    is no sample of the group. See `points` for the other arguments.
     """
     with reachable():
         now = database_now()
@@ -274,7 +313,9 @@ def first_sample_age_s(
 
 def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
     """The beginning of each step, in ms, and the seconds that it tells of."""
-    last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
+    last = start_of(
+        before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step
+    )
     first = start_of(before(now, seconds=for_s), step_s=step)
     count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
     times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
@@ -283,29 +324,52 @@ def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]
 
 
 def _begun_ms(topic_id: int | None, group_id: int | None) -> int:
-    """The time at which a group or topic was created; 0 where that is not known, or all are meant."""
+    """The time at which a group or topic was created; 0 where that is not known, or all are
+    meant.
+    """
     begun = None
     if group_id is not None:
-        begun = ConsumerGroup.objects.filter(pk=group_id).values_list("created_at", flat=True).first()
+        begun = (
+            ConsumerGroup.objects.filter(pk=group_id)
+            .values_list("created_at", flat=True)
+            .first()
+        )
     elif topic_id is not None:
-        begun = Topic.objects.filter(pk=topic_id).values_list("created_at", flat=True).first()
+        begun = (
+            Topic.objects.filter(pk=topic_id).values_list("created_at", flat=True).first()
+        )
     return ms(begun) if begun else 0
 
 
 def _counted(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
-    """The steps in which a broker was there: something was counted, or the lag of all summed up.
+    """The steps in which a broker was there: something was counted, or the lag of all
+    summed up.
 
-    That comes every minute, and now and then a little later: a single step that is missing was one, too.
+    That comes every minute, and now and then a little later: a single step that is missing
+    was one, too.
     """
-    there = {ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)}
+    there = {
+        ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)
+    }
     between = {at + step_ms for at in there if at + 2 * step_ms in there}
     after = range(1, 3 if step_ms == 60_000 else 2)
     return there | between | {max(there) + step_ms * n for n in after if there}
 
 
-def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
-    """Messages per second over the last ten seconds that every process has written; see `points`."""
-    return pace_of(points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S))
+def pace(
+    *,
+    topic_id: int | None = None,
+    group_id: int | None = None,
+    sent_to: Collection[int] = (),
+) -> Pace:
+    """Messages per second over the last ten seconds that every process has written; see
+    `points`.
+    """
+    return pace_of(
+        points(
+            for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S
+        )
+    )
 
 
 def pace_of(series: Sequence[Point]) -> Pace:
@@ -322,12 +386,21 @@ def _fit(for_s: int) -> int:
 
 
 def _whose(
-    rows: QuerySet[Sample], topic_id: int | None, group_id: int | None, sent_to: Collection[int]
+    rows: QuerySet[Sample],
+    topic_id: int | None,
+    group_id: int | None,
+    sent_to: Collection[int],
 ) -> QuerySet[Sample]:
     """The rows of a topic, of a group, of one in the other, or of all together."""
     if group_id is not None:
-        mine = Q(group_ref=group_id) if topic_id is None else Q(group_ref=group_id, topic_ref=topic_id)
-        return rows.filter(mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine)
+        mine = (
+            Q(group_ref=group_id)
+            if topic_id is None
+            else Q(group_ref=group_id, topic_ref=topic_id)
+        )
+        return rows.filter(
+            mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine
+        )
     return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
 
 
@@ -362,12 +435,23 @@ def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
 
 
 def _by_time(rows: QuerySet[Sample], *columns: str) -> Any:
-    """Sum columns of the rows of each time, as `sum_<column>`; also the lags, and the age of the oldest."""
+    """Sum columns of the rows of each time, as `sum_<column>`; also the lags, and the age
+    of the oldest.
+    """
     sums: dict[str, Any] = {f"sum_{column}": Sum(column) for column in columns}
-    return rows.order_by("at").values("at").annotate(**sums, lags=Sum("lag"), oldest=Max("lag_ms"))
+    return (
+        rows.order_by("at")
+        .values("at")
+        .annotate(**sums, lags=Sum("lag"), oldest=Max("lag_ms"))
+    )
 
 
 def _times(minute: datetime) -> list[tuple[int, str, str]]:
-    """Each ten seconds of a minute, with the columns of what was sent or pulled, and of what was handled."""
+    """Each ten seconds of a minute, with the columns of what was sent or pulled, and of
+    what was handled.
+    """
     columns = enumerate(zip(BUCKETS, HANDLED, strict=True))
-    return [(ms(minute) + number * SLOT_S * 1000, moved, done) for number, (moved, done) in columns]
+    return [
+        (ms(minute) + number * SLOT_S * 1000, moved, done)
+        for number, (moved, done) in columns
+    ]

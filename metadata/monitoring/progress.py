@@ -1,8 +1,10 @@
-"""The progress of groups: what they are sent, pull and handle a second, and whether they catch up.
+"""The progress of groups: what they are sent, pull and handle a second, and whether they
+catch up.
 
-Of many groups always as many queries. The lag of now is what a job saw (`metrics_history.record_lag`), or
-what a caller has just read from the nodes; that of before is in the series. A reset moves the lag without
-anything being handled, so nothing from before the last one counts.
+Of many groups always as many queries. The lag of now is what a job saw
+(`metrics_history.record_lag`), or what a caller has just read from the nodes; that of
+before is in the series. A reset moves the lag without anything being handled, so nothing
+from before the last one counts.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ from metadata.models import (
 from metadata.monitoring.metrics_history import Pace, start_of
 from metadata.rules.groups.progress import WINDOW_S, Progress, Seen, progress
 
-STALE_S = 180.0  # a lag that was not recorded for longer is not that of now; the job comes every minute
+# a lag that was not recorded for longer is not that of now; the job comes every minute
+STALE_S = 180.0
 MINUTE = timedelta(seconds=60)
-_Sent = Mapping[int, Mapping[datetime, int]]  # topic → messages that were sent to it in each minute
+# topic → messages that were sent to it in each minute
+_Sent = Mapping[int, Mapping[datetime, int]]
 
 
 class Lag(NamedTuple):
-    """Messages that are unread in a topic, and the age of the oldest of them; None where not known."""
+    """Messages that are unread in a topic, and the age of the oldest of them; None where
+    not known.
+    """
 
     messages: int | None
     oldest_ms: int | None
@@ -66,8 +72,8 @@ class _Subscription:
 
 
 class Lately(NamedTuple):
-    """Events of a group: its rebalances and who last moved its offsets back, in the last WINDOW_S, and
-    its dead letters of the last hour, as a job counted them."""
+    """Events of a group: its rebalances and who last moved its offsets back, in the last
+    WINDOW_S, and its dead letters of the last hour, as a job counted them."""
 
     rebalances: int
     reset_by: str
@@ -88,15 +94,21 @@ class _Group:
     members: int = 0
     moved_at: datetime | None = None
     subscriptions: list[_Subscription] = field(default_factory=list)
-    minutes: dict[datetime, dict[int, _Minute]] = field(default_factory=lambda: defaultdict(dict))
+    minutes: dict[datetime, dict[int, _Minute]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
     @property
     def running(self) -> list[_Subscription]:
-        return [] if self.stopped else [one for one in self.subscriptions if not one.stopped]
+        return (
+            [] if self.stopped else [one for one in self.subscriptions if not one.stopped]
+        )
 
 
 def of_group(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
-    """Return how a group gets on whose lag was just read from the nodes, by topic; None if it is gone."""
+    """Return how a group gets on whose lag was just read from the nodes, by topic; None if
+    it is gone.
+    """
     with reachable():
         found = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
     return of_groups([found.pk], lags=lags).get(found.pk) if found else None
@@ -109,9 +121,16 @@ def lately(*, group_id: int) -> Lately:
         resets = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
         back = resets.filter(to_offset__lt=F("from_offset")).order_by("-pk")
         reset_by = back.values_list("actor_name", flat=True).first()
-        dead = DeadLetterCount.objects.filter(group_ref=group_id).values_list("last_hour", flat=True).first()
-        # A subscription or an expansion is a rebalance, too, but takes no queue from a member.
-        moves = RebalanceMove.objects.filter(rebalance__group=group_id, rebalance__at__gte=since)
+        dead = (
+            DeadLetterCount.objects.filter(group_ref=group_id)
+            .values_list("last_hour", flat=True)
+            .first()
+        )
+        # A subscription or an expansion is a rebalance, too, but takes no queue from a
+        # member.
+        moves = RebalanceMove.objects.filter(
+            rebalance__group=group_id, rebalance__at__gte=since
+        )
         rebalances = moves.exclude(from_member="").values("rebalance").distinct().count()
     return Lately(rebalances, reset_by or "", dead or 0)
 
@@ -119,7 +138,9 @@ def lately(*, group_id: int) -> Lately:
 def of_groups(
     group_ids: Collection[int], *, lags: Mapping[str, Lag] | None = None
 ) -> dict[int, GroupProgress]:
-    """Group → how it gets on, in seven queries; `lags`: of now, by topic, else what the job saw last."""
+    """Group → how it gets on, in seven queries; `lags`: of now, by topic, else what the job
+    saw last.
+    """
     with reachable():
         now = database_now()
         since = start_of(before(now, seconds=WINDOW_S + 60), step_s=60)
@@ -135,15 +156,39 @@ def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
     ids = list(group_ids)
     rows = ConsumerGroup.objects.filter(pk__in=ids)
     groups = {pk: _Group(stopped) for pk, stopped in rows.values_list("pk", "stopped")}
-    counts = ConsumerGroupConsumer.objects.filter(group__in=ids).order_by().values_list("group")
+    counts = (
+        ConsumerGroupConsumer.objects.filter(group__in=ids).order_by().values_list("group")
+    )
     for group_id, members in counts.annotate(n=Count("pk")):
         groups[group_id].members = members
-    moves = OffsetMove.objects.filter(group__in=ids, at__gte=since).order_by().values_list("group")
+    moves = (
+        OffsetMove.objects.filter(group__in=ids, at__gte=since)
+        .order_by()
+        .values_list("group")
+    )
     for group_id, moved_at in moves.annotate(last=Max("at")):
         groups[group_id].moved_at = moved_at
     subscriptions = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready")
-    columns = ("group_id", "topic_id", "topic__name", "stopped", "delay_s", "lag", "lag_ms", "lag_at")
-    for group_id, topic_id, topic, stopped, delay_s, lag, lag_ms, at in subscriptions.values_list(*columns):
+    columns = (
+        "group_id",
+        "topic_id",
+        "topic__name",
+        "stopped",
+        "delay_s",
+        "lag",
+        "lag_ms",
+        "lag_at",
+    )
+    for (
+        group_id,
+        topic_id,
+        topic,
+        stopped,
+        delay_s,
+        lag,
+        lag_ms,
+        at,
+    ) in subscriptions.values_list(*columns):
         one = _Subscription(topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at)
         groups[group_id].subscriptions.append(one)
     samples = Sample.objects.filter(step_s=60, at__gte=since, group_ref__in=ids)
@@ -156,14 +201,20 @@ def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
 
 def _sent(topics: Collection[int], since: datetime) -> dict[int, dict[datetime, int]]:
     found: dict[int, dict[datetime, int]] = defaultdict(dict)
-    rows = Sample.objects.filter(step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics))
+    rows = Sample.objects.filter(
+        step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics)
+    )
     for topic, at, messages in rows.values_list("topic_ref", "at", "messages"):
         found[topic][at] = messages
     return found
 
 
-def _current(one: _Subscription, now: datetime, lags: Mapping[str, Lag] | None) -> _Subscription:
-    """A subscription with its lag of now, or without one. A message that must still ripen is not late."""
+def _current(
+    one: _Subscription, now: datetime, lags: Mapping[str, Lag] | None
+) -> _Subscription:
+    """A subscription with its lag of now, or without one. A message that must still ripen
+    is not late.
+    """
     if lags is not None:
         one = replace(one, lag=lags.get(one.topic, Lag(None, None)), at=now)
     elif one.at is None or one.at < before(now, seconds=STALE_S):
@@ -191,7 +242,9 @@ def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
         sent=_sent_since(sent, topics, since),
         handled=_handled_since(group, topics, since),
     )
-    return GroupProgress(progress(seen), _pace(group, sent, now), lag, lag_before, between_s)
+    return GroupProgress(
+        progress(seen), _pace(group, sent, now), lag, lag_before, between_s
+    )
 
 
 def _sum(values: Collection[int | None]) -> int | None:
@@ -210,14 +263,21 @@ def _earlier(group: _Group, seen_at: datetime) -> tuple[datetime | None, int | N
     for minute in sorted(group.minutes) if topics else ():
         at, rows = minute + phase, group.minutes[minute]
         lag = _sum([rows[topic].lag if topic in rows else None for topic in topics])
-        if lag is not None and at <= seen_at and (group.moved_at is None or minute > group.moved_at):
+        if (
+            lag is not None
+            and at <= seen_at
+            and (group.moved_at is None or minute > group.moved_at)
+        ):
             return at, lag
     return None, None
 
 
 def _sent_since(sent: _Sent, topics: Collection[int], since: datetime) -> int:
     """Messages that were sent to some topics; the first minute counts for its part."""
-    return _since([(at, count) for topic in topics for at, count in sent.get(topic, {}).items()], since)
+    return _since(
+        [(at, count) for topic in topics for at, count in sent.get(topic, {}).items()],
+        since,
+    )
 
 
 def _handled_since(group: _Group, topics: Collection[int], since: datetime) -> int | None:
@@ -233,7 +293,10 @@ def _handled_since(group: _Group, topics: Collection[int], since: datetime) -> i
 
 
 def _since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
-    parts = [count * min(1.0, max(0.0, (at + MINUTE - since).total_seconds() / 60)) for at, count in minutes]
+    parts = [
+        count * min(1.0, max(0.0, (at + MINUTE - since).total_seconds() / 60))
+        for at, count in minutes
+    ]
     return math.ceil(sum(parts))
 
 
@@ -242,7 +305,12 @@ def _pace(group: _Group, sent: _Sent, now: datetime) -> Pace:
     since = start_of(now, step_s=60) - MINUTE
     seconds = (now - since).total_seconds()
     topics = {one.topic_id for one in group.subscriptions}
-    sent_now, handled = _sent_since(sent, topics, since), _handled_since(group, topics, since)
+    sent_now, handled = (
+        _sent_since(sent, topics, since),
+        _handled_since(group, topics, since),
+    )
     rows = group.minutes.items()
     pulled = _since([(at, one.pulled) for at, row in rows for one in row.values()], since)
-    return Pace(sent_now / seconds, pulled / seconds, None if handled is None else handled / seconds)
+    return Pace(
+        sent_now / seconds, pulled / seconds, None if handled is None else handled / seconds
+    )

@@ -18,7 +18,9 @@ MOST_STEPS = 200  # rolled up in one pass
 
 
 def roll_up() -> int:
-    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
+    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when
+    repeated.
+    """
     return sum(_roll_up(step_s) for step_s in (900, 86_400))
 
 
@@ -41,15 +43,19 @@ def _roll_up(step_s: int) -> int:
 def _sum_up(at: datetime, step_s: int) -> None:
     """Make the rows of one coarse step anew, so that a repeat changes nothing."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
-    rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
+    rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by(
+        "topic_ref", "group_ref"
+    )
     sums = rows.values("topic_ref", "group_ref").annotate(
         n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
         oldest=Max("lag_ms"),
     )  # fmt: skip
     made = [
         Sample(
-            step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"], messages=one["n"],
-            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"], lag_ms=one["oldest"],
+            step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"],
+            messages=one["n"],
+            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"],
+            lag_ms=one["oldest"],
         )
         for one in sums
     ]  # fmt: skip
@@ -58,7 +64,8 @@ def _sum_up(at: datetime, step_s: int) -> None:
 
 
 _RULES = [
-    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days) for step_s, days in KEPT_DAYS.items()
+    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days)
+    for step_s, days in KEPT_DAYS.items()
 ]
 
 

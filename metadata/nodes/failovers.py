@@ -1,7 +1,8 @@
-"""Facts and decisions of metadata about a lost node: how far its heads were, who owned what, where it is.
+"""Facts and decisions of metadata about a lost node: how far its heads were, who owned
+what, where it is.
 
-`begin` takes the node out of use under a new epoch; `finish` puts it back, perhaps at another address. A
-crash in between leaves it offline, and the same command begins anew.
+`begin` takes the node out of use under a new epoch; `finish` puts it back, perhaps at
+another address. A crash in between leaves it offline, and the same command begins anew.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _TOGETHER = 500  # rows in one transaction
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A node that was taken out of use; `change` is the one that brokers must have followed."""
+    """A node that was taken out of use; `change` is the one that brokers must have
+    followed.
+    """
 
     node_id: int
     epoch: int
@@ -47,17 +50,20 @@ class NodeQueue:
 
 @dataclass(frozen=True, slots=True)
 class DelayedSeen:
-    """How many ids of delayed messages a node had given under an epoch, and how many messages waited then."""
+    """How many ids of delayed messages a node had given under an epoch, and how many
+    messages waited then.
+    """
 
     epoch: int
     given: int
     waiting: int
 
     def lost(self, *, given: int) -> int:
-        """Return how many messages that waited are missing, at most, if only `given` ids are known now.
+        """Return how many messages that waited are missing, at most, if only `given` ids
+        are known now.
 
-        Of the ids that were given since, some belong to messages that were delivered meanwhile. Those
-        are counted with the ends of queues.
+        Of the ids that were given since, some belong to messages that were delivered
+        meanwhile. Those are counted with the ends of queues.
 
         >>> seen = DelayedSeen(1, given=91, waiting=50)
         >>> seen.lost(given=10), seen.lost(given=60), seen.lost(given=91), seen.lost(given=95)
@@ -68,10 +74,12 @@ class DelayedSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReaderEpoch:
-    """The epoch that a reader of a queue has at least; `reader` is how the node names an instance.
+    """The epoch that a reader of a queue has at least; `reader` is how the node names an
+    instance.
 
-    `committed` is how far its group was when the job that records lag looked, at `as_of_ms` by the node's
-    clock: of a broadcasting group its slowest instance. None: nobody has looked.
+    `committed` is how far its group was when the job that records lag looked, at `as_of_ms`
+    by the node's clock: of a broadcasting group its slowest instance. None: nobody has
+    looked.
     """
 
     group_id: int
@@ -85,7 +93,9 @@ class ReaderEpoch:
 
 
 def begin(*, name: str, verb: str, actor: Actor) -> Begun:
-    """Take a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
+    """Take a node offline under a new epoch. Needs `admin`; raises NotFound
+    (node_not_found).
+    """
     begun = _begin(name=name, verb=verb, actor=actor)
     with reachable():  # the number is given at the commit; a later one will do as well
         last = ChangeCounter.objects.values_list("n", flat=True).get()
@@ -100,7 +110,14 @@ def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
     row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))
     after = {"state": row.state, "epoch": row.epoch}
-    audit.record(actor=actor, verb=f"begin_{verb}", kind="node", name=name, before=before, after=after)
+    audit.record(
+        actor=actor,
+        verb=f"begin_{verb}",
+        kind="node",
+        name=name,
+        before=before,
+        after=after,
+    )
     changed("node", row.pk)
     return Begun(row.pk, row.epoch, 0, str(before["state"]))
 
@@ -117,14 +134,21 @@ def finish(
     report: Mapping[str, object],
     actor: Actor,
 ) -> str:
-    """Put a node back into use; its state. `address` holds the columns that change; `report` is for the log.
+    """Put a node back into use; its state. `address` holds the columns that change;
+    `report` is for the log.
 
-    `delayed`: ids that were given to delayed messages, and how many messages wait. A node that was
-    read-only stays so. Raises NotFound when another run of the command came first.
+    `delayed`: ids that were given to delayed messages, and how many messages wait. A node
+    that was read-only stays so. Raises NotFound when another run of the command came first.
     """
-    row = DbNode.objects.select_for_update().filter(pk=begun.node_id, epoch=begun.epoch).first()
+    row = (
+        DbNode.objects.select_for_update()
+        .filter(pk=begun.node_id, epoch=begun.epoch)
+        .first()
+    )
     if row is None:
-        raise NotFound("Another user promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND)
+        raise NotFound(
+            "Another user promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND
+        )
     access.require_everything(actor, row.name, what="node")
     closed = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
@@ -137,7 +161,9 @@ def finish(
     for queue, head in heads.items():
         Queue.objects.filter(pk=queue).update(head_read=head, head_seen=head)
     after = {**address, "state": row.state, "epoch": row.epoch, **report}
-    audit.record(actor=actor, verb=verb, kind="node", name=row.name, before=before, after=after)
+    audit.record(
+        actor=actor, verb=verb, kind="node", name=row.name, before=before, after=after
+    )
     topics = set(Queue.objects.filter(node=row.pk).values_list("topic_id", flat=True))
     if topics:
         changed("topic", *topics)
@@ -149,7 +175,9 @@ def queues(node_id: int) -> list[NodeQueue]:
     """The queues of a node whose messages must be there, rising."""
     rows = Queue.objects.filter(node=node_id).exclude(state=Queue.State.CREATING)
     rows = rows.exclude(topic__state=Topic.State.DELETED).order_by("pk")
-    columns = rows.values_list("pk", "topic_id", "topic__name", "state", "head_read", "head_seen")
+    columns = rows.values_list(
+        "pk", "topic_id", "topic__name", "state", "head_read", "head_seen"
+    )
     with reachable():
         return [NodeQueue(*row[:4], highest=max(row[4], row[5])) for row in columns]
 
@@ -164,7 +192,11 @@ def readers(node_id: int) -> list[ReaderEpoch]:
         for row in rows:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
             seen = (look.committed, look.told_ms) if look else (0, None)
-            known = instances.names(row.group_id) if row.group.mode == "broadcasting" else {0: ("", 0)}
+            known = (
+                instances.names(row.group_id)
+                if row.group.mode == "broadcasting"
+                else {0: ("", 0)}
+            )
             for pk, (name, epoch) in known.items():
                 reader = reader_instance(pk), name, row.queue_id, row.epoch + epoch
                 found.append(ReaderEpoch(row.group_id, row.group.name, *reader, *seen))
@@ -173,8 +205,14 @@ def readers(node_id: int) -> list[ReaderEpoch]:
 
 @transactional
 def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
-    """Keep every broker from serving a node until it gets another epoch; whether that is news."""
-    row = DbNode.objects.select_for_update().filter(pk=node_id, epoch=epoch, quarantined="").first()
+    """Keep every broker from serving a node until it gets another epoch; whether that is
+    news.
+    """
+    row = (
+        DbNode.objects.select_for_update()
+        .filter(pk=node_id, epoch=epoch, quarantined="")
+        .first()
+    )
     if row is None:
         return False
     row.quarantined = why[:500]
@@ -186,7 +224,8 @@ def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
 
 
 def record_heads(heads: Sequence[tuple[int, int]]) -> int:
-    """Keep (queue, head)s as they were read; return how many rows changed. An idle queue costs no write.
+    """Keep (queue, head)s as they were read; return how many rows changed. An idle queue
+    costs no write.
 
     What was read last time and is still there counts as seen: no crash can take it back.
     """
@@ -196,7 +235,9 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 def delayed_seen(node_id: int) -> DelayedSeen:
     """Return the delayed messages of a node as a job read them last."""
     with reachable():
-        row = DbNode.objects.values_list("epoch", "delayed_given", "delayed_waiting").get(pk=node_id)
+        row = DbNode.objects.values_list("epoch", "delayed_given", "delayed_waiting").get(
+            pk=node_id
+        )
     return DelayedSeen(*row)
 
 
@@ -204,17 +245,22 @@ def delayed_seen(node_id: int) -> DelayedSeen:
 def record_delayed(seen: Mapping[int, DelayedSeen]) -> None:
     """Keep how many delayed messages nodes have, {node id: counts}.
 
-    What a database says that was set back counts for nothing: the number of ids never falls by it.
+    What a database says that was set back counts for nothing: the number of ids never falls
+    by it.
     """
     for node_id, delayed in sorted(seen.items()):
         counts = {"delayed_given": delayed.given, "delayed_waiting": delayed.waiting}
-        rows = DbNode.objects.filter(pk=node_id, epoch=delayed.epoch, delayed_given__lte=delayed.given)
+        rows = DbNode.objects.filter(
+            pk=node_id, epoch=delayed.epoch, delayed_given__lte=delayed.given
+        )
         rows.exclude(**counts).update(**counts)
 
 
 @transactional
 def record_known(heads: Mapping[int, int]) -> None:
-    """Keep how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
+    """Keep how far a broker has seen the queues of a node that went out of use; nothing
+    falls by it.
+    """
     for queue, head in sorted(heads.items()):
         Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
 

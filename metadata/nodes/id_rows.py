@@ -1,4 +1,6 @@
-"""Ids that metadata has given, which nodes hold, too: after a restore of metadata none is given twice."""
+"""Ids that metadata has given, which nodes hold, too: after a restore of metadata none is
+given twice.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ GIVEN: Mapping[str, type[models.Model]] = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of metadata: incarnation, number of changes, highest ids given by kind (of GIVEN)."""
+    """Counters of metadata: incarnation, number of changes, highest ids given by kind (of
+    GIVEN).
+    """
 
     at_ms: int
     incarnation: str
@@ -62,11 +66,15 @@ def raise_ids(*, ids: Mapping[str, int], actor: Actor) -> None:
             table = GIVEN[kind]._meta.db_table
             if _given(table) < highest:
                 _raise(table, highest)
-        audit.record(actor=actor, verb="raise_ids", kind="metadata", name="metadata", after=dict(ids))
+        audit.record(
+            actor=actor, verb="raise_ids", kind="metadata", name="metadata", after=dict(ids)
+        )
 
 
 def _given(table: str) -> int:
-    """Return the highest id that was given to a row of a table, which may be gone; 0 for none."""
+    """Return the highest id that was given to a row of a table, which may be gone; 0 for
+    none.
+    """
     connection = transaction.get_connection()
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
@@ -84,6 +92,10 @@ def _raise(table: str, highest: int) -> None:
         if connection.vendor == "mysql":
             cursor.execute(f"ALTER TABLE {table} AUTO_INCREMENT = {highest + 1:d}")
             return
-        cursor.execute("UPDATE sqlite_sequence SET seq = %s WHERE name = %s", [highest, table])
+        cursor.execute(
+            "UPDATE sqlite_sequence SET seq = %s WHERE name = %s", [highest, table]
+        )
         if not cursor.rowcount:
-            cursor.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [table, highest])
+            cursor.execute(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [table, highest]
+            )

@@ -1,6 +1,8 @@
-"""Nodes: the registry of databases that hold message tables. Passwords go in and never come out.
+"""Nodes: the registry of databases that hold message tables. Passwords go in and never come
+out.
 
-A node holds messages of every topic, so all verbs here need `admin` on everything, whatever a node is called.
+A node holds messages of every topic, so all verbs here need `admin` on everything, whatever
+a node is called.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from metadata.rules.setting_types import Choice, Text, Whole
 from metadata.rules.settings import NODE, Fields, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
-OWN_FILES = ("metadata.sqlite3", "jobs.sqlite3", "secret.key", "encryption.key", "credentials.env")
+OWN_FILES = (
+    "metadata.sqlite3",
+    "jobs.sqlite3",
+    "secret.key",
+    "encryption.key",
+    "credentials.env",
+)
 CREATE: Fields = {
     "kind": Choice({"normal": "", "failure": ""}),
     "engine": Choice({"mysql": "", "sqlite": ""}),
@@ -45,7 +53,8 @@ CREATE: Fields = {
 class NodeView:
     """A node without passwords; `queues` counts those of deleted topics too.
 
-    `replica_*`: where pulls go while it is away; `quarantined`: why no broker serves it, '' if they do.
+    `replica_*`: where pulls go while it is away; `quarantined`: why no broker serves it, ''
+    if they do.
     """
 
     id: int
@@ -80,15 +89,21 @@ class ReaderAccount:
 
 
 def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
-    """The checked columns of a node that could be created so. Needs `admin`. Raises Invalid, Conflict."""
+    """The checked columns of a node that could be created so. Needs `admin`. Raises
+    Invalid, Conflict.
+    """
     check_name("node", name)
     access.require_everything(actor, name, what="node")
     values = checked(CREATE, given)
     if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
-        raise Invalid.field("host" if values["database"] else "database", "must not be empty")
+        raise Invalid.field(
+            "host" if values["database"] else "database", "must not be empty"
+        )
     if values["engine"] == "sqlite":
         _check_place(values["database"])
-    check_tls(name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", ""))
+    check_tls(
+        name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", "")
+    )
     with reachable():
         if DbNode.objects.filter(name=name).exists():
             raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
@@ -96,34 +111,53 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
 
 
 def _check_place(database: str) -> None:
-    """Raise Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
+    """Raise Invalid unless a file lies where nodes may: any other could be one that is not
+    ours to touch.
+    """
     try:
         path = Path(config.data_dir, database).resolve()
-    except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
+    # a NUL, a name that is too long, links in a circle
+    except (ValueError, OSError, RuntimeError):
         raise Invalid.field("database", "is not a file path") from None
     places = [config.data_dir, *map(Path, config.sqlite_dirs)]
     if not any(one.resolve() in path.parents for one in places):
-        what = f"{path} does not lie below the data directory, {config.data_dir}: choose a file there"
-        raise Invalid.field("database", f"{what}, or name its directory in CATMQ_SQLITE_DIRS")
+        what = (
+            f"{path} does not lie below the data directory, {config.data_dir}: choose a "
+            "file there"
+        )
+        raise Invalid.field(
+            "database", f"{what}, or name its directory in CATMQ_SQLITE_DIRS"
+        )
     if path.parent == config.data_dir.resolve() and path.name in OWN_FILES:
-        raise Invalid.field("database", f"{path} is a file of the server itself: choose another")
+        raise Invalid.field(
+            "database", f"{path} is a file of the server itself: choose another"
+        )
 
 
 def with_identity(identity: str) -> str | None:
     with reachable():
-        return DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
+        return (
+            DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
+        )
 
 
 @transactional
-def create(*, name: str, actor: Actor, password: str = "", identity: str = "", **given: object) -> NodeView:
+def create(
+    *, name: str, actor: Actor, password: str = "", identity: str = "", **given: object
+) -> NodeView:
     """A new node, read-write, `given` the columns of CREATE. Needs `admin`.
 
-    `messagestore.nodes.registry.register` has checked that it can serve, and has written `identity` into its
+    `messagestore.nodes.registry.register` has checked that it can serve, and has written
+    `identity` into its
     database. Raises Invalid, Conflict(already_exists).
     """
     values = check_new(name=name, actor=actor, **given)
     sealed = _sealed(password)
-    values_of_new = {"password_encrypted": sealed, "created_at": database_now(), "identity": identity}
+    values_of_new = {
+        "password_encrypted": sealed,
+        "created_at": database_now(),
+        "identity": identity,
+    }
     row = rows.create(DbNode.objects.all(), "Node", name=name, **values_of_new, **values)
     audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
     changed("node", row.pk)
@@ -131,7 +165,9 @@ def create(*, name: str, actor: Actor, password: str = "", identity: str = "", *
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid, NotFound."""
+    """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid,
+    NotFound.
+    """
     found = named(name=name, actor=actor)
     checked(NODE, settings)
     if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
@@ -156,15 +192,20 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
 
 
 def open_queues(node_id: int) -> list[int]:
-    """The queues of a node that metadata calls read_write, or will once their topic is made; rising."""
+    """The queues of a node that metadata calls read_write, or will once their topic is
+    made; rising.
+    """
     states = (Queue.State.CREATING, Queue.State.READ_WRITE)
     with reachable():
         queues = Queue.objects.filter(node=node_id, state__in=states)
-        return sorted(queues.exclude(topic__state=Topic.State.DELETED).values_list("pk", flat=True))
+        return sorted(
+            queues.exclude(topic__state=Topic.State.DELETED).values_list("pk", flat=True)
+        )
 
 
 def topics_only_there(*, name: str, actor: Actor) -> list[str]:
-    """The topics that have open queues on a node and on no other that takes messages, by name.
+    """The topics that have open queues on a node and on no other that takes messages, by
+    name.
 
     Needs `admin`. They cannot be sent to while the node is closed.
     """
@@ -173,7 +214,9 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
     elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
     with reachable():
         here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
-        topics = here.exclude(state=Topic.State.DELETED).exclude(pk__in=elsewhere.values("topic"))
+        topics = here.exclude(state=Topic.State.DELETED).exclude(
+            pk__in=elsewhere.values("topic")
+        )
         return list(topics.order_by("name").values_list("name", flat=True))
 
 
@@ -195,7 +238,9 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 @transactional
 def note_disk(*, node_id: int, state: str) -> None:
-    """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it
+    at once.
+    """
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         changed("node", node_id)
 
@@ -211,7 +256,9 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     before, after = {"reader_username": row.reader_username}, {"reader_username": username}
     row.reader_username, row.reader_password_encrypted = username, _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
-    audit.record(actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after)
+    audit.record(
+        actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after
+    )
 
 
 @transactional
@@ -226,13 +273,20 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     before = {"username": row.username}
     row.username, row.password_encrypted = values["username"], _sealed(password)
     row.save(update_fields=("username", "password_encrypted"))
-    audit.record(actor=actor, verb="set_account", kind="node", name=name, before=before, after=values)
+    audit.record(
+        actor=actor, verb="set_account", kind="node", name=name, before=before, after=values
+    )
     changed("node", row.pk)
 
 
 @transactional
 def note_schema(
-    *, verb: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any], actor: Actor
+    *,
+    verb: str,
+    name: str,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    actor: Actor,
 ) -> None:
     """Record in the audit log what was done to the tables of a node."""
     audit.record(actor=actor, verb=verb, kind="node", name=name, before=before, after=after)
@@ -249,15 +303,21 @@ def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
     """{node id: its reader account}. Raises Undecryptable."""
     with reachable():
         nodes = DbNode.objects.filter(pk__in=list(node_ids))
-        found = list(nodes.values_list("pk", "reader_username", "reader_password_encrypted"))
-    return {node_id: ReaderAccount(username, decrypt(sealed)) for node_id, username, sealed in found}
+        found = list(
+            nodes.values_list("pk", "reader_username", "reader_password_encrypted")
+        )
+    return {
+        node_id: ReaderAccount(username, decrypt(sealed))
+        for node_id, username, sealed in found
+    }
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Take a node out of the registry; its database stays as it is. Needs `admin`.
 
-    Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
+    Raises Conflict(in_use) while queues are on it, those of topics deleted less than three
+    days ago too.
     """
     access.require_everything(actor, name, what="node")
     row = rows.node_by_name(name)
@@ -265,7 +325,10 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     held = row.queues.count()
     if held:
         raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
-    node_id, before = row.pk, {"engine": row.engine, "host": row.host, "database": row.database}
+    node_id, before = (
+        row.pk,
+        {"engine": row.engine, "host": row.host, "database": row.database},
+    )
     row.delete()
     audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
     changed("node", node_id)
@@ -279,9 +342,13 @@ def named(*, name: str, actor: Actor) -> NodeView:
 
 def page(*, actor: Actor, window: Window) -> Page[NodeView]:
     access.require_everything(actor, "list", what="node")
-    found, following = paging.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
+    found, following = paging.select(
+        DbNode.objects.all(), window=window, actor=actor, right="admin"
+    )
     with reachable():
-        counted = DbNode.objects.filter(pk__in=[row.pk for row in found]).annotate(held=Count("queues"))
+        counted = DbNode.objects.filter(pk__in=[row.pk for row in found]).annotate(
+            held=Count("queues")
+        )
         held = dict(counted.values_list("pk", "held"))
     return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in found), following)
 

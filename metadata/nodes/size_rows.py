@@ -1,4 +1,6 @@
-"""Sizes: how much each node held, hour by hour, kept for 90 days; what it grows by is read from them."""
+"""Sizes: how much each node held, hour by hour, kept for 90 days; what it grows by is read
+from them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ GROWTH_DAYS = 7  # growth is told over so long
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The last size of a node, bytes and tables, and bytes a day; None while there is no day to tell of."""
+    """The last size of a node, bytes and tables, and bytes a day; None while there is no
+    day to tell of.
+    """
 
     bytes: int
     tables: int
@@ -31,17 +35,23 @@ class Growth:
 
 @transactional
 def note(found: Mapping[int, tuple[int, int]]) -> int:
-    """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
+    """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an
+    hour counts.
+    """
     at = start_of(database_now(), step_s=3600)
     there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
     for node_id in sorted(there):
         size, tables = found[node_id]
-        NodeSize.objects.update_or_create(node_id=node_id, at=at, defaults={"bytes": size, "tables": tables})
+        NodeSize.objects.update_or_create(
+            node_id=node_id, at=at, defaults={"bytes": size, "tables": tables}
+        )
     return len(there)
 
 
 def note_queues(found: Mapping[int, Mapping[int, int]]) -> int:
-    """Keep {node id: {queue id: bytes}}; how many queues changed. What its node lacks has no size."""
+    """Keep {node id: {queue id: bytes}}; how many queues changed. What its node lacks has
+    no size.
+    """
     changed = []
     with reachable():
         rows = Queue.objects.filter(node_id__in=list(found)).order_by("pk")
@@ -60,7 +70,9 @@ def growth() -> dict[int, Growth]:
         since = database_now() - timedelta(days=GROWTH_DAYS)
         rows = NodeSize.objects.filter(at__gte=since).order_by("at")
         columns = rows.values_list("node_id", "at", "bytes", "tables")
-        found = grouped((node_id, (Size(ms(at), size), tables)) for node_id, at, size, tables in columns)
+        found = grouped(
+            (node_id, (Size(ms(at), size), tables)) for node_id, at, size, tables in columns
+        )
     return {node_id: _growth(seen) for node_id, seen in found.items()}
 
 
@@ -75,7 +87,9 @@ def history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
     with reachable():
         since = before(database_now(), seconds=days * 86_400)
         rows = NodeSize.objects.filter(node__name=node, at__gte=since).order_by("at")
-        return _thinned([Size(ms(at), size) for at, size in rows.values_list("at", "bytes")])
+        return _thinned(
+            [Size(ms(at), size) for at, size in rows.values_list("at", "bytes")]
+        )
 
 
 def _thinned(sizes: Iterable[Size], most: int = 200) -> list[Size]:

@@ -1,6 +1,7 @@
 """Rules of alarms: when one begins and ends, what its name says, and whom it concerns.
 
-An alarm must not flicker: a limit is left only well below it, and what ends must have been well for a while.
+An alarm must not flicker: a limit is left only well below it, and what ends must have been
+well for a while.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import NamedTuple
 
 ENDS_AFTER_S = 180.0  # so long must all be well before an alarm ends
 BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
-ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowledged, they end
+# tell of what happened, not of what is so: acknowledged, they end
+ONCE = ("unread_dropped",)
 
 
 class Turn(Enum):
@@ -20,9 +22,11 @@ class Turn(Enum):
 
 
 def turn(*, lasts: bool, met: bool, pending_for_s: float | None, patience_s: float) -> Turn:
-    """Decide what a look does to an alarm that lasts or not, and whose cause was met or not.
+    """Decide what a look does to an alarm that lasts or not, and whose cause was met or
+    not.
 
-    `pending_for_s`: for how long looks have contradicted it already, None if this is the first.
+    `pending_for_s`: for how long looks have contradicted it already, None if this is the
+    first.
 
     >>> turn(lasts=False, met=True, pending_for_s=None, patience_s=0).name
     'TURN'
@@ -41,7 +45,8 @@ def turn(*, lasts: bool, met: bool, pending_for_s: float | None, patience_s: flo
 
 
 def passed(value: float, limit: float) -> bool | None:
-    """Return True if a limit is passed, False if not, or None in between, where it is what it was before.
+    """Return True if a limit is passed, False if not, or None in between, where it is what
+    it was before.
 
     >>> passed(100, 100), passed(85, 100), passed(79, 100)
     (True, None, False)
@@ -52,7 +57,8 @@ def passed(value: float, limit: float) -> bool | None:
 
 
 def either(*answers: bool | None) -> bool | None:
-    """Return True if one of several limits is passed, None if none is but one is in between.
+    """Return True if one of several limits is passed, None if none is but one is in
+    between.
 
     >>> either(None, True), either(False, None), either(False, False)
     (True, None, False)

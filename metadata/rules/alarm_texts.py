@@ -1,7 +1,8 @@
 """Details of alarms: texts that are declared here, and the values in them.
 
-An alarm stores the name of its text beside its values, so that it is translated when it is shown. The stored
-English is for searches, for logs, and for alarms of releases that did not store more.
+An alarm stores the name of its text beside its values, so that it is translated when it is
+shown. The stored English is for searches, for logs, and for alarms of releases that did not
+store more.
 """
 
 from __future__ import annotations
@@ -54,23 +55,33 @@ def say(text: str, **values: str | int) -> AlarmText:
     >>> say("behind", messages=1200, minutes=15)
     '1,200 unread messages, the oldest for 15 min'
     >>> say("not_by_age", why=say("clock_ahead", by=say("hours", hours="2.0")))
-    "nothing is cleaned by age: the node's clock is 2.0 hours ahead of the metadata database's"
+    "nothing is cleaned by age: the node's clock is 2.0 hours ahead of the metadata
+    database's"
     """
-    facts = {"text": text, "values": {name: _stored(value) for name, value in values.items()}}
+    facts = {
+        "text": text,
+        "values": {name: _stored(value) for name, value in values.items()},
+    }
     made = AlarmText(worded(facts, ""))
     made.facts = facts
     return made
 
 
 def of_error(why: str) -> AlarmText:
-    """Return the detail that tells of an error of others; one that is a declared text stays as it is."""
+    """Return the detail that tells of an error of others; one that is a declared text stays
+    as it is.
+    """
     return why if isinstance(why, AlarmText) else say("error", error=why)
 
 
-def worded(facts: Mapping[str, Any] | None, detail: str, translate: Callable[[str], str] = str) -> str:
-    """Return a stored detail in a language; `detail` if nothing that is known here was stored beside it.
+def worded(
+    facts: Mapping[str, Any] | None, detail: str, translate: Callable[[str], str] = str
+) -> str:
+    """Return a stored detail in a language; `detail` if nothing that is known here was
+    stored beside it.
 
-    >>> worded(say("filling", days="2.4").facts, "", {TEXTS["filling"]: "%(days)s 天后写满"}.__getitem__)
+    >>> worded(say("filling", days="2.4").facts, "",
+    ...     {TEXTS["filling"]: "%(days)s 天后写满"}.__getitem__)
     '2.4 天后写满'
     >>> worded(None, "7 unread messages")
     '7 unread messages'

@@ -5,8 +5,8 @@
      "groups": [{"name": "billing", "mode": "clustering", …}],
      "subscriptions": [{"group": "billing", "topic": "orders", "start": "earliest", …}]}
 
-A part that is missing is empty. What is missing in an entry has its default, or stays as it is. Pauses and
-ids of queues belong to one installation, so they are no part of it.
+A part that is missing is empty. What is missing in an entry has its default, or stays as it
+is. Pauses and ids of queues belong to one installation, so they are no part of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ MOST_ERRORS = 100  # that are named at once
 MOST_QUEUES = 65_536  # of a topic; a setting of the installation allows fewer
 MODES = Choice(dict.fromkeys(("clustering", "broadcasting", "share"), ""))
 STARTS = Choice(dict.fromkeys(("earliest", "latest"), ""))
-START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")  # ms since 1970, to the year 9999
+# ms since 1970, to the year 9999
+START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")
 NAME = Text(100)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A list of the document: `words` are the fields of its entries beside settings, with those left out."""
+    """A list of the document: `words` are the fields of its entries beside settings, with
+    those left out.
+    """
 
     kind: str
     words: Mapping[str, Kind]
@@ -41,7 +44,9 @@ class Part:
 
 
 PARTS = {
-    "topics": Part("topic", {"name": NAME, "queues": Whole(1, MOST_QUEUES)}, TOPIC, {"queues": 4}),
+    "topics": Part(
+        "topic", {"name": NAME, "queues": Whole(1, MOST_QUEUES)}, TOPIC, {"queues": 4}
+    ),
     "groups": Part(
         "group",
         {"name": NAME, "mode": MODES},
@@ -59,7 +64,8 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A topic, group or subscription of a document; `place` is where it stands, such as `topics[3]`.
+    """A topic, group or subscription of a document; `place` is where it stands, such as
+    `topics[3]`.
 
     `defaulted`: those of its words that the document leaves out.
     """
@@ -81,24 +87,30 @@ def name_of(words: Mapping[str, Any]) -> str:
 
 
 def key_of(name: str) -> str:
-    """Return the form in which names are compared: MariaDB and MySQL take Orders and orders for one name."""
+    """Return the form in which names are compared: MariaDB and MySQL take Orders and orders
+    for one name.
+    """
     return name.casefold()
 
 
 def read(document: Any) -> list[Entry]:
-    """Return the entries of a document in the order in which they can be made. Raises Invalid, naming places.
+    """Return the entries of a document in the order in which they can be made. Raises
+    Invalid, naming places.
 
     >>> [one.name for one in read({"version": 1, "groups": [{"name": "billing"}]})]
     ['billing']
     >>> read({"version": 2})
-    Traceback (most recent call last):
-    metadata.errors.Invalid: version: is 2; this release reads 1, so export the document again with this one
+    Traceback (most recent call last): metadata.errors.Invalid: version: is 2; this release
+    reads 1, so export the document again with this one
     """
     if not isinstance(document, Mapping):
         raise Invalid(f"The document must be a JSON object, not {type(document).__name__}.")
     _check_version(document)
     errors: list[FieldError] = [
-        FieldError(str(name)[:100], f"is not a part of the document; there are version, {', '.join(PARTS)}")
+        FieldError(
+            str(name)[:100],
+            f"is not a part of the document; there are version, {', '.join(PARTS)}",
+        )
         for name in document
         if name != "version" and name not in PARTS
     ]
@@ -115,28 +127,39 @@ def invalid(errors: list[FieldError]) -> Invalid:
     """Return the error for places of a document; it names the first of them."""
     named = errors[:MOST_ERRORS]
     more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
-    return Invalid("; ".join(f"{one.field}: {one.message}" for one in named) + more, errors=named)
+    return Invalid(
+        "; ".join(f"{one.field}: {one.message}" for one in named) + more, errors=named
+    )
 
 
 def _check_version(document: Mapping[str, Any]) -> None:
     if "version" not in document:
-        raise Invalid.field("version", f"is missing; documents of an export have it, now {VERSION}")
+        raise Invalid.field(
+            "version", f"is missing; documents of an export have it, now {VERSION}"
+        )
     given = document["version"]
     if given != VERSION or isinstance(given, bool):
         remedy = f"this release reads {VERSION}, so export the document again with this one"
         raise Invalid.field("version", f"is {str(given)[:50]}; {remedy}")
 
 
-def _entries(listed: Any, name: str, part: Part, errors: list[FieldError]) -> Iterator[Entry]:
+def _entries(
+    listed: Any, name: str, part: Part, errors: list[FieldError]
+) -> Iterator[Entry]:
     if not isinstance(listed, list):
         errors.append(FieldError(name, f"must be a list, not {type(listed).__name__}"))
         return
     for number, given in enumerate(listed):
         place = f"{name}[{number}]"
         if not isinstance(given, Mapping):
-            errors.append(FieldError(place, f"must be an object, not {type(given).__name__}"))
+            errors.append(
+                FieldError(place, f"must be an object, not {type(given).__name__}")
+            )
             continue
-        words = {**part.defaults, **{word: given[word] for word in part.words if word in given}}
+        words = {
+            **part.defaults,
+            **{word: given[word] for word in part.words if word in given},
+        }
         settings = {word: value for word, value in given.items() if word not in part.words}
         if found := list(_problems(part, words, settings)):
             errors += [FieldError(f"{place}.{one.field}", one.message) for one in found]
@@ -145,7 +168,9 @@ def _entries(listed: Any, name: str, part: Part, errors: list[FieldError]) -> It
             yield Entry(part.kind, place, words, settings, defaulted)
 
 
-def _problems(part: Part, words: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[FieldError]:
+def _problems(
+    part: Part, words: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[FieldError]:
     for word, kind in part.words.items():
         if word not in words:
             yield FieldError(word, "is missing")
@@ -172,7 +197,9 @@ def _repeated(entries: list[Entry]) -> Iterator[FieldError]:
 
 
 def written(settings: Mapping[str, Setting], row: object) -> dict[str, Any]:
-    """Return the settings of a row, or of anything that has them, as a document writes them."""
+    """Return the settings of a row, or of anything that has them, as a document writes
+    them.
+    """
     return {name: _written(one.kind, getattr(row, name)) for name, one in settings.items()}
 
 
@@ -185,5 +212,7 @@ def same(setting: Setting | None, one: Any, other: Any) -> bool:
     if setting is not None and isinstance(setting.kind, Tags):
         return tags_of(one) == tags_of(other)
     if setting is not None and isinstance(setting.kind, Headers):
-        return {name: {*one[name]} for name in one} == {name: {*other[name]} for name in other}
+        return {name: {*one[name]} for name in one} == {
+            name: {*other[name]} for name in other
+        }
     return bool(one == other)

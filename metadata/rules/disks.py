@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-APART = 2.0  # percent more than the limit must be free before a state is left: it must not flicker
+# percent more than the limit must be free before a state is left: it must not flicker
+APART = 2.0
 
 
 def state(before: str, *, free_percent: float, full_below: float, low_below: float) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and columns that are
+# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and
+# columns that are
 # added in an instant (8.0.29).
 OLDEST = {"MariaDB": (10, 6, 0), "MySQL": (8, 0, 29)}
-# Series with long-term support, and the year and month in which it ends; None: later than is known.
+# Series with long-term support, and the year and month in which it ends; None: later than
+# is known.
 LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
     "MariaDB": {
         (10, 6): (2026, 7),
@@ -19,18 +21,22 @@ LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
     },
     "MySQL": {(8, 0): (2026, 4), (8, 4): (2032, 4), (9, 7): None},
 }
-REPLICATION_PREFIX = "5.5.5-"  # MariaDB's greeting begins with it for clients that know no 10
+# MariaDB's greeting begins with it for clients that know no 10
+REPLICATION_PREFIX = "5.5.5-"
 
 
 class Server(NamedTuple):
-    """A server's kind, MySQL or MariaDB, and the numbers of its version; (0, 0, 0) if it says none."""
+    """A server's kind, MySQL or MariaDB, and the numbers of its version; (0, 0, 0) if it
+    says none.
+    """
 
     kind: str
     numbers: tuple[int, int, int]
 
 
 def server_of(version: str) -> Server:
-    """Parse what a server says of its version. Percona Server, Aurora and the clouds' MySQL are MySQL.
+    """Parse what a server says of its version. Percona Server, Aurora and the clouds' MySQL
+    are MySQL.
 
     >>> server_of("10.11.6-MariaDB-0+deb12u1")
     Server(kind='MariaDB', numbers=(10, 11, 6))
@@ -39,7 +45,9 @@ def server_of(version: str) -> Server:
     """
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version.removeprefix(REPLICATION_PREFIX))
-    return Server(kind, (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0))
+    return Server(
+        kind, (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+    )
 
 
 def is_supported(version: str) -> bool:
@@ -63,14 +71,18 @@ def too_old(version: str) -> str:
 
 def oldest() -> str:
     """Return the oldest versions in words."""
-    return " or ".join(f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}" for kind, one in OLDEST.items())
+    return " or ".join(
+        f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}"
+        for kind, one in OLDEST.items()
+    )
 
 
 def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
-    """Return True if a version gets security fixes in a month (year, month), as far as is known.
+    """Return True if a version gets security fixes in a month (year, month), as far as is
+    known.
 
-    A version that is newer than all that are known does. One between series with long-term support does not
-    for long.
+    A version that is newer than all that are known does. One between series with long-term
+    support does not for long.
 
     >>> is_maintained("8.0.44", now=(2026, 11)), is_maintained("8.4.7", now=(2026, 11))
     (False, True)

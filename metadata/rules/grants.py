@@ -1,7 +1,7 @@
 """Rights that accounts of MySQL and MariaDB need, declared once.
 
-The examination tries an account by them, `manage.py grants` prints them, and docs/reference/grants.md is made
-from them.
+The examination tries an account by them, `manage.py grants` prints them, and
+docs/reference/grants.md is made from them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from metadata.grouping import grouped
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if that differs.
+    """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if
+    that differs.
 
-    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database. `optional`: without it
+    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database.
+    `optional`: without it
     something is less exact.
     """
 
@@ -68,8 +70,18 @@ PROMOTION = (
 READER = (Grant("SELECT", "Spark jobs, archives"),)
 BACKUP = (
     Grant("SELECT", "reading tables"),
-    Grant("", "a position in the binary log that fits the dump", mysql="RELOAD", everywhere=True),
-    Grant("", "a position in the binary log that fits the dump", mysql="REPLICATION CLIENT", everywhere=True),
+    Grant(
+        "",
+        "a position in the binary log that fits the dump",
+        mysql="RELOAD",
+        everywhere=True,
+    ),
+    Grant(
+        "",
+        "a position in the binary log that fits the dump",
+        mysql="REPLICATION CLIENT",
+        everywhere=True,
+    ),
 )
 METADATA = (
     Grant("SELECT", "everything"),
@@ -84,7 +96,10 @@ METADATA = (
 )
 ACCOUNTS = {  # what each is for, and what it needs
     "node": ("brokers, on a node's database", NODE),
-    "promotion": ("brokers, in addition, for promote_node on the primary and its replica", PROMOTION),
+    "promotion": (
+        "brokers, in addition, for promote_node on the primary and its replica",
+        PROMOTION,
+    ),
     "reader": ("people and jobs that read a node (set_reader)", READER),
     "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
     "metadata": ("brokers and jobs, on the metadata database", METADATA),
@@ -103,7 +118,11 @@ def statements(
     whom = f"'{username}'@'{host}'"
     found = []
     named = [one for one in given if one.named(flavour)]
-    for (everywhere, _), rights in grouped(((one.everywhere, one.optional), one) for one in named).items():
+    for (everywhere, _), rights in grouped(
+        ((one.everywhere, one.optional), one) for one in named
+    ).items():
         where = "*.*" if everywhere else f"`{database}`.*"
-        found.append(f"GRANT {', '.join(one.named(flavour) for one in rights)} ON {where} TO {whom};")
+        found.append(
+            f"GRANT {', '.join(one.named(flavour) for one in rights)} ON {where} TO {whom};"
+        )
     return found

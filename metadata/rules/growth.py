@@ -15,7 +15,8 @@ class Size(NamedTuple):
 
 
 def per_day(sizes: Sequence[Size]) -> float | None:
-    """Bytes a day between the first and the last of some sizes, rising in time; None if that is too short.
+    """Bytes a day between the first and the last of some sizes, rising in time; None if
+    that is too short.
 
     >>> per_day([Size(0, 100), Size(DAY_MS // 2, 400), Size(DAY_MS, 300)])
     200.0

@@ -13,7 +13,9 @@ PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 
 
 class MailServer(NamedTuple):
-    """Server that takes mails; `security` is '' (plain), tls (from the first byte) or starttls."""
+    """Server that takes mails; `security` is '' (plain), tls (from the first byte) or
+    starttls.
+    """
 
     host: str
     port: int
@@ -23,12 +25,14 @@ class MailServer(NamedTuple):
 
 
 def parse_server(url: str) -> MailServer:
-    """The parts of smtp://user:password@host:port; %-escapes in user and password are undone.
+    """The parts of smtp://user:password@host:port; %-escapes in user and password are
+    undone.
 
     Raises ValueError.
 
     >>> parse_server("smtp+starttls://ops:a%40b@mail.example.org")
-    MailServer(host='mail.example.org', port=587, username='ops', password='a@b', security='starttls')
+    MailServer(host='mail.example.org', port=587, username='ops', password='a@b',
+    security='starttls')
     """
     parts = urlsplit(url)
     try:
@@ -41,7 +45,11 @@ def parse_server(url: str) -> MailServer:
         )
     security = {"smtp": "", "smtp+starttls": "starttls", "smtps": "tls"}[parts.scheme]
     return MailServer(
-        parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""), security
+        parts.hostname,
+        port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        security,
     )
 
 
@@ -55,20 +63,29 @@ def addresses(text: str) -> list[str]:
 
 
 def may_go_to(address: str, domains: Collection[str]) -> bool:
-    """Return True if mails may go to an address: its domain is one of some, to the letter; or there are none.
+    """Return True if mails may go to an address: its domain is one of some, to the letter;
+    or there are none.
 
-    >>> may_go_to("ops@Example.org", ["example.org"]), may_go_to("ops@a.example.org", ["example.org"])
-    (True, False)
+    >>> (may_go_to("ops@Example.org", ["example.org"]),
+    ...  may_go_to("ops@a.example.org", ["example.org"])) (True, False)
     """
-    return not domains or address.rpartition("@")[2].lower() in {one.lower() for one in domains}
+    return not domains or address.rpartition("@")[2].lower() in {
+        one.lower() for one in domains
+    }
 
 
 def is_address(text: str) -> bool:
-    """Return True if a text looks like an e-mail address: somebody, an at sign, a place, nothing odd.
+    """Return True if a text looks like an e-mail address: somebody, an at sign, a place,
+    nothing odd.
 
-    >>> [is_address(one) for one in ("ops@example.org", "ops@localhost", "ops", "a@b@c", "a b@c", "a@-")]
+    >>> [is_address(one) for one in ("ops@example.org", "ops@localhost", "ops", "a@b@c",
+    ...     "a b@c", "a@-")]
     [True, True, False, False, False, False]
     """
     person, _at, place = text.partition("@")
-    good = all(part and set(part) <= ALLOWED[index] for index, part in enumerate((person, place)))
-    return good and len(text) <= MOST_CHARS and place[0] not in ".-" and place[-1] not in ".-"
+    good = all(
+        part and set(part) <= ALLOWED[index] for index, part in enumerate((person, place))
+    )
+    return (
+        good and len(text) <= MOST_CHARS and place[0] not in ".-" and place[-1] not in ".-"
+    )

@@ -1,4 +1,6 @@
-"""The path of the portal and the API behind a proxy, such as /catmq; '' if they have the whole host."""
+"""The path of the portal and the API behind a proxy, such as /catmq; '' if they have the
+whole host.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from urllib.parse import urlsplit
 
 PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 MAX_CHARS = 200
-# The first segments of the server's own paths; a test compares them with the URL configuration.
+# The first segments of the server's own paths; a test compares them with the URL
+# configuration.
 OWN_SEGMENTS = frozenset((
     "acknowledge", "admin", "alarms", "api", "audit", "brokers", "checks", "consistency",
     "consumers", "create", "export", "filters", "groups", "help", "java-clients", "jobs",
@@ -39,14 +42,19 @@ def prefix_problem(prefix: str) -> str:
     if len(prefix) > MAX_CHARS:
         return f"must have at most {MAX_CHARS} characters, not {len(prefix)}."
     first_segment = prefix.split("/")[1]
-    # A proxy may remove the prefix or leave it: with /topics it is unknown what /topics/a is.
+    # A proxy may remove the prefix or leave it: with /topics it is unknown what /topics/a
+    # is.
     if first_segment in OWN_SEGMENTS:
-        return f"must not begin with /{first_segment}, a path of the server itself: take another one."
+        return (
+            f"must not begin with /{first_segment}, a path of the server itself: take "
+            "another one."
+        )
     return ""
 
 
 def without_prefix(path: str, prefix: str) -> str:
-    """Return a request's path as the server knows it, whether or not the proxy removed the prefix.
+    """Return a request's path as the server knows it, whether or not the proxy removed the
+    prefix.
 
     >>> without_prefix("/catmq/topics", "/catmq"), without_prefix("/topics", "/catmq")
     ('/topics', '/topics')
@@ -59,7 +67,8 @@ def without_prefix(path: str, prefix: str) -> str:
 
 
 def url_with_prefix(url: str, prefix: str) -> str:
-    """Return the URL of a broker's portal. The broker's own URL may end with the prefix already.
+    """Return the URL of a broker's portal. The broker's own URL may end with the prefix
+    already.
 
     >>> url_with_prefix("http://b1:8000", "/catmq"), url_with_prefix("https://x/catmq", "/catmq")
     ('http://b1:8000/catmq', 'https://x/catmq')

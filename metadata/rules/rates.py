@@ -1,8 +1,9 @@
 """Rate limit of sends: a token bucket that may go into debt.
 
-A bucket holds up to a second's worth and fills evenly. What is let through when a request's worth (or, of a
-larger request, all a bucket can hold) is there, is taken whole; the rest is owed and has to flow in first.
-So a request of any size passes in the end, and over time no more than the rate does.
+A bucket holds up to a second's worth and fills evenly. What is let through when a request's
+worth (or, of a larger request, all a bucket can hold) is there, is taken whole; the rest is
+owed and has to flow in first. So a request of any size passes in the end, and over time no
+more than the rate does.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ class Bucket:
     at: float
 
 
-RESERVE = 0.1  # of a limit, shared evenly: what a process may send before the others know that it is asked
+# of a limit, shared evenly: what a process may send before the others know that it is asked
+RESERVE = 0.1
 
 
 def share(*, mine: float, others: float, processes: int) -> float:
-    """Return which part of a limit a process may use, by what it and the others are asked to send.
+    """Return which part of a limit a process may use, by what it and the others are asked
+    to send.
 
     >>> share(mine=0, others=0, processes=4), share(mine=50, others=0, processes=1)
     (0.25, 1.0)
@@ -58,7 +61,8 @@ def wait_s(bucket: Bucket, *, rate: float, amount: float, now: float) -> float:
 
     >>> wait_s(Bucket(level=0.0, at=10.0), rate=100.0, amount=50, now=10.0)
     0.5
-    >>> wait_s(Bucket(level=0.0, at=10.0), rate=100.0, amount=5000, now=11.0)  # more than it can ever hold
+    >>> wait_s(Bucket(level=0.0, at=10.0), rate=100.0, amount=5000,
+    ...     now=11.0)  # more than it can ever hold
     0.0
     """
     full = rate * BURST_S

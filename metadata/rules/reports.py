@@ -12,7 +12,8 @@ CALM = 1_000_000  # messages of a topic a day: below it one queue does
 def verdict(*, sent: int, groups: int, queues: int, days: int) -> str:
     """Return the verdict on a topic, '' if there is none.
 
-    zombie: nobody sends, nobody reads; unsubscribed: sent to but not read; idle: read but not sent to.
+    zombie: nobody sends, nobody reads; unsubscribed: sent to but not read; idle: read but
+    not sent to.
 
     >>> verdict(sent=0, groups=0, queues=4, days=7), verdict(sent=5, groups=0, queues=1, days=7)
     ('zombie', 'unsubscribed')

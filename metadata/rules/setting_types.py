@@ -1,8 +1,8 @@
 """Types of settings: the values that one takes, its unit, and the meaning of null.
 
-A setting is declared once, as a field of a dataclass made by `setting`: its name, type, default, label and
-help. Checks, the API's shapes, forms and pages of the portal, the reference page and the client's options
-are made from that.
+A setting is declared once, as a field of a dataclass made by `setting`: its name, type,
+default, label and help. Checks, the API's shapes, forms and pages of the portal, the
+reference page and the client's options are made from that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _WRITABLE = "no comma or control character, and no blank at its ends"
 
 @dataclass(frozen=True)
 class Kind:
-    """Base of types. `null`: the meaning of null, or of an empty text; '' if a value is needed."""
+    """Base of types. `null`: the meaning of null, or of an empty text; '' if a value is
+    needed.
+    """
 
     null: str = field(default="", kw_only=True)
 
@@ -92,11 +94,18 @@ class Headers(Kind):
             return wrong
         texts = [text for name, values in value.items() for text in (name, *values)]
         size = sum(len(text.encode(errors="replace")) for text in texts)
-        return None if size <= self.most else f"has {size} bytes; at most {self.most} are allowed"
+        return (
+            None
+            if size <= self.most
+            else f"has {size} bytes; at most {self.most} are allowed"
+        )
 
     def _of_one(self, name: Any, values: Any) -> str | None:
         if not isinstance(name, str) or not name or "=" in name or _UNWRITABLE.search(name):
-            return f"{str(name)[:50]!r} is no name of a header: it has no equals sign, and {_WRITABLE}"
+            return (
+                f"{str(name)[:50]!r} is no name of a header: it has no equals sign, and "
+                f"{_WRITABLE}"
+            )
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
             return f"{name[:50]!r} must have a list of texts"
         if not 0 < len(values) <= self.values:
@@ -104,10 +113,17 @@ class Headers(Kind):
         if not all(values):
             return f"a value of {name[:50]!r} is missing beside = or a comma"
         odd = next((one for one in values if _UNWRITABLE.search(one)), None)
-        return None if odd is None else f"{odd[:50]!r} is no value of {name[:50]!r}: it has {_WRITABLE}"
+        return (
+            None
+            if odd is None
+            else f"{odd[:50]!r} is no value of {name[:50]!r}: it has {_WRITABLE}"
+        )
 
     def range(self) -> str:
-        return f"at most {self.names} names with 1 to {self.values} values each, {self.most} bytes in all"
+        return (
+            f"at most {self.names} names with 1 to {self.values} values each, "
+            f"{self.most} bytes in all"
+        )
 
     def written(self, value: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
         return {name: list(values) for name, values in value}
@@ -124,7 +140,11 @@ class Whole(Kind):
     def problem(self, value: Any) -> str | None:
         if value is None and self.null:
             return None
-        good = isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
+        good = (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and self.least <= value <= self.most
+        )
         return None if good else f"must be a whole number from {self.range()}"
 
     def range(self) -> str:
@@ -141,7 +161,10 @@ class Choice(Kind):
         return None if value in [*self.words] else f"must be one of {', '.join(self.words)}"
 
     def range(self) -> str:
-        return "; ".join(f"`{word}`: {meaning}" if meaning else word for word, meaning in self.words.items())
+        return "; ".join(
+            f"`{word}`: {meaning}" if meaning else word
+            for word, meaning in self.words.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -165,11 +188,18 @@ class Numbers(Kind):
 
     def problem(self, value: Any) -> str | None:
         good = isinstance(value, list) and all(
-            isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= self.most for one in value
+            isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= self.most
+            for one in value
         )
         if self.ids:
-            return None if good and len(set(value)) == len(value) else "must be a list of different ids"
-        return None if good and 0 < len(value) <= 100 else f"must be a list of {self.range()}"
+            return (
+                None
+                if good and len(set(value)) == len(value)
+                else "must be a list of different ids"
+            )
+        return (
+            None if good and 0 < len(value) <= 100 else f"must be a list of {self.range()}"
+        )
 
     def range(self) -> str:
         if self.ids:
@@ -182,7 +212,9 @@ class Numbers(Kind):
 
 @dataclass(frozen=True)
 class Setting:
-    """A declared setting. `label` heads its form field and page row; `help` ends with a full stop."""
+    """A declared setting. `label` heads its form field and page row; `help` ends with a
+    full stop.
+    """
 
     name: str
     kind: Kind
@@ -197,10 +229,15 @@ def setting(default: Any, kind: Kind, label: str, help: str = "") -> Any:
 
 
 def declared(owner: type) -> dict[str, Setting]:
-    """Return the settings that a dataclass declares, by name, its own before those of its bases."""
+    """Return the settings that a dataclass declares, by name, its own before those of its
+    bases.
+    """
     fields = {one.name: one for one in dataclasses.fields(owner)}
     names = [name for base in owner.__mro__ for name in get_annotations(base)]
-    return {name: Setting(name, default=fields[name].default, **fields[name].metadata) for name in names}
+    return {
+        name: Setting(name, default=fields[name].default, **fields[name].metadata)
+        for name in names
+    }
 
 
 def read_settings(settings: Iterable[str], row: object) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Settings of topics, groups, subscriptions and API keys: each is declared here or in `Delivery`."""
+"""Settings of topics, groups, subscriptions and API keys: each is declared here or in
+`Delivery`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.groups.sharing import MOST_MESSAGES
 from metadata.rules.membership.eligibility import networks
-from metadata.rules.setting_types import Choice, Flag, Kind, Numbers, Setting, Text, Whole, declared, setting
+from metadata.rules.setting_types import (
+    Choice,
+    Flag,
+    Kind,
+    Numbers,
+    Setting,
+    Text,
+    Whole,
+    declared,
+    setting,
+)
 from metadata.rules.tls import MAX_PATH, MODES
 
 Fields = Mapping[str, Kind | Setting]
@@ -33,7 +45,9 @@ def check_emails(value: str) -> None:
     """Raises ValueError unless a text lists e-mail addresses."""
     wrong = [one for one in mail.addresses(value) if not mail.is_address(one)]
     if wrong:
-        raise ValueError(f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas")
+        raise ValueError(
+            f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +55,10 @@ class OwnerSettings:
     """Owners of a topic or group."""
 
     owners: str = setting(
-        "", Text(1000), "Owners", "Names of the users who may manage it, separated by commas."
+        "",
+        Text(1000),
+        "Owners",
+        "Names of the users who may manage it, separated by commas.",
     )
     department: str = setting("", Text(200), "Department")
     alarm_emails: str = setting(
@@ -93,14 +110,17 @@ class TopicSettings(RateSettings, OwnerSettings):
     )
     keyed: str = setting(
         "strict",
-        Choice({"strict": "wait until the queue opens", "available": "go to another queue"}),
+        Choice(
+            {"strict": "wait until the queue opens", "available": "go to another queue"}
+        ),
         "Keyed sends to a closed queue",
     )
     read_only: bool = setting(
         False,
         Flag(),
         "Read-only",
-        "Sends are refused. What was accepted before, such as delayed messages, is still delivered.",
+        "Sends are refused. What was accepted before, such as delayed messages, is still "
+        "delivered.",
     )
     on_unknown: str = setting(
         "fail",
@@ -128,7 +148,8 @@ class LimitSettings:
         "",
         Text(2000, check_addresses, null="all"),
         "Allowed addresses",
-        "Addresses or networks whose members may own queues, such as 10.0.0.0/8, separated by commas.",
+        "Addresses or networks whose members may own queues, such as 10.0.0.0/8, separated "
+        "by commas.",
     )
     deny_addresses: str = setting(
         "",
@@ -160,7 +181,8 @@ class ShareSettings:
         5,
         Whole(0, 100),
         "Maximum deliveries",
-        "In share groups: deliveries of a message after which it becomes a dead letter; 0: no limit.",
+        "In share groups: deliveries of a message after which it becomes a dead letter; 0: "
+        "no limit.",
     )
 
 
@@ -193,7 +215,9 @@ class GroupSettings(ShareSettings, LimitSettings, OwnerSettings):
 class PauseSettings:
     """Pauses of a subscription."""
 
-    stopped: bool = setting(False, Flag(), "Paused", "The topic is not delivered to the group.")
+    stopped: bool = setting(
+        False, Flag(), "Paused", "The topic is not delivered to the group."
+    )
     stopped_queues: tuple[int, ...] = setting(
         (),
         Numbers(MAX_ID, ids=True),
@@ -231,12 +255,15 @@ class NodeSettings:
         "Pulls are served from the replica while the node is down. "
         "It must have the same database and account.",
     )
-    replica_port: int | None = setting(None, Whole(0, 65_535, null="none"), "Port of its replica")
+    replica_port: int | None = setting(
+        None, Whole(0, 65_535, null="none"), "Port of its replica"
+    )
     tls: str = setting(
         "off",
         Choice(MODES),
         "TLS",
-        "Encryption of connections to the node and its replica. A change is tried before it is saved.",
+        "Encryption of connections to the node and its replica. A change is tried before "
+        "it is saved.",
     )
     tls_ca: str = setting(
         "",
@@ -257,7 +284,8 @@ NODE = declared(NodeSettings)
 
 
 def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` if every field exists and takes its value; raises Invalid naming all that do not.
+    """`given` if every field exists and takes its value; raises Invalid naming all that do
+    not.
 
     >>> checked(SUBSCRIPTION, {"stopped": True})
     {'stopped': True}
@@ -268,7 +296,9 @@ def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
         if (problem := _problem(fields, name, value))
     ]
     if errors:
-        raise Invalid("; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors)
+        raise Invalid(
+            "; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors
+        )
     return dict(given)
 
 

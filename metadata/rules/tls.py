@@ -1,9 +1,10 @@
 """TLS to databases: the modes of a connection, and the meaning of a driver's error.
 
-A mode and a CA file stand in the URL of a database (`?tls=verify&ca=/path`) or in the row of a node.
-mysqlclient is compiled against one of two libraries: with MariaDB's, REQUIRED goes on in plain text when the
-server offers no TLS, and PREFERRED never encrypts. So whoever connects asks `is_plain` afterwards.
-MariaDB's library from 3.4 on verifies less than VERIFY_IDENTITY says. So whoever connects calls
+A mode and a CA file stand in the URL of a database (`?tls=verify&ca=/path`) or in the row
+of a node. mysqlclient is compiled against one of two libraries: with MariaDB's, REQUIRED
+goes on in plain text when the server offers no TLS, and PREFERRED never encrypts. So
+whoever connects asks `is_plain` afterwards. MariaDB's library from 3.4 on verifies less
+than VERIFY_IDENTITY says. So whoever connects calls
 `check_driver` before.
 """
 
@@ -27,37 +28,48 @@ CLIENT_SSL = 0x800  # the server's greeting has this bit if it offers TLS
 FAILURES = {
     "tls_required": "The server requires TLS. Set tls to verify, or to on.",
     "tls_not_offered": (
-        "The server does not offer TLS. Give the server a certificate (ssl_cert and ssl_key), or set tls to "
+        "The server does not offer TLS. Give the server a certificate (ssl_cert and "
+        "ssl_key), or set tls to "
         "off."
     ),
     "tls_wrong_name": (
-        "The certificate of the server is not for %(host)s. Use a host name of the certificate, or give the "
+        "The certificate of the server is not for %(host)s. Use a host name of the "
+        "certificate, or give the "
         "server a certificate for this name."
     ),
     "tls_not_compared": (
-        "The database driver of this machine does not compare the certificate with %(host)s. Use another "
-        "name or address that the certificate has. Or set tls to off, if the server is on this machine."
+        "The database driver of this machine does not compare the certificate with "
+        "%(host)s. Use another "
+        "name or address that the certificate has. Or set tls to off, if the server is on "
+        "this machine."
     ),
     "tls_unverified_here": (
-        "The environment variable MARIADB_TLS_DISABLE_PEER_VERIFICATION keeps the database driver from "
+        "The environment variable MARIADB_TLS_DISABLE_PEER_VERIFICATION keeps the database "
+        "driver from "
         "verifying certificates. Remove it, or set tls to on."
     ),
-    "tls_expired": "The certificate of the server has expired. Renew it, then reload it on the server.",
-    "tls_early": "The certificate of the server is not valid yet. Check the clocks of both machines.",
+    "tls_expired": "The certificate of the server has expired. Renew it, then reload it on "
+    "the server.",
+    "tls_early": "The certificate of the server is not valid yet. Check the clocks of both "
+    "machines.",
     "tls_unknown_ca": (
-        "The certificate of the server was not signed by a CA of %(ca)s. Set tls_ca to the file of the CA "
+        "The certificate of the server was not signed by a CA of %(ca)s. Set tls_ca to the "
+        "file of the CA "
         "that signed it."
     ),
     "tls_system_ca": (
-        "The certificate of the server was not signed by a CA that this machine trusts. Set tls_ca to the "
+        "The certificate of the server was not signed by a CA that this machine trusts. "
+        "Set tls_ca to the "
         "file of the CA that signed it."
     ),
     "tls_no_ca": (
-        "The CA file %(ca)s cannot be used on this machine. It must have the same path on every machine that "
+        "The CA file %(ca)s cannot be used on this machine. It must have the same path on "
+        "every machine that "
         "connects, and be readable."
     ),
     "tls_no_handshake": (
-        "The server and this machine do not agree on TLS (%(said)s). Check tls_version and ssl_cipher of the "
+        "The server and this machine do not agree on TLS (%(said)s). Check tls_version and "
+        "ssl_cipher of the "
         "server."
     ),
 }
@@ -84,10 +96,13 @@ _SIGNS = (
     ("system lib", "tls_no_ca"),
     ("CA certificate is required", "tls_no_ca"),
 )
-# What MariaDB's library takes for local: these addresses, and a socket file, which it uses for localhost.
+# What MariaDB's library takes for local: these addresses, and a socket file, which it uses
+# for localhost.
 _NOT_COMPARED = ("127.0.0.1", "::1", "localhost")
-_SKIPS = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"  # its value does not matter to MariaDB's library
-_DEBIAN_CAS = "/etc/ssl/certs/ca-certificates.crt"  # for a Python whose OpenSSL looks elsewhere
+# its value does not matter to MariaDB's library
+_SKIPS = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"
+# for a Python whose OpenSSL looks elsewhere
+_DEBIAN_CAS = "/etc/ssl/certs/ca-certificates.crt"
 _NUMBERS = (2026, 3159)  # TLS failed; the server requires it
 
 
@@ -99,7 +114,9 @@ class Tls(NamedTuple):
 
 
 class Refused(Exception):
-    """A connection would not be as secure as its mode says. Has the arguments of a driver's TLS error."""
+    """A connection would not be as secure as its mode says. Has the arguments of a driver's
+    TLS error.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(2026, reason)
@@ -113,15 +130,17 @@ class PlainText(Refused):
 
 
 def check_driver(mode: str, host: str, library: str, environ: Container[str]) -> None:
-    """Raise Refused if mysqlclient's library would not verify the certificate although `mode` asks for it.
+    """Raise Refused if mysqlclient's library would not verify the certificate although
+    `mode` asks for it.
 
-    `library` is its version, `environ` has the names of the process's environment. MariaDB's library from
-    3.4 on compares no name where it takes the server for local, which is also the near end of a tunnel.
-    Oracle's versions begin at 8.
+    `library` is its version, `environ` has the names of the process's environment.
+    MariaDB's library from
+    3.4 on compares no name where it takes the server for local, which is also the near end
+    of a tunnel. Oracle's versions begin at 8.
 
     >>> check_driver("verify", "::1", "3.4.10", {})
-    Traceback (most recent call last):
-    metadata.rules.tls.Refused: (2026, 'version 3.4.10 of the driver does not compare host names for ::1')
+    Traceback (most recent call last): metadata.rules.tls.Refused: (2026, 'version 3.4.10 of
+    the driver does not compare host names for ::1')
     >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
     (None, None)
     """
@@ -132,7 +151,9 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
     numbers = re.match(r"(\d+)\.(\d+)", library)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
     if host in _NOT_COMPARED and (3, 4) <= version < (8, 0):
-        raise Refused(f"version {library} of the driver does not compare host names for {host}")
+        raise Refused(
+            f"version {library} of the driver does not compare host names for {host}"
+        )
 
 
 def arguments(mode: str, ca: str) -> dict[str, Any]:
@@ -149,11 +170,13 @@ def arguments(mode: str, ca: str) -> dict[str, Any]:
 def system_cas() -> dict[str, str]:
     """Return the CAs that the machine trusts, as mysqlclient takes them.
 
-    They are always named. Without any, MariaDB's library from 3.4 on accepts a self-signed certificate if
-    the server proves that it has the password, and compares no host name.
+    They are always named. Without any, MariaDB's library from 3.4 on accepts a self-signed
+    certificate if the server proves that it has the password, and compares no host name.
     """
     paths = ssl.get_default_verify_paths()
-    file = next((file for file in (paths.cafile, _DEBIAN_CAS) if file and Path(file).exists()), None)
+    file = next(
+        (file for file in (paths.cafile, _DEBIAN_CAS) if file and Path(file).exists()), None
+    )
     return {"ca": file} if file else {"capath": paths.capath or paths.openssl_capath}
 
 
@@ -206,10 +229,11 @@ def is_local(host: str) -> bool:
 
 
 def failure(number: object, said: str, *, ca: str) -> str:
-    """Return the key in FAILURES of a driver's error, '' if it has to do with something else.
+    """Return the key in FAILURES of a driver's error, '' if it has to do with something
+    else.
 
-    >>> failure(2026, "TLS/SSL error: certificate has expired", ca=""), failure(1045, "Access denied", ca="")
-    ('tls_expired', '')
+    >>> (failure(2026, "TLS/SSL error: certificate has expired", ca=""),
+    ...  failure(1045, "Access denied", ca="")) ('tls_expired', '')
     """
     if number not in _NUMBERS:
         return ""
@@ -218,7 +242,9 @@ def failure(number: object, said: str, *, ca: str) -> str:
 
 
 def advice(error: BaseException | None, *, host: str, ca: str) -> str:
-    """Return what to do about a driver's error, '' if it has to do with something else than TLS."""
+    """Return what to do about a driver's error, '' if it has to do with something else than
+    TLS.
+    """
     if error is None or len(error.args) < 2:
         return ""
     key = failure(error.args[0], str(error.args[-1]), ca=ca)

@@ -13,8 +13,11 @@ from metadata.models import DbNode
 from metadata.rules.topics.placement import place
 
 
-def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = None) -> list[int]:
-    """Node ids for `count` queues of a topic that has `held` on its nodes: spread, or all on the named node.
+def nodes_for(
+    count: int, *, node: str | None, held: Mapping[int, int] | None = None
+) -> list[int]:
+    """Node ids for `count` queues of a topic that has `held` on its nodes: spread, or all
+    on the named node.
 
     Raises NotFound(node_not_found), Invalid on the field `node`, NoWritableQueue.
     """
@@ -23,13 +26,16 @@ def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = 
     load = _load(kind="normal", dedicated=False)
     if not load:
         raise NoWritableQueue(
-            "There is no normal node in state read_write with free space: run manage.py register_node"
+            "There is no normal node in state read_write with free space: run manage.py "
+            "register_node"
         )
     return place(count=count, load=load, held=held or {})
 
 
 def failure_nodes(count: int) -> list[int]:
-    """Node ids for `count` queues of a failure topic, spread over the failure nodes; none without any."""
+    """Node ids for `count` queues of a failure topic, spread over the failure nodes; none
+    without any.
+    """
     load = _load(kind="failure")
     return place(count=count, load=load) if load else []
 
@@ -45,6 +51,7 @@ def _named_node(name: str) -> int:
     row = by_name(DbNode.objects.all(), name, no_node)
     if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
         raise Invalid.field(
-            "node", f"{name} is {row.kind} and {row.state}; topics need normal and read_write"
+            "node",
+            f"{name} is {row.kind} and {row.state}; topics need normal and read_write",
         )
     return row.pk

@@ -1,8 +1,10 @@
-"""Producers of topics: who sent to a topic lately, from which address and with which client.
+"""Producers of topics: who sent to a topic lately, from which address and with which
+client.
 
-A request only adds to a count in memory; a loop of each worker writes the counts down (`flush`), so a worker
-that is killed loses half a minute of them and nothing else. Who sends under ever new names pushes out only
-those of the same topic that were seen before all others.
+A request only adds to a count in memory; a loop of each worker writes the counts down
+(`flush`), so a worker that is killed loses half a minute of them and nothing else. Who
+sends under ever new names pushes out only those of the same topic that were seen before all
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ FLUSH_S = 20.0
 LATE_MS = 60_000  # so long after its first message a producer may be written down
 KEPT_DAYS = 7
 MOST = 200  # rows of a topic
-MOST_COUNTED = 5_000  # producers that a process counts between two flushes; further ones are left out
+# producers that a process counts between two flushes; further ones are left out
+MOST_COUNTED = 5_000
 MOST_CHARS = 100
 AT_ONCE = 200  # rows in one UPDATE
 HOUR_S = 3600
@@ -37,7 +40,9 @@ Key = tuple[int, str, str, str]  # topic, name, address, client
 
 @dataclass(frozen=True, slots=True)
 class ProducerView:
-    """A producer of a topic; `messages_last_hour` is an estimate from the counts of two clock hours."""
+    """A producer of a topic; `messages_last_hour` is an estimate from the counts of two
+    clock hours.
+    """
 
     name: str
     address: str
@@ -70,11 +75,14 @@ _counts = _Counts()
 
 def sent(*, topic_id: int, actor: Actor, address: str, sdk: str, messages: int) -> None:
     """Count what a client sent to a topic."""
-    _counts.add((topic_id, actor.name, address[:MOST_CHARS], sdk[:MOST_CHARS].strip()), messages)
+    _counts.add(
+        (topic_id, actor.name, address[:MOST_CHARS], sdk[:MOST_CHARS].strip()), messages
+    )
 
 
 def flush() -> int:
-    """Write down what this process counted; return of how many producers. A loop of every worker.
+    """Write down what this process counted; return of how many producers. A loop of every
+    worker.
 
     Raises MetadataUnavailable; what was counted is kept for the next pass then.
     """
@@ -103,16 +111,19 @@ def of_topic(*, topic: str, actor: Actor) -> list[ProducerView]:
 
 
 def clients_of(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
-    """Return from where, and with which clients, a producer sent to a topic around a time, the last first.
+    """Return from where, and with which clients, a producer sent to a topic around a time,
+    the last first.
 
-    None are known for an actor without a right on the topic, and for a time before KEPT_DAYS.
+    None are known for an actor without a right on the topic, and for a time before
+    KEPT_DAYS.
     """
     if not access.sees(actor, topic):
         return []
     return [
         one
         for one in of_topic(topic=topic, actor=actor)
-        if one.name == name and one.first_seen_at_ms - LATE_MS <= at_ms <= one.last_seen_at_ms
+        if one.name == name
+        and one.first_seen_at_ms - LATE_MS <= at_ms <= one.last_seen_at_ms
     ]
 
 
@@ -123,17 +134,20 @@ def _view(row: TopicProducer, now: datetime) -> ProducerView:
         sdk=row.sdk,
         first_seen_at_ms=ms(row.first_seen),
         last_seen_at_ms=ms(row.last_seen),
-        messages_last_hour=last_hour(row.messages, row.messages_before, hour=row.hour, now_s=now.timestamp()),
+        messages_last_hour=last_hour(
+            row.messages, row.messages_before, hour=row.hour, now_s=now.timestamp()
+        ),
     )
 
 
 def last_hour(messages: int, before: int, *, hour: int, now_s: float) -> int:
-    """Estimate the messages of the last hour from those of a clock hour and of the one before it.
+    """Estimate the messages of the last hour from those of a clock hour and of the one
+    before it.
 
     >>> last_hour(30, 100, hour=10, now_s=10.25 * HOUR_S)  # 30 in this quarter, and 3/4 of 100
     105
-    >>> last_hour(30, 100, hour=9, now_s=10.25 * HOUR_S), last_hour(30, 100, hour=8, now_s=10.25 * HOUR_S)
-    (22, 0)
+    >>> (last_hour(30, 100, hour=9, now_s=10.25 * HOUR_S),
+    ...  last_hour(30, 100, hour=8, now_s=10.25 * HOUR_S)) (22, 0)
     """
     this, part = divmod(now_s / HOUR_S, 1)
     if hour < this:
@@ -144,7 +158,11 @@ def last_hour(messages: int, before: int, *, hour: int, now_s: float) -> int:
 def _most_active(counts: Mapping[Key, int]) -> dict[Key, int]:
     """Return the counts without those of a topic beyond the `MOST` that sent the most."""
     by_topic = grouped((key[0], (messages, key)) for key, messages in counts.items())
-    return {key: messages for found in by_topic.values() for messages, key in nlargest(MOST, found)}
+    return {
+        key: messages
+        for found in by_topic.values()
+        for messages, key in nlargest(MOST, found)
+    }
 
 
 @transactional
@@ -154,7 +172,10 @@ def _write(counts: Mapping[Key, int]) -> None:
     topics = {key[0] for key in counts}
     missing = counts.keys() - _rows(topics).keys()
     TopicProducer.objects.bulk_create(
-        [TopicProducer(**_columns(key), hour=hour, first_seen=now, last_seen=now) for key in sorted(missing)],
+        [
+            TopicProducer(**_columns(key), hour=hour, first_seen=now, last_seen=now)
+            for key in sorted(missing)
+        ],
         ignore_conflicts=True,  # another process may make the same
         batch_size=AT_ONCE,
     )
@@ -163,10 +184,14 @@ def _write(counts: Mapping[Key, int]) -> None:
     for some in chunks(new, AT_ONCE):
         rows = TopicProducer.objects.filter(pk__in=[pk for pk, _ in some])
         # MySQL sets one column after the other, so the one that is copied comes first.
-        rows.filter(hour=hour - 1).update(messages_before=F("messages"), messages=0, hour=hour)
+        rows.filter(hour=hour - 1).update(
+            messages_before=F("messages"), messages=0, hour=hour
+        )
         rows.filter(hour__lt=hour - 1).update(messages_before=0, messages=0, hour=hour)
         cases = [When(pk=pk, then=Value(messages)) for pk, messages in some]
-        rows.update(messages=F("messages") + Case(*cases, default=Value(0)), last_seen=UtcNow())
+        rows.update(
+            messages=F("messages") + Case(*cases, default=Value(0)), last_seen=UtcNow()
+        )
     _make_room(topics)
 
 
@@ -176,15 +201,30 @@ def _columns(key: Key) -> dict[str, int | str]:
 
 def _rows(topics: Iterable[int]) -> dict[Key, int]:
     rows = TopicProducer.objects.filter(topic_ref__in=sorted(topics))
-    return {(topic, *who): pk for pk, topic, *who in rows.values_list("pk", *_columns((0, "", "", "")))}
+    return {
+        (topic, *who): pk
+        for pk, topic, *who in rows.values_list("pk", *_columns((0, "", "", "")))
+    }
 
 
 def _make_room(topics: Iterable[int]) -> None:
-    """Delete the rows of a topic beyond `MOST`, those first that were seen before the others."""
-    sizes = TopicProducer.objects.filter(topic_ref__in=sorted(topics)).order_by().values("topic_ref")
-    for topic in sizes.annotate(size=Count("pk")).filter(size__gt=MOST).values_list("topic_ref", flat=True):
+    """Delete the rows of a topic beyond `MOST`, those first that were seen before the
+    others.
+    """
+    sizes = (
+        TopicProducer.objects.filter(topic_ref__in=sorted(topics))
+        .order_by()
+        .values("topic_ref")
+    )
+    for topic in (
+        sizes.annotate(size=Count("pk"))
+        .filter(size__gt=MOST)
+        .values_list("topic_ref", flat=True)
+    ):
         rows = TopicProducer.objects.filter(topic_ref=topic)
-        surplus = list(rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MOST:])
+        surplus = list(
+            rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MOST:]
+        )
         for some in chunks(surplus, AT_ONCE):
             rows.filter(pk__in=some).delete()
 

@@ -1,7 +1,8 @@
-"""Send tokens of topics: what Java clients must name to send to one. Kept as a digest, shown once.
+"""Send tokens of topics: what Java clients must name to send to one. Kept as a digest,
+shown once.
 
-A topic without a token takes messages of every Java client that is let in. There may be two, so that one
-takes the other's place while clients change over.
+A topic without a token takes messages of every Java client that is let in. There may be
+two, so that one takes the other's place while clients change over.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SendTokenView:
 
 
 def listed(*, topic: str, actor: Actor) -> list[SendTokenView]:
-    """The tokens of a topic, the oldest first. Needs `manage`; raises NotFound(topic_not_found)."""
+    """The tokens of a topic, the oldest first. Needs `manage`; raises
+    NotFound(topic_not_found).
+    """
     access.require(actor, "manage", topic, what="topic")
     with reachable():
         row = rows.by_name(Topic.objects.filter(state=Topic.State.READY), topic, no_topic)
@@ -46,10 +49,11 @@ def listed(*, topic: str, actor: Actor) -> list[SendTokenView]:
 
 @transactional
 def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendTokenView, str]:
-    """A new token and its plain text, which is shown this once; with `dry_run` none is made. Needs `manage`.
+    """A new token and its plain text, which is shown this once; with `dry_run` none is
+    made. Needs `manage`.
 
-    The first one ends all sends of Java clients without it. Raises NotFound(topic_not_found),
-    Conflict(in_use) if there are two.
+    The first one ends all sends of Java clients without it. Raises
+    NotFound(topic_not_found), Conflict(in_use) if there are two.
     """
     access.require(actor, "manage", topic, what="topic")
     plaintext = PREFIX + secrets.token_urlsafe(24)
@@ -60,7 +64,8 @@ def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendToke
 
 @transactional
 def adopt(*, topic: str, token: str, actor: Actor) -> bool:
-    """Take over a token that clients have already; False if the topic has one. Needs `manage`.
+    """Take over a token that clients have already; False if the topic has one. Needs
+    `manage`.
 
     Raises Invalid, NotFound(topic_not_found).
     """
@@ -78,16 +83,21 @@ def adopt(*, topic: str, token: str, actor: Actor) -> bool:
 def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None:
     """Delete the token with the id `token`, which `confirm` repeats. Needs `manage`.
 
-    Without the last one every Java client may send. Raises NotFound(topic_not_found | token_not_found),
-    Invalid(not_confirmed).
+    Without the last one every Java client may send. Raises NotFound(topic_not_found |
+    token_not_found), Invalid(not_confirmed).
     """
     access.require(actor, "manage", topic, what="topic")
     row = topic_by_name(topic)
     rest = [one for one in _tokens(row) if not one["digest"].startswith(token)]
     if len(token) != ID_CHARS or len(rest) == len(_tokens(row)):
-        raise NotFound(f"Topic {topic} has no send token {token[:100]}.", code=Code.TOKEN_NOT_FOUND)
+        raise NotFound(
+            f"Topic {topic} has no send token {token[:100]}.", code=Code.TOKEN_NOT_FOUND
+        )
     if confirm != token:
-        raise Invalid(f"Deleting {token} must be confirmed: give confirm={token}", code=Code.NOT_CONFIRMED)
+        raise Invalid(
+            f"Deleting {token} must be confirmed: give confirm={token}",
+            code=Code.NOT_CONFIRMED,
+        )
     _save(row, rest)
     before = {"id": token}
     audit.record(actor=actor, verb="delete token", kind="topic", name=topic, before=before)
@@ -96,12 +106,17 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
 def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
     tokens = _tokens(row)
     if len(tokens) >= MOST:
-        said = f"Topic {row.name} has {MOST} send tokens: delete the one that no client uses any more."
+        said = (
+            f"Topic {row.name} has {MOST} send tokens: delete the one that no client "
+            "uses any more."
+        )
         raise Conflict(said, code=Code.IN_USE)
     made = {"digest": digest(plaintext), "created_at_ms": ms(database_now())}
     view = _view(made)
     _save(row, [*tokens, made])
-    audit.record(actor=actor, verb="add token", kind="topic", name=row.name, after={"id": view.id})
+    audit.record(
+        actor=actor, verb="add token", kind="topic", name=row.name, after={"id": view.id}
+    )
     return view
 
 

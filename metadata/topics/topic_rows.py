@@ -1,7 +1,9 @@
-"""Topics: the rows. `messagestore.topology.topics` composes these verbs with the work on tables.
+"""Topics: the rows. `messagestore.topology.topics` composes these verbs with the work on
+tables.
 
-plan (rows, creating) → tables are made → make_ready; or give_up → tables are dropped → remove.
-mark_deleted → three days → tables are dropped → remove. Tables are dropped only of what is deleted for good.
+plan (rows, creating) → tables are made → make_ready; or give_up → tables are dropped →
+remove. mark_deleted → three days → tables are dropped → remove. Tables are dropped only of
+what is deleted for good.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ DROP_AFTER_DAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue: its id, its place in the topic, the name of its node, its size when it was last measured."""
+    """A queue: its id, its place in the topic, the name of its node, its size when it was
+    last measured.
+    """
 
     queue: int
     number: int
@@ -47,7 +51,9 @@ class QueueView:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicView(TopicSettings):
-    """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
+    """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since
+    1970.
+    """
 
     id: int
     name: str
@@ -69,10 +75,12 @@ def plan(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicView:
-    """The rows of a new topic and its queues, in state creating. Needs `manage`, with owners all rights.
+    """The rows of a new topic and its queues, in state creating. Needs `manage`, with
+    owners all rights.
 
-    Spreads the queues over the normal, non-dedicated, read-write nodes, the emptier first, or puts all
-    on `node`. Raises Invalid, Conflict(already_exists), NotFound(node_not_found), NoWritableQueue.
+    Spreads the queues over the normal, non-dedicated, read-write nodes, the emptier first,
+    or puts all on `node`. Raises Invalid, Conflict(already_exists),
+    NotFound(node_not_found), NoWritableQueue.
     """
     check_name("topic", name)
     access.require(actor, "manage", name, what="topic")
@@ -97,7 +105,9 @@ def plan(
 
 @transactional
 def make_ready(topic_id: int) -> TopicView:
-    """The topic, ready with its first layout, once all its tables exist; a ready one stays as it is."""
+    """The topic, ready with its first layout, once all its tables exist; a ready one stays
+    as it is.
+    """
     topic = _locked(topic_id)
     if topic.state == Topic.State.CREATING:
         ids = list(topic.queues.order_by("number").values_list("id", flat=True))
@@ -120,9 +130,11 @@ def creating(queues: Collection[int]) -> list[int]:
 
 @transactional
 def give_up(topic_id: int, actor: Actor | None = None) -> bool:
-    """Claim a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
+    """Claim a topic that is not ready, so that its tables may be dropped: False if it is
+    ready after all.
 
-    creating → deleted, under the row's lock; whoever still makes its tables cannot make it ready any more.
+    creating → deleted, under the row's lock; whoever still makes its tables cannot make it
+    ready any more.
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     if topic is not None and topic.state == Topic.State.READY:
@@ -138,10 +150,18 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
 
     Raises Conflict(in_use) while a subscription of it still has to be taken down.
     """
-    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.DELETED).first()
+    topic = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id, state=Topic.State.DELETED)
+        .first()
+    )
     if topic is None:
         return
-    waits_for = (topic.subscriptions, topic.failure_topics, QueueOffset.objects.filter(queue__topic=topic))
+    waits_for = (
+        topic.subscriptions,
+        topic.failure_topics,
+        QueueOffset.objects.filter(queue__topic=topic),
+    )
     if any(rows.exists() for rows in waits_for):
         raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
     _erase(topic, verb="remove", actor=actor or job("topics"))
@@ -151,7 +171,9 @@ def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
     topic_id = topic.pk
     topic.queues.all().delete()
     topic.delete()
-    audit.record(actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state})
+    audit.record(
+        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}
+    )
     changed("topic", topic_id)
 
 
@@ -177,7 +199,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
 
 @transactional
 def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
-    """The topic, deleted: its name is free at once, its tables are dropped after three days. Needs `manage`.
+    """The topic, deleted: its name is free at once, its tables are dropped after three
+    days. Needs `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while a group subscribes to it.
     """
@@ -188,33 +211,55 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     using = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
     groups = list(using.values_list("group__name", flat=True)[:5])
     if groups:
-        raise Conflict(f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.", code=Code.IN_USE)
+        raise Conflict(
+            f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.",
+            code=Code.IN_USE,
+        )
     _delete(topic, verb="delete", actor=actor)
     return view_of(topic)
 
 
 def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
     name = topic.name
-    topic.name, topic.state, topic.deleted_at = f"{name}~{topic.pk}", Topic.State.DELETED, database_now()
+    topic.name, topic.state, topic.deleted_at = (
+        f"{name}~{topic.pk}",
+        Topic.State.DELETED,
+        database_now(),
+    )
     topic.failure_group = topic.failure_of = None  # the pair may get another one
     topic.save(update_fields=("name", "state", "deleted_at", "failure_group", "failure_of"))
     before = {"id": topic.pk}
-    audit.record(actor=actor, verb=verb, kind="topic", name=name, before=before, after={"name": topic.name})
+    audit.record(
+        actor=actor,
+        verb=verb,
+        kind="topic",
+        name=name,
+        before=before,
+        after={"name": topic.name},
+    )
     changed("topic", topic.pk)
 
 
 def end_failure_topic(topic: Topic, actor: Actor) -> None:
-    """Delete a failure topic whose subscription is gone; its tables stay for three more days."""
+    """Delete a failure topic whose subscription is gone; its tables stay for three more
+    days.
+    """
     if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
         _delete(topic, verb="delete", actor=actor)
 
 
 def named(*, name: str, actor: Actor) -> TopicView:
-    """The topic called `name`, not deleted. Needs any right on it; raises NotFound(topic_not_found)."""
+    """The topic called `name`, not deleted. Needs any right on it; raises
+    NotFound(topic_not_found).
+    """
     if not access.sees(actor, name):
         access.require(actor, "browse", name, what="topic")
     with reachable():
-        row = Topic.objects.filter(name=name).exclude(state="deleted").first() if is_name(name) else None
+        row = (
+            Topic.objects.filter(name=name).exclude(state="deleted").first()
+            if is_name(name)
+            else None
+        )
         if row is None or row.name != name:
             raise no_topic(name)
         return view_of(row)
@@ -254,7 +299,12 @@ def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:
 
 
 def _locked(topic_id: int) -> Topic:
-    row = Topic.objects.select_for_update().filter(pk=topic_id).exclude(state="deleted").first()
+    row = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id)
+        .exclude(state="deleted")
+        .first()
+    )
     if row is None:
         raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
     return row
@@ -267,7 +317,11 @@ def view_of(row: Topic) -> TopicView:
 def _views(rows: Sequence[Topic]) -> list[TopicView]:
     """Views of rows, with all their queues read at once."""
     queues: dict[int, list[QueueView]] = {row.pk: [] for row in rows}
-    found = Queue.objects.filter(topic_id__in=[*queues]).select_related("node").order_by("topic_id", "number")
+    found = (
+        Queue.objects.filter(topic_id__in=[*queues])
+        .select_related("node")
+        .order_by("topic_id", "number")
+    )
     for one in found:
         queues[one.topic_id].append(
             QueueView(one.pk, one.number, one.node.name, one.node_id, one.state, one.bytes)

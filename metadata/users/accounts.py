@@ -1,11 +1,13 @@
 """Users: accounts of the portal, and what each may do.
 
 administrator   an account marked as staff or superuser: everything
-owner           named among the owners of a topic or group: manages it, sends to it, reads its messages
-user            sees all names, states and figures; of messages the outside, unless a right says more
+owner           named among the owners of a topic or group: manages it, sends to it, reads its
+                messages
+user            sees all names, states and figures; of messages the outside, unless a right says
+                more
 
-Rights have the shape of an API key's: a right and patterns over names. As there, a pattern speaks of topics
-and groups alike.
+Rights have the shape of an API key's: a right and patterns over names. As there, a pattern
+speaks of topics and groups alike.
 """
 
 from __future__ import annotations
@@ -49,12 +51,17 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
     if administrator:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
     with reachable():
-        given = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+        given = (
+            UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
+            or {}
+        )
         topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
         groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
     rights = {right: tuple(patterns) for right, patterns in given.items()}
     owns = {"topic": topics, "group": groups}
-    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns)
+    return Actor(
+        kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns
+    )
 
 
 def _owned(rows: Any, name: str) -> list[str]:
@@ -75,13 +82,18 @@ def listed(*, actor: Actor) -> list[UserView]:
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = dict(UserRights.objects.values_list("name", "rights"))
-        return [_view(row, rights.get(row.get_username(), {})) for row in _users().order_by("username")]
+        return [
+            _view(row, rights.get(row.get_username(), {}))
+            for row in _users().order_by("username")
+        ]
 
 
 def named(*, name: str, actor: Actor) -> UserView:
     access.require(actor, "admin", "*", what="user")
     with reachable():
-        rights = UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
+        rights = (
+            UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
+        )
         return _view(_account(name), rights or {})
 
 
@@ -101,16 +113,22 @@ def create(
     """
     access.require(actor, "admin", "*", what="user")
     if not USER_NAME.fullmatch(name):
-        raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
+        raise Invalid.field(
+            "name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -"
+        )
     hashed = _hashed(password, name, dry_run=dry_run)
     values = _checked(rights)
     flags = {"is_staff": administrator, "is_superuser": administrator}
-    row = _users().model(username=name, email=_users().normalize_email(email), password=hashed, **flags)
+    row = _users().model(
+        username=name, email=_users().normalize_email(email), password=hashed, **flags
+    )
     return _create(row, values, actor=actor, dry_run=dry_run)
 
 
 @transactional
-def _create(row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bool) -> UserView:
+def _create(
+    row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bool
+) -> UserView:
     name = row.get_username()
     if _users().filter(username=name).exists():
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
@@ -136,14 +154,19 @@ def update(
     password: str = "",
     dry_run: bool = False,
 ) -> UserView:
-    """The account with role, rights and state changed, and a new password if one is given. Needs `admin`.
+    """The account with role, rights and state changed, and a new password if one is given.
+    Needs `admin`.
 
-    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who
-    would be none.
+    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last
+    administrator who would be none.
     """
     access.require(actor, "admin", "*", what="user")
     values = _checked(rights)
-    columns: dict[str, Any] = {"is_staff": administrator, "is_superuser": administrator, "is_active": active}
+    columns: dict[str, Any] = {
+        "is_staff": administrator,
+        "is_superuser": administrator,
+        "is_active": active,
+    }
     if password:
         columns["password"] = _hashed(password, name, dry_run=dry_run)
     return _update(name, columns, values, actor=actor, dry_run=dry_run)
@@ -151,10 +174,17 @@ def update(
 
 @transactional
 def _update(
-    name: str, columns: Mapping[str, Any], rights: dict[str, list[str]], *, actor: Actor, dry_run: bool
+    name: str,
+    columns: Mapping[str, Any],
+    rights: dict[str, list[str]],
+    *,
+    actor: Actor,
+    dry_run: bool,
 ) -> UserView:
     row = _account(name)
-    known = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+    known = (
+        UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+    )
     before = {"administrator": _is_admin(row), "active": row.is_active, "rights": known}
     for column, value in columns.items():
         setattr(row, column, value)
@@ -164,7 +194,9 @@ def _update(
     after = {"administrator": _is_admin(row), "active": row.is_active, "rights": rights}
     if "password" in columns:
         after["new_login_secret"] = True
-    audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
+    audit.record(
+        actor=actor, verb="update", kind="user", name=name, before=before, after=after
+    )
     transaction.set_rollback(dry_run)
     return _view(row, rights)
 
@@ -172,8 +204,8 @@ def _update(
 def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
     """Give the person who asks a new password; whoever asks has proved to know the old one.
 
-    `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an account that logs in
-    by another service, which keeps its password.
+    `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an
+    account that logs in by another service, which keeps its password.
     """
     if actor.kind != "user":
         raise Forbidden(f"{actor.kind} {actor.name} has no password.")
@@ -192,14 +224,17 @@ def _save_password(hashed: str, actor: Actor) -> None:
     row.password = hashed
     row.save(update_fields=("password",))
     after = {"new_login_secret": True}
-    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, after=after)
+    audit.record(
+        actor=actor, verb="change_password", kind="user", name=actor.name, after=after
+    )
 
 
 def _hashed(password: str, name: str, *, dry_run: bool) -> str:
     """A password as it is kept, '' for a dry run; raises Invalid if it is too easy.
 
-    Never asked inside a transaction: it takes a second on a busy machine, and the database ends transactions
-    that rest for so long, because they hold locks that everybody waits for.
+    Never asked inside a transaction: it takes a second on a busy machine, and the database
+    ends transactions that rest for so long, because they hold locks that everybody waits
+    for.
     """
     _check_password(password, name)
     return "" if dry_run else make_password(password)
@@ -207,17 +242,24 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
-    """Forget an account, its rights and its filters; whoever is logged in with it is so no more.
+    """Forget an account, its rights and its filters; whoever is logged in with it is so no
+    more.
 
-    Needs `admin`. The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises
-    NotFound, Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
+    Needs `admin`. The names of owners stay as they are: see `owned`. `dry_run` changes
+    nothing. Raises NotFound, Invalid(not_confirmed), and Conflict(in_use) for the last
+    administrator.
     """
     access.require(actor, "admin", "*", what="user")
     row = _account(name)
     check_confirmed(name, confirm)
     rights = UserRights.objects.filter(name=name)
     known = rights.values_list("rights", flat=True).first() or {}
-    before = {"administrator": _is_admin(row), "active": row.is_active, "email": row.email, "rights": known}
+    before = {
+        "administrator": _is_admin(row),
+        "active": row.is_active,
+        "email": row.email,
+        "rights": known,
+    }
     row.delete()
     rights.delete()
     SavedFilter.objects.filter(user=name).delete()
@@ -227,7 +269,9 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
 
 
 def owned(*, name: str, actor: Actor) -> list[str]:
-    """The topics and groups with `name` among their owners, also without an account. Needs `admin`."""
+    """The topics and groups with `name` among their owners, also without an account. Needs
+    `admin`.
+    """
     access.require(actor, "admin", "*", what="user")
     owns = actor_of(name=name, administrator=False, address="").owns
     return sorted({one for names in owns.values() for one in names})
@@ -259,7 +303,9 @@ def _check_password(password: str, name: str) -> None:
 
 
 def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
-    given = {right: list(patterns) for right, patterns in (rights or {}).items() if patterns}
+    given = {
+        right: list(patterns) for right, patterns in (rights or {}).items() if patterns
+    }
     return access.check_rights(given) if given else {}
 
 

@@ -50,21 +50,29 @@ def create(
     settings: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> tuple[KeyView, str]:
-    """A new key and its plain text, which is shown this once; with `dry_run` none is made. Needs `admin`.
+    """A new key and its plain text, which is shown this once; with `dry_run` none is made.
+    Needs `admin`.
 
-    `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only its own patterns.
-    Raises Forbidden, Invalid, Conflict(already_exists).
+    `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only
+    its own patterns. Raises Forbidden, Invalid, Conflict(already_exists).
     """
     check_name("key", name)
     access.require(actor, "admin", name, what="key")
-    values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
+    values = access.check_rights(
+        {right: list(patterns) for right, patterns in rights.items()}
+    )
     access.require_grantable(actor, values)
     _require_unlimited(actor)
     given = checked(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     after = {"rights": values, **given}
     row = rows.create(
-        ApiKey.objects.all(), "Key", name=name, digest=digest(plaintext), created_at=database_now(), **after
+        ApiKey.objects.all(),
+        "Key",
+        name=name,
+        digest=digest(plaintext),
+        created_at=database_now(),
+        **after,
     )
     audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
     changed("key", row.pk)
@@ -74,7 +82,8 @@ def create(
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
-    """The key with some settings changed (rules.settings.KEY). Needs `admin` on everything: they protect all.
+    """The key with some settings changed (rules.settings.KEY). Needs `admin` on everything:
+    they protect all.
 
     Raises Invalid, NotFound(key_not_found).
     """
@@ -92,21 +101,25 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Revoke a key: brokers refuse it within a refresh of their snapshot.
 
-    Needs `admin` on its name and on its rights. Raises NotFound(key_not_found), Invalid(not_confirmed).
+    Needs `admin` on its name and on its rights. Raises NotFound(key_not_found),
+    Invalid(not_confirmed).
     """
     access.require(actor, "admin", name, what="key")
     row = rows.by_name(ApiKey.objects.select_for_update(), name, _no_key)
     access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
     key_id, before = row.pk, {"rights": row.rights}
-    Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
+    # they expire when their heartbeats are refused
+    Consumer.objects.filter(key=row).update(key=None)
     row.delete()
     audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
     changed("key", key_id)
 
 
 def named(*, name: str, actor: Actor) -> KeyView:
-    """The key called `name`. Needs `admin` on its name and rights; raises NotFound(key_not_found)."""
+    """The key called `name`. Needs `admin` on its name and rights; raises
+    NotFound(key_not_found).
+    """
     access.require(actor, "admin", name, what="key")
     with reachable():
         row = rows.by_name(ApiKey.objects.all(), name, _no_key)
@@ -115,18 +128,28 @@ def named(*, name: str, actor: Actor) -> KeyView:
 
 
 def page(*, actor: Actor, window: Window) -> Page[KeyView]:
-    """Keys by name, those that the actor could have made: with names and rights within its own."""
-    found, following = paging.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
-    return Page(tuple(_view(row) for row in found if access.may_grant(actor, row.rights)), following)
+    """Keys by name, those that the actor could have made: with names and rights within its
+    own.
+    """
+    found, following = paging.select(
+        ApiKey.objects.all(), window=window, actor=actor, right="admin"
+    )
+    return Page(
+        tuple(_view(row) for row in found if access.may_grant(actor, row.rights)), following
+    )
 
 
 def _require_unlimited(actor: Actor) -> None:
-    """Raise Forbidden for a key that may send only so much: one that it makes would have no such limit."""
+    """Raise Forbidden for a key that may send only so much: one that it makes would have no
+    such limit.
+    """
     if access.may_everything(actor) or actor.key_id is None:
         return
     row = ApiKey.objects.filter(pk=actor.key_id).first()
     if row is None or row.max_messages_per_s is not None or row.max_bytes_per_s is not None:
-        raise Forbidden(f"Key {actor.name} is limited in what it may send, so it may not make keys.")
+        raise Forbidden(
+            f"Key {actor.name} is limited in what it may send, so it may not make keys."
+        )
 
 
 def _no_key(name: str) -> NotFound:

@@ -1,4 +1,6 @@
-"""Saved filters: the searches of pages that a user named, to come back to. Each sees only their own."""
+"""Saved filters: the searches of pages that a user named, to come back to. Each sees only
+their own.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,34 @@ def listed(*, page: str, actor: Actor) -> list[FilterView]:
 
 @transactional
 def save(*, page: str, name: str, query: str, actor: Actor) -> None:
-    """Save a filter of a page; one of that name is replaced. Raises Invalid, and Forbidden for programs."""
+    """Save a filter of a page; one of that name is replaced. Raises Invalid, and Forbidden
+    for programs.
+    """
     _require_user(actor)
     if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
-        raise Invalid.field("name", f"a filter's name has 1 to {MOST_NAME} characters that can be printed")
+        raise Invalid.field(
+            "name", f"a filter's name has 1 to {MOST_NAME} characters that can be printed"
+        )
     if not 1 <= len(query) <= MOST_QUERY:
         raise Invalid.field("query", f"a filter has 1 to {MOST_QUERY} characters")
     mine = SavedFilter.objects.filter(user=actor.name, page=page)
     before = mine.filter(name=name).values("query").first()
     if before is None and mine.count() >= MOST:
-        raise Invalid.field("name", f"a page has at most {MOST} saved filters; delete one of them first")
-    mine.update_or_create(name=name, defaults={"user": actor.name, "page": page, "query": query})
+        raise Invalid.field(
+            "name", f"a page has at most {MOST} saved filters; delete one of them first"
+        )
+    mine.update_or_create(
+        name=name, defaults={"user": actor.name, "page": page, "query": query}
+    )
     after = {"query": query}
-    audit.record(actor=actor, verb="save", kind="filter", name=f"{page}/{name}", before=before, after=after)
+    audit.record(
+        actor=actor,
+        verb="save",
+        kind="filter",
+        name=f"{page}/{name}",
+        before=before,
+        after=after,
+    )
 
 
 @transactional
@@ -56,7 +73,9 @@ def delete(*, page: str, name: str, actor: Actor) -> None:
     if before is None:
         raise NotFound(f"{actor.name} has no saved filter {name} of page {page}.")
     found.delete()
-    audit.record(actor=actor, verb="delete", kind="filter", name=f"{page}/{name}", before=before)
+    audit.record(
+        actor=actor, verb="delete", kind="filter", name=f"{page}/{name}", before=before
+    )
 
 
 def _require_user(actor: Actor) -> None:

@@ -1,4 +1,6 @@
-"""API keys and users that manage topics and may not consume them: they cannot have a group subscribe."""
+"""API keys and users that manage topics and may not consume them: they cannot have a group
+subscribe.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from metadata.users import accounts
 class ManagesOnly:
     """A key or a user with `manage` and without `consume` on some topics.
 
-    `topics` are those that exist; `subscriptions`, as group and topic, are those of its groups to them.
+    `topics` are those that exist; `subscriptions`, as group and topic, are those of its
+    groups to them.
     """
 
     kind: str
@@ -40,7 +43,9 @@ def without_consume() -> list[ManagesOnly]:
         )
         pairs = ConsumerGroupTopic.objects.filter(topic__name__in=topics)
         subscriptions = list(
-            pairs.order_by("group__name", "topic__name").values_list("group__name", "topic__name")
+            pairs.order_by("group__name", "topic__name").values_list(
+                "group__name", "topic__name"
+            )
         )
         entries = [_manages_only(actor, topics, subscriptions) for actor in _actors()]
     return [entry for entry in entries if entry.patterns or entry.topics]
@@ -54,7 +59,9 @@ def _actors() -> Iterator[Actor]:
         yield accounts.actor_of(name=name, administrator=False, address="")
 
 
-def _manages_only(actor: Actor, topics: list[str], subscriptions: list[tuple[str, str]]) -> ManagesOnly:
+def _manages_only(
+    actor: Actor, topics: list[str], subscriptions: list[tuple[str, str]]
+) -> ManagesOnly:
     readable = {*actor.rights.get("consume", ()), *actor.rights.get("admin", ())}
     managed = {
         topic

@@ -1,9 +1,9 @@
 """The one way to change something: a form, what it would do, a confirmation; then the verb.
 
-GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a POST that confirms
-calls the verb, which checks rights again and writes the audit row. So nothing happens by a link, a reload or
-a form of another site, whatever is dangerous shows its effect first, and a double click acts once
-(idempotency.py).
+GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a
+POST that confirms calls the verb, which checks rights again and writes the audit row. So
+nothing happens by a link, a reload or a form of another site, whatever is dangerous shows
+its effect first, and a double click acts once (idempotency.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from django.views import View
 
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from metadata.errors import (
+    CatmqError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MetadataUnavailable,
+    NotFound,
+)
 from portal.actions import form_secrets, idempotency
 from portal.auth import error_pages, error_words
 from portal.auth.access import actor
@@ -33,7 +40,8 @@ from portal.kit import pages
 from portal.kit.pages import Link
 from portal.kit.tables import Table, Text
 
-PREVIEW = "preview"  # in the URL: shows at once what would happen, where a link has filled in the form
+# in the URL: shows at once what would happen, where a link has filled in the form
+PREVIEW = "preview"
 CONFIRM = "confirm"  # the field of a name that is typed again
 WOULD = lazy("Preview of the changes")
 
@@ -44,9 +52,11 @@ class NoFields(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Effects an action would have: sentences, and perhaps a table or a text with its differences.
+    """Effects an action would have: sentences, and perhaps a table or a text with its
+    differences.
 
-    `warnings`: sentences that must not be overlooked, though it may be confirmed. `blocked`: it would be
+    `warnings`: sentences that must not be overlooked, though it may be confirmed.
+    `blocked`: it would be
     refused, as the table says; the form is shown again instead of a confirmation.
     """
 
@@ -62,10 +72,13 @@ class Confirm(forms.Form):
 
 
 class Action(View):
-    """A page that does one thing. Subclasses say what: `title`, `preview`, `run`, `back_to`."""
+    """A page that does one thing. Subclasses say what: `title`, `preview`, `run`,
+    `back_to`.
+    """
 
     title: ClassVar[Text] = ""  # with words of the URL, such as %(name)s
-    back_to: ClassVar[tuple[str, ...]] = ()  # the page where its effect is seen, and the words of its URL
+    # the page where its effect is seen, and the words of its URL
+    back_to: ClassVar[tuple[str, ...]] = ()
     would: ClassVar[Text] = ""  # its effect, where that is always the same
     gone_to: ClassVar[str] = ""  # the page to go to when that one is gone
     everywhere: ClassVar[bool] = False  # the right must reach everything
@@ -90,7 +103,9 @@ class Action(View):
         return title
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what `run` would do with these fields. Raises CatmqError when it would be refused."""
+        """Describe what `run` would do with these fields. Raises CatmqError when it would
+        be refused.
+        """
         return Preview(effects=[self.would])
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -110,7 +125,9 @@ class Action(View):
         return found
 
     def target(self) -> str:
-        """Return the name that the right must reach: the first word of the URL, or everything."""
+        """Return the name that the right must reach: the first word of the URL, or
+        everything.
+        """
         return "*" if self.everywhere else str(next(iter(self.kwargs.values()), "*"))
 
     def word(self, name: str) -> str:
@@ -118,14 +135,18 @@ class Action(View):
 
     def initial(self) -> dict[str, Any]:
         return {
-            name: self.request.GET[name] for name in self.form_class.base_fields if name in self.request.GET
+            name: self.request.GET[name]
+            for name in self.form_class.base_fields
+            if name in self.request.GET
         }
 
     def words(self) -> dict[str, Any]:
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
-        """Nobody gets further without the right; who sends a form twice is told what the first did."""
+        """Nobody gets further without the right; who sends a form twice is told what the
+        first did.
+        """
         self.actor = actor(request)
         if request.method == "POST" and idempotency.is_numbered(request):
             earlier = idempotency.earlier(request)
@@ -157,10 +178,14 @@ class Action(View):
         return self._act(form)
 
     def _is_confirmed(self) -> bool:
-        return self.request.POST.get("confirmed") == "yes" and idempotency.is_numbered(self.request)
+        return self.request.POST.get("confirmed") == "yes" and idempotency.is_numbered(
+            self.request
+        )
 
     def bound(self) -> forms.Form:
-        """The form as it was sent; a confirmed one has its passwords back, which no page carries."""
+        """The form as it was sent; a confirmed one has its passwords back, which no page
+        carries.
+        """
         if not form_secrets.names(self.form_class) or not self._is_confirmed():
             return self.form_class(self.request.POST)
         data = form_secrets.opened(self.request, self.form_class)
@@ -175,25 +200,36 @@ class Action(View):
         except CatmqError as error:
             if isinstance(error, Forbidden | MetadataUnavailable):
                 raise
-            if isinstance(error, Invalid | Conflict | NotFound):  # after others it is not known
+            # after others it is not known
+            if isinstance(error, Invalid | Conflict | NotFound):
                 idempotency.give_back(self.request)
             return self._refuse(form, error)
         answer = self.done(said)
-        with suppress(DatabaseError, UpdateError):  # it was done; a session that is lost then changes nothing
-            idempotency.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
+        # it was done; a session that is lost then changes nothing
+        with suppress(DatabaseError, UpdateError):
+            idempotency.tell(
+                self.request, said=str(said), url=answer.get("Location", self.back())
+            )
             form_secrets.forget(self.request)
         return answer
 
     def _told(self, earlier: idempotency.Earlier) -> HttpResponse:
         if earlier.said:
-            said = _("This form was submitted more than once and carried out once: %s") % earlier.said
+            said = (
+                _("This form was submitted more than once and carried out once: %s")
+                % earlier.said
+            )
         else:
-            said = _("This form was already submitted. It is still running, or its outcome is unknown.")
+            said = _(
+                "This form was already submitted. It is still running, or its outcome is unknown."
+            )
         messages.info(self.request, said)
         return HttpResponseRedirect(earlier.url or self.back())
 
     def done(self, said: Text) -> HttpResponse:
-        """After the deed: back to where its effect is seen, so that a reload repeats nothing."""
+        """After the deed: back to where its effect is seen, so that a reload repeats
+        nothing.
+        """
         messages.success(self.request, str(said))
         return HttpResponseRedirect(pages.to(self.gone_to) if self.gone_to else self.back())
 
@@ -201,7 +237,9 @@ class Action(View):
         form.is_valid()
         return self._ask_about(form, shown=form)
 
-    def _ask_about(self, form: forms.Form, *, shown: forms.Form, status: int = 200) -> HttpResponse:
+    def _ask_about(
+        self, form: forms.Form, *, shown: forms.Form, status: int = 200
+    ) -> HttpResponse:
         """Show what a form would do; `shown` is the one to be confirmed."""
         try:
             self._check_typed(form.cleaned_data)
@@ -217,7 +255,9 @@ class Action(View):
         return self._show(shown, preview=preview, number=number, status=status)
 
     def _check_typed(self, fields: dict[str, Any]) -> None:
-        """Raises Invalid if a name that was to be typed again is another: before anything else is said."""
+        """Raises Invalid if a name that was to be typed again is another: before anything
+        else is said.
+        """
         name = self.kwargs.get("name")
         if CONFIRM in fields and fields[CONFIRM] != name:
             raise Invalid.field(CONFIRM, _("The name does not match. Type %s.") % name)
@@ -231,7 +271,12 @@ class Action(View):
         return self._show(form, status=error_pages.status_of(error))
 
     def _show(
-        self, form: forms.Form, *, preview: Preview | None = None, number: str = "", status: int = 200
+        self,
+        form: forms.Form,
+        *,
+        preview: Preview | None = None,
+        number: str = "",
+        status: int = 200,
     ) -> HttpResponse:
         return pages.show(
             self.request,
@@ -239,7 +284,9 @@ class Action(View):
             self.heading(),
             status=status,
             form=form,
-            carried=[one for one in form if not form_secrets.is_secret(one.field)] if preview else (),
+            carried=[one for one in form if not form_secrets.is_secret(one.field)]
+            if preview
+            else (),
             preview=preview,
             form_number=number,
             section=self.section,
@@ -253,7 +300,9 @@ class Action(View):
 
 
 def _filled(field: forms.BoundField) -> Any:
-    """Return the value that a field would be sent with as it stands: a choice stands at its first."""
+    """Return the value that a field would be sent with as it stands: a choice stands at its
+    first.
+    """
     value = field.value()
     if value is None and isinstance(field.field, forms.ChoiceField):
         return next((key for key, _label in field.field.widget.choices), None)
@@ -271,8 +320,13 @@ class Create(Action):
     """Makes something whose name is typed: a topic or group."""
 
     def target(self) -> str:
-        """Return the name that was typed; without one, who may manage anything may open the form."""
-        patterns = (*self.actor.rights.get("manage", ()), *self.actor.rights.get("admin", ()))
+        """Return the name that was typed; without one, who may manage anything may open the
+        form.
+        """
+        patterns = (
+            *self.actor.rights.get("manage", ()),
+            *self.actor.rights.get("admin", ()),
+        )
         return self.request.POST.get("name", "").strip() or next(iter(patterns), "*")
 
     def effect(self, fields: dict[str, Any]) -> Text:
@@ -280,7 +334,9 @@ class Create(Action):
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what would be made. Raises Forbidden for owners unless the actor may do all they get."""
+        """Describe what would be made. Raises Forbidden for owners unless the actor may do
+        all they get.
+        """
         if fields["owners"]:
             access.require_ownership(self.actor, fields["name"], what=self.what)
         return Preview(effects=[self.effect(fields)])

@@ -1,8 +1,8 @@
 """Changing settings that somebody else may be changing at the same time.
 
-The form carries the values that it was made from. Only what its sender changed is saved. What somebody else
-changed meanwhile stays as they set it; where both changed the same setting, both values are shown, and
-nothing is saved before that was seen and confirmed.
+The form carries the values that it was made from. Only what its sender changed is saved.
+What somebody else changed meanwhile stays as they set it; where both changed the same
+setting, both values are shown, and nothing is saved before that was seen and confirmed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Three versions of some settings: as the form was made from, as its sender wants them, as they are."""
+    """Three versions of some settings: as the form was made from, as its sender wants them,
+    as they are.
+    """
 
     seen: Values
     mine: Values
@@ -54,7 +56,11 @@ class Merge:
         >>> Merge({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 5}).theirs
         {'b': 5}
         """
-        return {name: value for name, value in self.now.items() if value != self.seen.get(name, value)}
+        return {
+            name: value
+            for name, value in self.now.items()
+            if value != self.seen.get(name, value)
+        }
 
     @property
     def contested(self) -> bool:
@@ -84,7 +90,9 @@ class EditFields(forms.Form):
 
 
 class Edit(Action):
-    """Changes settings; its form has `seen`. Subclasses say how settings are read and saved."""
+    """Changes settings; its form has `seen`. Subclasses say how settings are read and
+    saved.
+    """
 
     button = lazy("Save")
 
@@ -105,14 +113,17 @@ class Edit(Action):
         return {**_filled(self.form_class, now, seen=now), **asked}
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """As of any action; but what others changed since the preview is shown before anything is saved."""
+        """As of any action; but what others changed since the preview is shown before
+        anything is saved.
+        """
         form = self.bound()
         if form.is_valid() and self._merge(form.cleaned_data).theirs:
             return self._ask(form)
         return super().post(request, **words)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes, from what to what; and what others changed since the form was opened.
+        """Describe what changes, from what to what; and what others changed since the form
+        was opened.
 
         Raises Forbidden for other owners unless the actor may do all that they get.
         """
@@ -129,7 +140,9 @@ class Edit(Action):
         ]
         if merge.contested:
             effects.append(
-                _("The same settings were changed to other values. Your values will replace them.")
+                _(
+                    "The same settings were changed to other values. Your values will replace them."
+                )
             )
         return Preview(effects=effects, table=_three(self.form_class, merge))
 
@@ -148,26 +161,38 @@ class Edit(Action):
         if not form.is_valid():
             return self._show(form, status=400)
         merge = self._merge(form.cleaned_data)
-        rebased = self.form_class(_filled(self.form_class, {**merge.now, **merge.changed}, seen=merge.now))
+        rebased = self.form_class(
+            _filled(self.form_class, {**merge.now, **merge.changed}, seen=merge.now)
+        )
         return super()._ask_about(form, shown=rebased, status=409 if merge.theirs else 200)
 
 
 def _filled(form: type[forms.Form], values: Values, *, seen: Values) -> dict[str, Any]:
     as_read = {name: _plain(value) for name, value in seen.items()}
-    return {**{name: written(form, name, value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
+    return {
+        **{name: written(form, name, value) for name, value in values.items()},
+        SEEN: json.dumps(as_read),
+    }
 
 
 def _plain(value: Any) -> Any:
-    """A value that is the same whether it comes from a form or not: browsers change line ends and blanks."""
+    """A value that is the same whether it comes from a form or not: browsers change line
+    ends and blanks.
+    """
     return value.replace("\r\n", "\n").strip() if isinstance(value, str) else value
 
 
 def _three(form: type[forms.Form], merge: Merge) -> Table:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
-        Column(_("When you opened it"), lambda name: code(shown(form, name, merge.seen[name]))),
+        Column(
+            _("When you opened it"), lambda name: code(shown(form, name, merge.seen[name]))
+        ),
         Column(_("Now"), lambda name: code(shown(form, name, merge.now[name]))),
-        Column(_("After"), lambda name: code(shown(form, name, merge.changed.get(name, merge.now[name])))),
+        Column(
+            _("After"),
+            lambda name: code(shown(form, name, merge.changed.get(name, merge.now[name]))),
+        ),
     ]
     names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
     return plain(columns, names, Empty(_("Nothing changes.")))

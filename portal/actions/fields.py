@@ -14,17 +14,23 @@ from portal.kit.tables import Column, Columns, Empty, code, plain, text
 from portal.templatetags.shapes import DASH
 
 
-def password_field(label: Any, *, autocomplete: str = "new-password", **form: Any) -> forms.CharField:
+def password_field(
+    label: Any, *, autocomplete: str = "new-password", **form: Any
+) -> forms.CharField:
     """Return a field that keeps blanks, and whose value no page sends back."""
     widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
     return forms.CharField(label=label, strip=False, widget=widget, **form)
 
 
 def time_field(**form: Any) -> forms.DateTimeField:
-    """Return a field for a date and time, UTC; may be empty. A script shows it in the browser's zone."""
+    """Return a field for a date and time, UTC; may be empty. A script shows it in the
+    browser's zone.
+    """
     attrs = {"type": "datetime-local", "step": "1", "data-utc": lazy("Date and time")}
     widget = forms.DateTimeInput(attrs=attrs, format="%Y-%m-%dT%H:%M:%S")
-    return forms.DateTimeField(label=lazy("Date and time, UTC"), required=False, widget=widget, **form)
+    return forms.DateTimeField(
+        label=lazy("Date and time, UTC"), required=False, widget=widget, **form
+    )
 
 
 def only_for(field: forms.Field, choice: str, value: str) -> forms.Field:
@@ -38,7 +44,9 @@ def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     return {name: fields[name] for name in settings if name in fields}
 
 
-def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
+def changes(
+    form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Preview:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
         Column(_("Now"), lambda name: code(shown(form, name, before.get(name)))),
@@ -46,7 +54,11 @@ def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[st
     ]
     names = [name for name, value in after.items() if before.get(name) != value]
     none = Empty(_("Nothing changes."))
-    return Preview(table=plain(columns, names, none)) if names else Preview(effects=[none.text])
+    return (
+        Preview(table=plain(columns, names, none))
+        if names
+        else Preview(effects=[none.text])
+    )
 
 
 def shown(form: type[forms.Form], name: str, value: Any) -> Any:

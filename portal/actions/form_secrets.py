@@ -1,7 +1,8 @@
-"""Passwords of a form wait here from its preview to its confirmation: no page ever sends one back.
+"""Passwords of a form wait here from its preview to its confirmation: no page ever sends
+one back.
 
-They lie encrypted among the web sessions, under a key that only this person's form with this number has
-(idempotency.py), for ten minutes, and go when the form was carried out.
+They lie encrypted among the web sessions, under a key that only this person's form with
+this number has (idempotency.py), for ten minutes, and go when the form was carried out.
 """
 
 from __future__ import annotations
@@ -30,21 +31,28 @@ def names(form: type[forms.Form]) -> list[str]:
 
 
 def keep(request: HttpRequest, form: forms.Form, *, number: str) -> None:
-    """Keeps the secret values of a form that is shown again under a number, to be confirmed."""
+    """Keeps the secret values of a form that is shown again under a number, to be
+    confirmed.
+    """
     found = {name: form.data.get(name, "") for name in names(type(form))}
     if found:
         row = SessionStore(idempotency.key_of(request, number, _WHAT))
-        row.save(must_create=True)  # one that is not there yet would lose its key when it is first read
+        # one that is not there yet would lose its key when it is first read
+        row.save(must_create=True)
         row[_WHAT] = encrypt(json.dumps(found))
         row.set_expiry(KEPT_S)
         row.save()
 
 
 def opened(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
-    """Return a form's fields as sent, with the secrets that were kept for it; None if they are gone."""
+    """Return a form's fields as sent, with the secrets that were kept for it; None if they
+    are gone.
+    """
     data = request.POST.copy()
     found = (
-        SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)).load().get(_WHAT)
+        SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT))
+        .load()
+        .get(_WHAT)
     )
     if found is None:
         return None
@@ -56,4 +64,6 @@ def opened(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
 
 def forget(request: HttpRequest) -> None:
     """Forgets the secrets of a form that was carried out."""
-    SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)).delete()
+    SessionStore(
+        idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)
+    ).delete()

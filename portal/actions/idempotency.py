@@ -1,8 +1,10 @@
-"""A form that was confirmed is carried out once, however often it is sent: by double clicks, or gone back to.
+"""A form that was confirmed is carried out once, however often it is sent: by double
+clicks, or gone back to.
 
-The page that asks for the confirmation puts a fresh number into its form. Who sends the number first claims
-it with a row among the web sessions, whose keys the database keeps unique; so of two workers that get a
-double click one acts, without a lock. The row then says what was done, and goes when sessions expire.
+The page that asks for the confirmation puts a fresh number into its form. Who sends the
+number first claims it with a row among the web sessions, whose keys the database keeps
+unique; so of two workers that get a double click one acts, without a lock. The row then
+says what was done, and goes when sessions expire.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MOST = 100  # characters of a number
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Result of an earlier sending of the same form, and where that is seen; '' while it is not known yet."""
+    """Result of an earlier sending of the same form, and where that is seen; '' while it is
+    not known yet.
+    """
 
     said: str
     url: str
@@ -46,10 +50,16 @@ def claim(request: HttpRequest) -> bool:
 
 
 def earlier(request: HttpRequest) -> Earlier | None:
-    """Return the result of an earlier sending of this numbered form; None if this is the first."""
+    """Return the result of an earlier sending of this numbered form; None if this is the
+    first.
+    """
     row = SessionStore(_key(request))
     found = row.load()
-    return None if row.session_key is None else Earlier(found.get("said", ""), found.get("url", ""))
+    return (
+        None
+        if row.session_key is None
+        else Earlier(found.get("said", ""), found.get("url", ""))
+    )
 
 
 def tell(request: HttpRequest, *, said: str, url: str) -> None:
@@ -65,7 +75,9 @@ def give_back(request: HttpRequest) -> None:
 
 
 def key_of(request: HttpRequest, number: str, what: str = "") -> str:
-    """A key that nobody else's form has: of this person's session, this page and this number."""
+    """A key that nobody else's form has: of this person's session, this page and this
+    number.
+    """
     whose = f"{request.session.session_key} {request.path} {number}{what and f' {what}'}"
     return hashlib.sha256(whose.encode()).hexdigest()[:40]
 

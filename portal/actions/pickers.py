@@ -1,4 +1,6 @@
-"""Pickers: text fields that offer the names there are while one types. Any other name may be typed, too."""
+"""Pickers: text fields that offer the names there are while one types. Any other name may
+be typed, too.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Picker(forms.TextInput):
         super().__init__({"autocomplete": "off"})
         self.kind = kind
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+    def render(
+        self, name: str, value: Any, attrs: Any = None, renderer: Any = None
+    ) -> SafeString:
         """Return the field and its list."""
         place = f"{name}_names"
         asked = {
@@ -32,27 +36,43 @@ class Picker(forms.TextInput):
             "hx-sync": "this:replace",
         }
         follows = asked if self.kind != "node" else {}  # there are few nodes
-        field = super().render(name, value, {**(attrs or {}), "list": place, **follows}, renderer)
-        return format_html('{}<datalist id="{}">{}</datalist>', field, place, options(self.kind, value or ""))
+        field = super().render(
+            name, value, {**(attrs or {}), "list": place, **follows}, renderer
+        )
+        return format_html(
+            '{}<datalist id="{}">{}</datalist>',
+            field,
+            place,
+            options(self.kind, value or ""),
+        )
 
 
 def options(kind: str, part: str) -> SafeString:
-    """Return the names that hold a part as options; all if none does, so that the list is never empty."""
+    """Return the names that hold a part as options; all if none does, so that the list is
+    never empty.
+    """
     known = names(kind)
     found = best(known, part.lower().split(), most=MOST) or sorted(known)[:MOST]
     return format_html_join("", '<option value="{}">', ((name,) for name in found))
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of a kind, from the snapshot in memory: topics that people made, groups, or nodes."""
+    """Return the names of a kind, from the snapshot in memory: topics that people made,
+    groups, or nodes.
+    """
     known = snapshot.current()
     if kind == "topic":
-        return [one.name for one in known.topics.values() if one.kind == "normal" and one.state != "deleting"]
+        return [
+            one.name
+            for one in known.topics.values()
+            if one.kind == "normal" and one.state != "deleting"
+        ]
     return [one.name for one in (known.groups if kind == "group" else known.nodes).values()]
 
 
 def best(known: Iterable[str], parts: Sequence[str], *, most: int) -> list[str]:
-    """Return the first names that hold all parts, those that begin with the first one before the others.
+    """Return the first names that hold all parts, those that begin with the first one
+    before the others.
 
     >>> best(["my-bills", "bills", "billing"], ["bil"], most=2)
     ['bills', 'billing']
@@ -60,4 +80,6 @@ def best(known: Iterable[str], parts: Sequence[str], *, most: int) -> list[str]:
     if not parts:
         return []
     fitting = [name for name in known if all(part in name.lower() for part in parts)]
-    return sorted(fitting, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name))[:most]
+    return sorted(
+        fitting, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name)
+    )[:most]

@@ -1,4 +1,6 @@
-"""Switching something to its other state: the one that the page offered, whatever others did meanwhile."""
+"""Switching something to its other state: the one that the page offered, whatever others
+did meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class StateFields(forms.Form):
 
 
 class Toggle(Action):
-    """An action that offers the other state and carries it through; subclasses say which that is."""
+    """An action that offers the other state and carries it through; subclasses say which
+    that is.
+    """
 
     form_class = StateFields
 

@@ -15,22 +15,36 @@ else:
 
 # Columns that no page shows: what is encrypted, hashed, pickled or opens a door.
 SECRET = frozenset(
-    {"password", "password_encrypted", "reader_password_encrypted", "digest", "consumer_id", "payload"}
+    {
+        "password",
+        "password_encrypted",
+        "reader_password_encrypted",
+        "digest",
+        "consumer_id",
+        "payload",
+    }
 )
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """A list with search and a page per row, nothing to change: changes are verbs, which write audit rows."""
+    """A list with search and a page per row, nothing to change: changes are verbs, which
+    write audit rows.
+    """
 
-    show_full_result_count = False  # counting a large table for a footer is not worth its price
+    # counting a large table for a footer is not worth its price
+    show_full_result_count = False
     list_per_page = 50
     actions = None
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return [field.name for field in self.opts.fields if field.name not in SECRET]
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Only the filters that a page offers: any other would tell, by what it finds, what no page shows."""
+    def lookup_allowed(
+        self, lookup: str, value: Any, request: HttpRequest | None = None
+    ) -> bool:
+        """Only the filters that a page offers: any other would tell, by what it finds, what
+        no page shows.
+        """
         offered = {one for one in self.list_filter if isinstance(one, str)}
         return lookup.partition("__")[0] in offered
 

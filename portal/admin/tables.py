@@ -1,4 +1,6 @@
-"""Lists of the metadata, by table: columns, filters, and the columns that a search looks at."""
+"""Lists of the metadata, by table: columns, filters, and the columns that a search looks
+at.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,19 @@ from django_q.models import Failure, OrmQ, Schedule, Success
 from metadata import models
 from portal.admin.readonly import ReadOnlyAdmin
 
-# Django's own pages would change accounts past the audit log, and those of django-q would let a browser name
+# Django's own pages would change accounts past the audit log, and those of django-q would
+# let a browser name
 # any function to be run.
 for model in (Group, get_user_model(), Failure, OrmQ, Schedule, Success):
     admin.site.unregister(model)
 
 
-def show(model: type[Model], columns: str, *, search: str, filters: str = "", ordering: str = "") -> None:
-    """Give a table its list, of columns with blanks between them; `filters` with a ?: whether it is empty."""
+def show(
+    model: type[Model], columns: str, *, search: str, filters: str = "", ordering: str = ""
+) -> None:
+    """Give a table its list, of columns with blanks between them; `filters` with a ?:
+    whether it is empty.
+    """
     foreign = {field.name for field in model._meta.fields if field.is_relation}
     admin.site.register(
         model,
@@ -63,7 +70,12 @@ show(
     search="=topic_ref name address sdk",
     ordering="-last_seen",
 )
-show(models.Queue, "id topic number node state", search="=id topic__name node__name", filters="state")
+show(
+    models.Queue,
+    "id topic number node state",
+    search="=id topic__name node__name",
+    filters="state",
+)
 show(
     models.ConsumerGroup,
     "name mode stopped session_timeout_ms max_active_members generation owners created_at",
@@ -77,7 +89,11 @@ show(
     filters="state stopped",
 )
 show(models.Consumer, "name address sdk key", search="name address sdk")
-show(models.ConsumerGroupConsumer, "identity group generation joined_at", search="identity group__name")
+show(
+    models.ConsumerGroupConsumer,
+    "identity group generation joined_at",
+    search="identity group__name",
+)
 show(models.BroadcastInstance, "name group epoch last_seen", search="name group__name")
 show(models.Heartbeat, "membership last_seen", search="membership__identity")
 show(
@@ -97,14 +113,25 @@ show(
     search="name host database",
     filters="kind engine state disk",
 )
-show(models.NodeSize, "at node bytes tables", search="node__name", filters="node", ordering="-at -id")
+show(
+    models.NodeSize,
+    "at node bytes tables",
+    search="node__name",
+    filters="node",
+    ordering="-at -id",
+)
 show(
     models.Broker,
     "name url state version started_at last_seen stopped_at",
     search="name url",
     filters="state",
 )
-show(models.BrokerProcess, "name broker acknowledged last_seen", search="name broker__name", filters="broker")
+show(
+    models.BrokerProcess,
+    "name broker acknowledged last_seen",
+    search="name broker__name",
+    filters="broker",
+)
 show(
     models.Alarm,
     "last_at kind name count detail since_at ended_at acknowledged_by",
@@ -129,7 +156,12 @@ show(
     search="name actor_name",
     filters="kind verb actor_kind",
 )
-show(models.JobRun, "name state started_at finished_at count", search="name detail", filters="name state")
+show(
+    models.JobRun,
+    "name state started_at finished_at count",
+    search="name detail",
+    filters="name state",
+)
 show(
     models.OffsetMove,
     "at group queue instance from_offset to_offset actor_name reset",
@@ -151,10 +183,19 @@ show(
     filters="step_s",
     ordering="-at -id",
 )
-show(models.CommitLook, "at topic_ref group_ref", search="=topic_ref =group_ref", ordering="-id")
+show(
+    models.CommitLook,
+    "at topic_ref group_ref",
+    search="=topic_ref =group_ref",
+    ordering="-id",
+)
 show(models.Report, "id name engine made_at settings", search="name", filters="name engine")
 show(models.ReportRow, "report number values", search="report__name")
-show(get_user_model(), "username email is_superuser is_active last_login", search="username email")
+show(
+    get_user_model(),
+    "username email is_superuser is_active last_login",
+    search="username email",
+)
 show(models.SavedFilter, "user page name query", search="user name", filters="page")
 show(models.UserRights, "name rights", search="name")
 show(models.ApiKey, "name rights created_at", search="name")

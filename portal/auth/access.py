@@ -1,4 +1,6 @@
-"""Authentication: the one place where a logged-in person becomes an Actor, whose rights the verbs check."""
+"""Authentication: the one place where a logged-in person becomes an Actor, whose rights the
+verbs check.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
     )
     form: type[forms.Form] = getattr(action, "form_class", forms.Form)
     typed = urlencode(_typed(request, form))
-    return redirect_to_login(f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path)
+    return redirect_to_login(
+        f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path
+    )
 
 
 def _typed(request: HttpRequest, form: type[forms.Form]) -> dict[str, str]:
@@ -104,7 +108,9 @@ def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic
 
 
 def known(request: HttpRequest) -> dict[str, Any]:
-    """Return what every template knows: the look that was chosen, and whether this is an administrator."""
+    """Return what every template knows: the look that was chosen, and whether this is an
+    administrator.
+    """
     theme = request.COOKIES.get(THEME_COOKIE, "")
     who = getattr(request, "actor", None)
     return {

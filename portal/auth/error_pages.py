@@ -57,7 +57,9 @@ def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
 
 
 def _outage(request: HttpRequest) -> HttpResponse:
-    """The metadata database is away: who asks cannot be known, so the page names nothing that is a secret."""
+    """The metadata database is away: who asks cannot be known, so the page names nothing
+    that is a secret.
+    """
     known = snapshot.current() if snapshot.age_s() < float("inf") else None
     nodes = len(known.nodes) if known else 0
     seen = {
@@ -72,13 +74,21 @@ def _outage(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, status: int, detail: str, title: str = "") -> HttpResponse:
     """A page with the navigation around it for who logged in, and alone for others."""
-    words = {"status": status, "title": title or TITLES.get(status, _("Server error")), "detail": detail}
-    template = "portal/frame/error.html" if _is_known(request) else "portal/frame/error_alone.html"
+    words = {
+        "status": status,
+        "title": title or TITLES.get(status, _("Server error")),
+        "detail": detail,
+    }
+    template = (
+        "portal/frame/error.html" if _is_known(request) else "portal/frame/error_alone.html"
+    )
     return render(request, template, words, status=status)
 
 
 def _is_known(request: HttpRequest) -> bool:
-    """Return True if the page may show the navigation: somebody logged in, and it is known who."""
+    """Return True if the page may show the navigation: somebody logged in, and it is known
+    who.
+    """
     if hasattr(request, "actor"):
         return True
     with suppress(CatmqError, DatabaseError, AttributeError):  # it may be this that failed
@@ -117,9 +127,14 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 def _csrf_reason(request: HttpRequest) -> str:
     """Describe why a form was refused; a proxy in front can make every form fail."""
     origin = urlsplit(request.headers.get("Origin", ""))
-    if origin.netloc == request.get_host() and origin.scheme == "https" and not request.is_secure():
+    if (
+        origin.netloc == request.get_host()
+        and origin.scheme == "https"
+        and not request.is_secure()
+    ):
         return _(
-            "The browser used https, but the server was not told so. Set CATMQ_TRUSTED_PROXIES to the "
+            "The browser used https, but the server was not told so. Set "
+            "CATMQ_TRUSTED_PROXIES to the "
             "address of the proxy, and let the proxy send X-Forwarded-Proto: https."
         )
     if origin.netloc and origin.netloc != request.get_host():
@@ -132,5 +147,6 @@ def _csrf_reason(request: HttpRequest) -> str:
             % addresses
         )
     return _(
-        "This form was not sent from a page that is still valid. Go back, reload the page and try again."
+        "This form was not sent from a page that is still valid. Go back, reload the page "
+        "and try again."
     )

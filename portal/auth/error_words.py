@@ -1,7 +1,7 @@
 """Errors of the engine in the language of the page.
 
-The engine says in English what is wrong and what to do. In another language a sentence for the code of the
-error stands before that.
+The engine says in English what is wrong and what to do. In another language a sentence for
+the code of the error stands before that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ WORDS: Mapping[Code, Promise] = {
 
 
 def said(error: CatmqError, of_field: str = "") -> str:
-    """Return what is wrong, for a page or a form; `of_field` is what the error says of one field.
+    """Return what is wrong, for a page or a form; `of_field` is what the error says of one
+    field.
 
     >>> from metadata.errors import NotFound
     >>> said(NotFound("Topic orders does not exist.", code=Code.TOPIC_NOT_FOUND))

@@ -1,7 +1,8 @@
 """Limits of a form's size, checked before any of its body is read.
 
-Django reads a form to check its CSRF token, so a body is read before anybody has asked who sends it. Its
-default upload handlers would also write files of any size to the disk. No form of ours uploads a file.
+Django reads a form to check its CSRF token, so a body is read before anybody has asked who
+sends it. Its default upload handlers would also write files of any size to the disk. No
+form of ours uploads a file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from django.utils.translation import gettext as _
 
 from portal.auth import error_pages
 
-ANONYMOUS_MAX_BYTES = 64 << 10  # of a form from a client that is not logged in: a login needs a hundredth
+# of a form from a client that is not logged in: a login needs a hundredth
+ANONYMOUS_MAX_BYTES = 64 << 10
 
 
 class NoFiles(FileUploadHandler):
@@ -35,14 +37,17 @@ class NoFiles(FileUploadHandler):
 class FormLimits(MiddlewareMixin):
     """Refuses a form by its Content-Length.
 
-    A chunked body has none, and Django reads nothing of it. The check stands in `process_view`, which runs
+    A chunked body has none, and Django reads nothing of it. The check stands in
+    `process_view`, which runs
     after the session was read and before the CSRF check reads the body.
     """
 
     def process_view(
         self, request: HttpRequest, view: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> HttpResponse | None:
-        """Return 413 for a form that is too large. Endpoints of the API have their own limits."""
+        """Return 413 for a form that is too large. Endpoints of the API have their own
+        limits.
+        """
         if getattr(view, "csrf_exempt", False):
             return None
         length = request.META.get("CONTENT_LENGTH") or "0"
@@ -54,5 +59,7 @@ class FormLimits(MiddlewareMixin):
             return error_pages.too_large(request, _("A form has at most %d bytes.") % limit)
         if request.user.is_authenticated:
             return None
-        detail = _("Without a login, a form has at most %d bytes. Log in and submit it again.")
+        detail = _(
+            "Without a login, a form has at most %d bytes. Log in and submit it again."
+        )
         return error_pages.too_large(request, detail % ANONYMOUS_MAX_BYTES)

@@ -1,8 +1,9 @@
 """Logging in: what is remembered of wrong passwords, and how many are tried at once.
 
-To check a password costs a quarter of a second or more, on purpose, and nobody needs a key to ask for it. So
-few are checked at once in a process; and an address that was wrong for too many names is refused like one
-that was wrong too often for one name. Of a wrong try only name, address and time are kept.
+To check a password costs a quarter of a second or more, on purpose, and nobody needs a key
+to ask for it. So few are checked at once in a process; and an address that was wrong for
+too many names is refused like one that was wrong too often for one name. Of a wrong try
+only name, address and time are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from django.utils.translation import gettext as _
 
 from metadata.errors import Unavailable
 
-PER_NAME = 8  # wrong passwords for a name from one address; then none is tried for AXES_COOLOFF_TIME
+# wrong passwords for a name from one address; then none is tried for AXES_COOLOFF_TIME
+PER_NAME = 8
 PER_ADDRESS = 40  # for whatever names from one address
-MOST_REMEMBERED = 10_000  # names and addresses with wrong passwords; of more, the oldest are forgotten
+# names and addresses with wrong passwords; of more, the oldest are forgotten
+MOST_REMEMBERED = 10_000
 AT_ONCE = 1  # passwords that a process checks at once
 WAIT_S = 2.0  # for a turn
 
@@ -55,8 +58,12 @@ class LoginForm(AuthenticationForm):
 class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
     """The memory of the throttle of logins: see AXES_HANDLER."""
 
-    def get_failures(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
-        """Return how many wrong passwords count: PER_NAME are too many, and PER_ADDRESS weigh as much."""
+    def get_failures(
+        self, request: HttpRequest, credentials: dict[str, Any] | None = None
+    ) -> int:
+        """Return how many wrong passwords count: PER_NAME are too many, and PER_ADDRESS
+        weigh as much.
+        """
         failures: int = super().get_failures(request, credentials)
         mine = AccessAttempt.objects.filter(
             ip_address=request.axes_ip_address,  # type: ignore[attr-defined]  # set by axes
@@ -82,7 +89,9 @@ class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
 
     def _forget(self) -> None:
         """Forgets the oldest of too many."""
-        oldest = AccessAttempt.objects.order_by("-attempt_time", "-pk").values_list("pk", flat=True)
+        oldest = AccessAttempt.objects.order_by("-attempt_time", "-pk").values_list(
+            "pk", flat=True
+        )
         surplus = list(oldest[MOST_REMEMBERED : MOST_REMEMBERED + 100])
         if surplus:
             AccessAttempt.objects.filter(pk__in=surplus).delete()

@@ -20,20 +20,25 @@ from portal.auth import error_pages, sessions
 
 log = logging.getLogger(__name__)
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; "
     "frame-ancestors 'none'"
 )
 MESSAGE = "The metadata database did not answer."
 
 
 def _of_driver() -> tuple[type[Exception], ...]:
-    """The driver's own errors: a cursor that is closed on a connection that broke raises these."""
+    """The driver's own errors: a cursor that is closed on a connection that broke raises
+    these.
+    """
     driver = transaction.get_connection().Database
     return driver.OperationalError, driver.InterfaceError
 
 
 class CookiePaths:
-    """Limits every cookie to the path prefix, so that other sites of the host do not get it."""
+    """Limits every cookie to the path prefix, so that other sites of the host do not get
+    it.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -49,8 +54,12 @@ class CookiePaths:
 class Sessions(SessionMiddleware):
     """Django's own, which answers 400 or 500 if the session cannot be saved."""
 
-    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        """The answer with its cookie; 503 if metadata is away, the login if the session is gone."""
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """The answer with its cookie; 503 if metadata is away, the login if the session is
+        gone.
+        """
         try:
             return super().process_response(request, response)
         except SessionInterrupted as error:
@@ -60,7 +69,10 @@ class Sessions(SessionMiddleware):
         except InterfaceError as error:
             cause = error
         log.warning(
-            "%s %s: 503, its login session could not be saved: %s", request.method, request.path, cause
+            "%s %s: 503, its login session could not be saved: %s",
+            request.method,
+            request.path,
+            cause,
         )
         return error_pages.respond(request, MetadataUnavailable(MESSAGE))
 
@@ -83,8 +95,16 @@ class SafePages:
             response.setdefault("Cache-Control", "no-store")
         return response
 
-    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """A page for an error of ours, or of a metadata database that is away; None leaves it to Django."""
-        if isinstance(error, (OperationalError, InterfaceError, UpdateError, *_of_driver())):
+    def process_exception(
+        self, request: HttpRequest, error: Exception
+    ) -> HttpResponse | None:
+        """A page for an error of ours, or of a metadata database that is away; None leaves
+        it to Django.
+        """
+        if isinstance(
+            error, (OperationalError, InterfaceError, UpdateError, *_of_driver())
+        ):
             return error_pages.respond(request, MetadataUnavailable(MESSAGE))
-        return error_pages.respond(request, error) if isinstance(error, CatmqError) else None
+        return (
+            error_pages.respond(request, error) if isinstance(error, CatmqError) else None
+        )

@@ -1,4 +1,6 @@
-"""The admin as a console: its own titles, and its lists' names in the language of the browser."""
+"""The admin as a console: its own titles, and its lists' names in the language of the
+browser.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,24 @@ class Console(AdminSite):
     index_title = gettext_lazy("All data, read-only")
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return True for an administrator whose session is not over; staff of Django's own do not see it."""
+        """Return True for an administrator whose session is not over; staff of Django's own
+        do not see it.
+        """
         allowed = super().has_permission(request) and request.user.is_superuser
         return allowed and not sessions.is_over(request)
 
-    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+    def password_change(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
         """The portal's own page, which writes the audit log and counts wrong passwords."""
         return HttpResponseRedirect(reverse("password"))
 
-    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
-        """The lists by application; names of models are translated here, because models know no language."""
+    def get_app_list(
+        self, request: HttpRequest, app_label: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The lists by application; names of models are translated here, because models
+        know no language.
+        """
         apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
         for app in apps:
             app["name"] = gettext(str(app["name"]))

@@ -1,4 +1,6 @@
-"""The main figures of a report as bars: made on the server, readable without script and without eyes."""
+"""The main figures of a report as bars: made on the server, readable without script and
+without eyes.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ WIDTH = 100.0  # of the longest bar
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Drawing of a report: rows of equal `by` are one bar, whose length `joined` makes of their values.
+    """Drawing of a report: rows of equal `by` are one bar, whose length `joined` makes of
+    their values.
 
-    The values are of the first column of `columns` that the report has. `in_order`: of the labels, else of
-    the values, the largest first.
+    The values are of the first column of `columns` that the report has. `in_order`: of the
+    labels, else of the values, the largest first.
     """
 
     title: Text
@@ -31,8 +34,12 @@ class Drawing:
 
 
 DRAWINGS: Mapping[str, Drawing] = {
-    "volume": Drawing(lazy("Messages a day"), ("day",), ("messages",), "number", in_order=True),
-    "size_and_expiry": Drawing(lazy("Messages kept by topic"), ("topic",), ("messages",), "number"),
+    "volume": Drawing(
+        lazy("Messages a day"), ("day",), ("messages",), "number", in_order=True
+    ),
+    "size_and_expiry": Drawing(
+        lazy("Messages kept by topic"), ("topic",), ("messages",), "number"
+    ),
     "topics": Drawing(lazy("Messages by topic"), ("topic",), ("messages",), "number"),
     "capacity": Drawing(lazy("Bytes a day by node"), ("node",), ("bytes_a_day",), "size"),
     "latency": Drawing(
@@ -42,7 +49,9 @@ DRAWINGS: Mapping[str, Drawing] = {
         "lasts",
         joined=max,
     ),
-    "departments": Drawing(lazy("Messages by department"), ("department",), ("messages",), "number"),
+    "departments": Drawing(
+        lazy("Messages by department"), ("department",), ("messages",), "number"
+    ),
 }
 
 
@@ -70,10 +79,14 @@ def drawn(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
     values = _values(drawing, rows) if drawing else {}
     if drawing is None or not values:
         return None
-    found = sorted(values.items(), key=lambda one: one[0] if drawing.in_order else (-one[1], one[0]))
+    found = sorted(
+        values.items(), key=lambda one: one[0] if drawing.in_order else (-one[1], one[0])
+    )
     shown = found[-MOST_BARS:] if drawing.in_order else found[:MOST_BARS]
     most = max(value for _label, value in shown) or 1
-    bars = [Bar(label, f"{WIDTH * value / most:.2f}", round(value)) for label, value in shown]
+    bars = [
+        Bar(label, f"{WIDTH * value / most:.2f}", round(value)) for label, value in shown
+    ]
     return Bars(drawing.title, drawing.kind, bars)
 
 
@@ -81,7 +94,9 @@ def _values(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> dict[str, fl
     """{label: value}, of the rows that have both."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        value = next((row[one] for one in drawing.columns if row.get(one) is not None), None)
+        value = next(
+            (row[one] for one in drawing.columns if row.get(one) is not None), None
+        )
         names = [row.get(one) for one in drawing.by]
         if isinstance(value, int | float) and all(names):
             found.setdefault(" · ".join(map(str, names)), []).append(value)

@@ -1,4 +1,6 @@
-"""Bodies of messages as a page shows them: JSON with indents, other text as it is, bytes in hexadecimal."""
+"""Bodies of messages as a page shows them: JSON with indents, other text as it is, bytes in
+hexadecimal.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ def shown(body: bytes) -> Body:
 
 
 def _pretty(body: bytes) -> str | None:
-    """The body as JSON with indents; None if it is none, too deep to be indented, or says half a character
-    (`"\\ud800"`), which no page can hold."""
+    """The body as JSON with indents; None if it is none, too deep to be indented, or says
+    half a character (`"\\ud800"`), which no page can hold."""
     if body[:1] not in b'{["0123456789-tfn \n\r\t' or _depth(body) > MOST_DEPTH:
         return None
     try:
@@ -52,7 +54,9 @@ def _pretty(body: bytes) -> str | None:
 
 
 def _depth(body: bytes) -> int:
-    """The most brackets open at once, counted without recursion; those within texts count too."""
+    """The most brackets open at once, counted without recursion; those within texts count
+    too.
+    """
     depth = most = 0
     for one in body:
         if one in b"[{":
@@ -94,4 +98,6 @@ def differences(before: str, after: str) -> list[tuple[str, str]]:
     """(sign, line): what was cut (-), what was added (+), and the lines around."""
     old, new = before.splitlines()[:MOST_DIFF], after.splitlines()[:MOST_DIFF]
     found: Sequence[str] = list(difflib.unified_diff(old, new, lineterm="", n=3))
-    return [(line[:1], line[1:]) for line in found if not line.startswith(("---", "+++", "@@"))]
+    return [
+        (line[:1], line[1:]) for line in found if not line.startswith(("---", "+++", "@@"))
+    ]

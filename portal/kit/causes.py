@@ -18,7 +18,9 @@ from portal.templatetags.shapes import count, lasts, rate
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A cause on a page; `tone` is bad, warn or ''; `link` leads to what helps, `command` may be pasted."""
+    """A cause on a page; `tone` is bad, warn or ''; `link` leads to what helps, `command`
+    may be pasted.
+    """
 
     title: Text
     text: Text
@@ -54,13 +56,19 @@ def _away(one: Cause, _group: str, _manages: bool) -> Said:
 
 
 def _corrupt(one: Cause, _group: str, _manages: bool) -> Said:
-    text = _("Nothing behind the hole is delivered: %s. The alarm says what to do.") % _queues(one)
+    text = _(
+        "Nothing behind the hole is delivered: %s. The alarm says what to do."
+    ) % _queues(one)
     return Said(_("A queue is corrupt"), text, "bad", Link(_("Alarms"), to("alarms")))
 
 
 def _paused(one: Cause, group: str, manages: bool) -> Said:
     lag = int(one.words["lag"] or 0)
-    text = ngettext("%s message waits until it is resumed.", "%s messages wait until it is resumed.", lag)
+    text = ngettext(
+        "%s message waits until it is resumed.",
+        "%s messages wait until it is resumed.",
+        lag,
+    )
     return Said(
         _("The group is paused"),
         text % count(lag),
@@ -69,12 +77,22 @@ def _paused(one: Cause, group: str, manages: bool) -> Said:
 
 
 def _topics_paused(one: Cause, group: str, manages: bool) -> Said:
-    link = Link(_("Resume"), to("subscription-settings", group, one.about[0])) if manages else None
-    return Said(_("Reading is paused"), _("Paused topics with unread messages: %s.") % _names(one), link=link)
+    link = (
+        Link(_("Resume"), to("subscription-settings", group, one.about[0]))
+        if manages
+        else None
+    )
+    return Said(
+        _("Reading is paused"),
+        _("Paused topics with unread messages: %s.") % _names(one),
+        link=link,
+    )
 
 
 def _queues_paused(one: Cause, _group: str, _manages: bool) -> Said:
-    return Said(_("Queues are paused"), _("Paused queues with unread messages: %s.") % _queues(one))
+    return Said(
+        _("Queues are paused"), _("Paused queues with unread messages: %s.") % _queues(one)
+    )
 
 
 def _no_members(one: Cause, group: str, _manages: bool) -> Said:
@@ -114,13 +132,16 @@ def _silent_member(one: Cause, _group: str, _manages: bool) -> Said:
 
 
 def _unfinished_leases(one: Cause, _group: str, _manages: bool) -> Said:
-    text = _("Members do not finish what they have. New messages are not leased in queues: %s")
+    text = _(
+        "Members do not finish what they have. New messages are not leased in queues: %s"
+    )
     return Said(_("Too many unfinished leases"), text % _queues(one), "bad")
 
 
 def _no_pulls(_one: Cause, _group: str, _manages: bool) -> Said:
     text = _(
-        "They send heartbeats, but have pulled nothing for minutes. Their handlers hang, or their circuit "
+        "They send heartbeats, but have pulled nothing for minutes. Their handlers hang, "
+        "or their circuit "
         "breaker is open. Look at their logs."
     )
     return Said(_("Members ask for no messages"), text, "bad")
@@ -128,7 +149,8 @@ def _no_pulls(_one: Cause, _group: str, _manages: bool) -> Said:
 
 def _blocked_in_order(_one: Cause, group: str, manages: bool) -> Said:
     text = _(
-        "The subscription is ordered, so a message that fails blocks its queue until it succeeds or its "
+        "The subscription is ordered, so a message that fails blocks its queue until it "
+        "succeeds or its "
         "retries are used up. Look at the logs of the members."
     )
     link = _settings(group, _("Retries and dead letters"), "failures", manages)
@@ -137,7 +159,8 @@ def _blocked_in_order(_one: Cause, group: str, manages: bool) -> Said:
 
 def _nothing_finished(one: Cause, _group: str, _manages: bool) -> Said:
     text = _(
-        "Members pull %s messages/s and finish none: the handler hangs, takes very long, or the process is "
+        "Members pull %s messages/s and finish none: the handler hangs, takes very long, "
+        "or the process is "
         "restarted again and again."
     )
     return Said(_("Nothing is handled"), text % rate(_float(one.words["pulled"])), "bad")
@@ -145,7 +168,8 @@ def _nothing_finished(one: Cause, _group: str, _manages: bool) -> Said:
 
 def _long_handler(one: Cause, _group: str, _manages: bool) -> Said:
     text = _(
-        "A handler of %(member)s is at work on %(queue)s, offset %(offset)s, for %(time)s. Look at that "
+        "A handler of %(member)s is at work on %(queue)s, offset %(offset)s, for %(time)s. "
+        "Look at that "
         "message, and at what the handler waits for."
     )
     words = {
@@ -164,8 +188,10 @@ def _float(value: Any) -> float | None:
 def _hot_key(one: Cause, _group: str, _manages: bool) -> Said:
     queue, key = rows.queue_name(int(one.about[0])), one.about[1]
     text = _(
-        "%(share)s of the unread messages are in %(queue)s, and %(of_keys)s of those that wait first "
-        "have the key %(key)s. One key is read by one member, so more members do not help: give the messages "
+        "%(share)s of the unread messages are in %(queue)s, and %(of_keys)s of those that "
+        "wait first "
+        "have the key %(key)s. One key is read by one member, so more members do not help: "
+        "give the messages "
         "finer keys."
     )
     words = {
@@ -179,7 +205,8 @@ def _hot_key(one: Cause, _group: str, _manages: bool) -> Said:
 
 def _hot_queue(one: Cause, _group: str, _manages: bool) -> Said:
     text = _(
-        "%(share)s of the unread messages are in %(queue)s, which %(owner)s reads. Look at that member, "
+        "%(share)s of the unread messages are in %(queue)s, which %(owner)s reads. Look at "
+        "that member, "
         "and at the keys of the messages."
     )
     words = {
@@ -191,34 +218,51 @@ def _hot_queue(one: Cause, _group: str, _manages: bool) -> Said:
 
 
 def _failing(one: Cause, group: str, manages: bool) -> Said:
-    text = _("Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s.")
+    text = _(
+        "Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s."
+    )
     words = {name: count(one.words[name]) for name in ("dead", "retries")}
     link = _settings(group, _("Retries and dead letters"), "failures", manages)
     return Said(_("Many messages fail"), text % words, link=link)
 
 
 def _rebalancing(one: Cause, group: str, _manages: bool) -> Said:
-    text = _("%s rebalances in ten minutes. Queues stand still during each. Look at why members come and go.")
+    text = _(
+        "%s rebalances in ten minutes. Queues stand still during each. Look at why members "
+        "come and go."
+    )
     link = Link(_("Rebalances"), f"{to('rebalances')}?q={group}&of=group")
     return Said(_("Members come and go"), text % count(one.words["rebalances"]), link=link)
 
 
 def _reset(one: Cause, group: str, _manages: bool) -> Said:
-    text = _("%s moved the offsets back in the last ten minutes, so messages are read again.") % _names(one)
-    return Said(_("Offsets were reset"), text, "", Link(_("Offset resets"), to("moves", group)))
+    text = _(
+        "%s moved the offsets back in the last ten minutes, so messages are read again."
+    ) % _names(one)
+    return Said(
+        _("Offsets were reset"), text, "", Link(_("Offset resets"), to("moves", group))
+    )
 
 
 def _slow_handler(one: Cause, group: str, manages: bool) -> Said:
     words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
-    parts = [_("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % words]
+    parts = [
+        _("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % words
+    ]
     if one.words["message_ms"]:
-        parts.append(_("A message takes a thread about %s.") % lasts(round(float(one.words["message_ms"]))))
+        parts.append(
+            _("A message takes a thread about %s.")
+            % lasts(round(float(one.words["message_ms"])))
+        )
     if one.words["has_room"]:
-        parts.append(_("Start more members, give them more threads, or make the handler faster."))
+        parts.append(
+            _("Start more members, give them more threads, or make the handler faster.")
+        )
     else:
         parts.append(
             _(
-                "Every queue has a member: give the members more threads, make the handler faster, or expand "
+                "Every queue has a member: give the members more threads, make the handler "
+                "faster, or expand "
                 "the topic."
             )
         )
@@ -227,7 +271,12 @@ def _slow_handler(one: Cause, group: str, manages: bool) -> Said:
 
 def _more_was_sent(one: Cause, _group: str, _manages: bool) -> Said:
     words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
-    text = _("The members handle %(handled)s messages/s and %(sent)s/s are sent, so the lag shrinks.") % words
+    text = (
+        _(
+            "The members handle %(handled)s messages/s and %(sent)s/s are sent, so the lag shrinks."
+        )
+        % words
+    )
     return Said(_("More was sent than handled, but it catches up"), text, "ok")
 
 

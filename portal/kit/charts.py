@@ -1,4 +1,6 @@
-"""Charts: a title, labels and rows; the page shows them as a table and the browser draws them from it."""
+"""Charts: a title, labels and rows; the page shows them as a table and the browser draws
+them from it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ EVENT_KINDS = {  # the kinds of marks; portal.js has a pattern of dashes for eac
 
 
 class Event(NamedTuple):
-    """A vertical line in a chart: when, ms since 1970; one of EVENT_KINDS; what is said of it."""
+    """A vertical line in a chart: when, ms since 1970; one of EVENT_KINDS; what is said of
+    it.
+    """
 
     at_ms: int
     kind: str
@@ -53,7 +57,8 @@ class Event(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A step of a chart: ms and s since 1970, (shown, raw) of each line, and what happened in it.
+    """A step of a chart: ms and s since 1970, (shown, raw) of each line, and what happened
+    in it.
 
     A raw '' stands for nothing.
     """
@@ -108,7 +113,8 @@ USUAL = SPANS[:6]  # in steps of at most a minute; longer ones only where they a
 
 
 def span(request: HttpRequest, **whose: Any) -> Span:
-    """Return the span of the URL, or the shortest usual one that holds what was counted lately.
+    """Return the span of the URL, or the shortest usual one that holds what was counted
+    lately.
 
     `whose` says of what, as in `metrics_history.points`.
     """
@@ -116,14 +122,17 @@ def span(request: HttpRequest, **whose: Any) -> Span:
     named = next((one for one in SPANS if one.key == asked), None)
     if named is not None:
         return named
-    # No usual span shows what is older than the longest one, so it does not make the chart longer.
+    # No usual span shows what is older than the longest one, so it does not make the chart
+    # longer.
     age_s = metrics_history.first_sample_age_s(within_s=USUAL[-1].for_s, **whose)
     return next((one for one in USUAL if age_s <= one.for_s), USUAL[-1])
 
 
 def spans(chosen: Span) -> list[Link]:
     """Links to each; the chosen one is marked."""
-    return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
+    return [
+        Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS
+    ]
 
 
 def rates(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
@@ -134,7 +143,9 @@ def rates(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
         lambda point: _rate(point, point.pulled),
     ]
     labels = [_("sent"), _("handled"), _("pulled")]
-    return _chart(_("Messages per second"), labels, _told(points), marks, lines=lines, shown=rate)
+    return _chart(
+        _("Messages per second"), labels, _told(points), marks, lines=lines, shown=rate
+    )
 
 
 def _rate(point: Point, count: int | None) -> Value:
@@ -149,12 +160,19 @@ def _told(points: Sequence[Point]) -> Sequence[Point]:
 def lags(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     """Unread messages, as a job saw them."""
     return _chart(
-        _("Unread messages"), [_("lag")], points, marks, lines=[lambda point: point.lag], shown=count
+        _("Unread messages"),
+        [_("lag")],
+        points,
+        marks,
+        lines=[lambda point: point.lag],
+        shown=count,
     )
 
 
 def sizes(found: Sequence[Size]) -> Chart:
-    steps = [Row(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
+    steps = [
+        Row(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found
+    ]
     return Chart(_("Size, bytes"), [_("Size")], steps)
 
 
@@ -172,7 +190,12 @@ def _chart(
 
     events = _events(points, marks)
     steps = [
-        Row(point.at_ms, point.at_ms // 1000, tuple(cell(line(point)) for line in lines), events[n])
+        Row(
+            point.at_ms,
+            point.at_ms // 1000,
+            tuple(cell(line(point)) for line in lines),
+            events[n],
+        )
         for n, point in enumerate(points)
     ]
     return Chart(title, labels, steps)
@@ -196,5 +219,9 @@ def _said(mark: Mark) -> str:
         what = f"{rows.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
         return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % what
     words = {"who": mark.what, "what": mark.name or _("several topics")}
-    text = _("Reset by %(who)s: %(what)s") if mark.kind == "reset" else _("Reset undone by %(who)s: %(what)s")
+    text = (
+        _("Reset by %(who)s: %(what)s")
+        if mark.kind == "reset"
+        else _("Reset undone by %(who)s: %(what)s")
+    )
     return text % words

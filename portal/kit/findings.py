@@ -25,11 +25,17 @@ ABOUT: dict[str, Text] = {
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
 }
-VERDICTS: dict[str, Text] = {"ok": lazy("passed"), "warn": lazy("warning"), "bad": lazy("failed")}
+VERDICTS: dict[str, Text] = {
+    "ok": lazy("passed"),
+    "warn": lazy("warning"),
+    "bad": lazy("failed"),
+}
 
 
 def _words(one: Finding) -> dict[str, object]:
-    """Return the words of a finding; a reason that is declared, such as that of a right, is translated."""
+    """Return the words of a finding; a reason that is declared, such as that of a right, is
+    translated.
+    """
     why = one.words.get("why")
     return {**one.words, **({"why": _(why)} if why else {})}
 

@@ -14,7 +14,10 @@ from metadata.cache import snapshot
 def silent() -> list[str]:
     """The nodes that ought to answer, but did not when this process last asked them."""
     asked = registry.latencies()
-    names = {*node_pools.away(), *(name for name, seconds in asked.items() if seconds is None)}
+    names = {
+        *node_pools.away(),
+        *(name for name, seconds in asked.items() if seconds is None),
+    }
     return sorted(names - set(offline()))
 
 
@@ -27,9 +30,15 @@ def of(queues: Iterable[int]) -> str:
 
 def of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
     """The names of the nodes that did not tell of a topic's queues."""
-    return of(one.queue.queue for one in queues if one.head is None and one.queue.state != "retired")
+    return of(
+        one.queue.queue
+        for one in queues
+        if one.head is None and one.queue.state != "retired"
+    )
 
 
 def offline() -> list[str]:
     """The nodes that were taken offline."""
-    return sorted(one.name for one in snapshot.current().nodes.values() if one.state == "offline")
+    return sorted(
+        one.name for one in snapshot.current().nodes.values() if one.state == "offline"
+    )

@@ -18,7 +18,8 @@ from metadata.users.saved_filters import FilterView
 from portal.auth.access import actor
 from portal.kit.tables import Table, Text, with_words
 
-SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name of the page that begins it
+# of the navigation: label, name of the page that begins it
+SECTIONS: Mapping[str, tuple[Text, str]] = {
     "topics": (lazy("Topics"), "topics"),
     "groups": (lazy("Consumer groups"), "groups"),
     "subscriptions": (lazy("Subscriptions"), "subscriptions"),
@@ -37,15 +38,19 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name o
     "checks": (lazy("Checks"), "consistency"),
     "settings": (lazy("Settings"), "settings"),
 }
-LISTS = frozenset(name for _label, name in SECTIONS.values())  # pages whose filters can be saved
-PAGING = ("page", "after", "seen")  # words of the URL that say which part of a list is shown
-UNSAVED = (*PAGING, "tail", "columns", "format")  # words of the URL that are no part of a filter
+# pages whose filters can be saved
+LISTS = frozenset(name for _label, name in SECTIONS.values())
+# words of the URL that say which part of a list is shown
+PAGING = ("page", "after", "seen")
+# words of the URL that are no part of a filter
+UNSAVED = (*PAGING, "tail", "columns", "format")
 SHOWN_ALL = 2  # actions that need no menu
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of several.
+    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of
+    several.
 
     `count` is shown in a badge beside the label of a tab, in the tone `count_tone`.
     """
@@ -82,7 +87,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Filters that the person saved of a page, and the one that its URL holds now, '' for none."""
+    """Filters that the person saved of a page, and the one that its URL holds now, '' for
+    none.
+    """
 
     page: str
     filters: Sequence[FilterView]
@@ -92,7 +99,9 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a life line; `tone` is ok, warn, bad or ''; `at_ms` is None where no time is recorded."""
+    """A step of a life line; `tone` is ok, warn, bad or ''; `at_ms` is None where no time
+    is recorded.
+    """
 
     title: Text
     text: Text = ""
@@ -104,17 +113,23 @@ class Step:
 def show(
     request: HttpRequest, template: str, title: Text, *, status: int = 200, **words: Any
 ) -> HttpResponse:
-    """A page. `section` in `words` marks the place in the navigation, `crumbs` and `tabs` that below it."""
+    """A page. `section` in `words` marks the place in the navigation, `crumbs` and `tabs`
+    that below it.
+    """
     words["menu"] = menu(words.pop("actions", ()))
     if "crumbs" not in words:
         way = section_crumbs(words.get("section", ""))
         words["crumbs"] = [one for one in way if one.href != request.path]
     words["now_ms"] = ms(database_now())
-    return render(request, f"portal/{template}.html", {"title": title, **words}, status=status)
+    return render(
+        request, f"portal/{template}.html", {"title": title, **words}, status=status
+    )
 
 
 def menu(actions: Sequence[Link]) -> Menu:
-    """Return the first action as a button and the others as a menu, the dangerous ones last."""
+    """Return the first action as a button and the others as a menu, the dangerous ones
+    last.
+    """
     ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "primary"))
     if len(ordered) <= SHOWN_ALL:
         return Menu(ordered)
@@ -133,7 +148,10 @@ def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
     """Return the filters that the URL has, by name, each with the address without it."""
     asked = {name: request.GET.get(name, "") for name in labels}
     return [
-        Link(f"{labels[name]}: {value}", with_words(request, **dict.fromkeys((name, *PAGING), "")))
+        Link(
+            f"{labels[name]}: {value}",
+            with_words(request, **dict.fromkeys((name, *PAGING), "")),
+        )
         for name, value in asked.items()
         if value
     ]
@@ -145,11 +163,15 @@ def filter_of(words: Mapping[str, str]) -> str:
     >>> filter_of({"q": "a b", "page": "2", "sort": ""})
     'q=a+b'
     """
-    return urlencode({name: value for name, value in words.items() if value and name not in UNSAVED})
+    return urlencode(
+        {name: value for name, value in words.items() if value and name not in UNSAVED}
+    )
 
 
 def saved(request: HttpRequest) -> Saved | None:
-    """Return the saved filters of the list that a request is for; None where none can be saved."""
+    """Return the saved filters of the list that a request is for; None where none can be
+    saved.
+    """
     match = request.resolver_match
     page = match.url_name if match else None
     if page not in LISTS:
@@ -161,13 +183,23 @@ def saved(request: HttpRequest) -> Saved | None:
 def list_page(
     request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
 ) -> HttpResponse:
-    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and `asked`:
+    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and
+    `asked`:
     fields of the search, as name, label, type and value."""
     query = request.GET.get("q", "")
     own = {one["name"] for one in words.get("asked", ())}
     words["keep"] = [one for one in table.keep if one[0] not in own]
     words["saved"] = saved(request) if searched else None
-    return show(request, "kit/list", title, table=table, live=True, searched=searched, query=query, **words)
+    return show(
+        request,
+        "kit/list",
+        title,
+        table=table,
+        live=True,
+        searched=searched,
+        query=query,
+        **words,
+    )
 
 
 def to(name: str, *words: object) -> str:

@@ -1,4 +1,6 @@
-"""Places of pages about one topic or group: breadcrumbs, and the tabs of what belongs to it."""
+"""Places of pages about one topic or group: breadcrumbs, and the tabs of what belongs to
+it.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,16 @@ def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
     if dead is not None:
         tone = "bad" if dead.unseen else "warn"
         place = list(tabs).index("failures")
-        words["tabs"][place] = replace(words["tabs"][place], count=dead.messages, count_tone=tone)
+        words["tabs"][place] = replace(
+            words["tabs"][place], count=dead.messages, count_tone=tone
+        )
     return words
 
 
 def of_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:
-    """Return the same of a list that was opened from a topic or group; nothing of any other."""
+    """Return the same of a list that was opened from a topic or group; nothing of any
+    other.
+    """
     known = snapshot.current()
     kind = request.GET.get(OF)
     if kind == "group" and known.group(name):
@@ -61,8 +67,12 @@ def _listed(page: str, kind: str, **words: str) -> str:
     return f"{to(page)}?{urlencode({**words, OF: kind})}"
 
 
-def _words(section: str, name: str, tabs: dict[str, tuple[str, str]], on: str) -> dict[str, Any]:
-    found = [Link(label, href, "on" if key == on else "") for key, (label, href) in tabs.items()]
+def _words(
+    section: str, name: str, tabs: dict[str, tuple[str, str]], on: str
+) -> dict[str, Any]:
+    found = [
+        Link(label, href, "on" if key == on else "") for key, (label, href) in tabs.items()
+    ]
     own = [Link(name, tabs[section.removesuffix("s")][1])]
     is_first = on == section.removesuffix("s")
     return {

@@ -1,8 +1,9 @@
 """Problems on the first page, a line with its link each, the worse ones first.
 
-They are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or nearly full; groups
-with unread messages that nobody reads, were paused, or are late; dead letters that nobody has marked as seen;
-failed jobs of the last day. What an alarm says is not said twice, and not at all once it was acknowledged.
+They are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or
+nearly full; groups with unread messages that nobody reads, were paused, or are late; dead
+letters that nobody has marked as seen; failed jobs of the last day. What an alarm says is
+not said twice, and not at all once it was acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ OF_DEAD = ("dead_growing",)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of an alarm.
+    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of
+    an alarm.
 
     `more`: further problems of the same `group`, none of them worse.
     """
@@ -66,12 +68,16 @@ def problems(known: Overview, who: Actor) -> list[Problem]:
 
 
 def _by_group(found: Iterable[Problem]) -> list[Problem]:
-    """Return one problem for each consumer group, which contains the other problems of that group."""
+    """Return one problem for each consumer group, which contains the other problems of that
+    group.
+    """
     firsts: dict[object, Problem] = {}
     for number, problem in enumerate(found):
         about = problem.group or number
         first = firsts.get(about)
-        firsts[about] = problem if first is None else replace(first, more=(*first.more, problem))
+        firsts[about] = (
+            problem if first is None else replace(first, more=(*first.more, problem))
+        )
     return list(firsts.values())
 
 
@@ -80,15 +86,29 @@ def _cut_off() -> set[str]:
     known, silent = snapshot.current(), set(outages.silent())
     if not silent:
         return set()
-    topics = {queue.topic_id for queue in known.queues.values() if known.nodes[queue.node_id].name in silent}
-    readers = {one.group_id for one in known.subscriptions.values() if one.topic_id in topics}
+    topics = {
+        queue.topic_id
+        for queue in known.queues.values()
+        if known.nodes[queue.node_id].name in silent
+    }
+    readers = {
+        one.group_id for one in known.subscriptions.values() if one.topic_id in topics
+    }
     return {known.groups[group_id].name for group_id in readers if group_id in known.groups}
 
 
 def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
     for one in known.alarms:
-        words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": rows.alarm_detail(one)}
-        text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
+        words = {
+            "kind": rows.alarm_kind(one.kind),
+            "name": one.name,
+            "detail": rows.alarm_detail(one),
+        }
+        text = (
+            _("Alarm: %(kind)s, %(name)s: %(detail)s")
+            if one.name
+            else _("Alarm: %(kind)s: %(detail)s")
+        )
         href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
         about = subject(one.kind, one.name).group if one.kind in (*OF_LAG, *OF_DEAD) else ""
         yield Problem("bad", text % words, href, one.since_ms, group=about)
@@ -124,7 +144,9 @@ def _stores(known: Overview, href: str) -> Iterator[Problem]:
     for info in snapshot.current().nodes.values():
         if info.disk != "ok" and info.name not in said:
             tone = "bad" if info.disk == "full" else "warn"
-            yield Problem(tone, _("Node %s is running out of disk space.") % info.name, href)
+            yield Problem(
+                tone, _("Node %s is running out of disk space.") % info.name, href
+            )
 
 
 def _groups(known: Overview) -> Iterator[Problem]:
@@ -134,7 +156,12 @@ def _groups(known: Overview) -> Iterator[Problem]:
     lines = (
         (known.unread, _("Group %s has unread messages in queues without a consumer.")),
         (known.stopped_behind, _("Group %s is paused and has unread messages.")),
-        (known.stalled, _("Group %s has members and unread messages, but has handled none for minutes.")),
+        (
+            known.stalled,
+            _(
+                "Group %s has members and unread messages, but has handled none for minutes."
+            ),
+        ),
         (late, _("Group %s lags. Its oldest unread message is more than 15 minutes old.")),
     )
     said = _said(known, OF_LAG)
@@ -155,7 +182,11 @@ def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
             "Group %(group)s has %(count)s dead letters, the newest of %(when)s.",
             one.messages,
         )
-        words = {"group": one.group, "count": count(one.messages), "when": at(one.newest_at_ms)}
+        words = {
+            "group": one.group,
+            "count": count(one.messages),
+            "when": at(one.newest_at_ms),
+        }
         page = "failures" if may(who, "manage", one.group, what="group") else "group"
         yield Problem("warn", text % words, to(page, one.group), group=one.group)
 
@@ -164,6 +195,8 @@ def _jobs(known: Overview) -> Iterator[Problem]:
     failed = known.failed_job_count
     if failed:
         text = ngettext(
-            "%d run of a job failed in the last day.", "%d runs of jobs failed in the last day.", failed
+            "%d run of a job failed in the last day.",
+            "%d runs of jobs failed in the last day.",
+            failed,
         )
         yield Problem("warn", text % failed, to("jobs") + "?q=failed")

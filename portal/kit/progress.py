@@ -41,12 +41,16 @@ def words(said: Progress) -> tuple[Text, str]:
 
 
 def tone_without_members(lag: int | None) -> str:
-    """Return the tone of a group or subscription without members: amber if something is unread."""
+    """Return the tone of a group or subscription without members: amber if something is
+    unread.
+    """
     return STATES["no_members"][1] if lag else ""
 
 
 def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
-    """Return the state of a group, its tone, and its trend in words, '' where the state says all."""
+    """Return the state of a group, its tone, and its trend in words, '' where the state
+    says all.
+    """
     if found is None:
         return *STATES["unknown"], ""
     label, tone = STATES.get(found.said.state, BEHIND)
@@ -55,7 +59,9 @@ def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
     return (
         label,
         tone,
-        "" if found.said.state in STATES and found.said.state != "stalled" else _trend(found.said),
+        ""
+        if found.said.state in STATES and found.said.state != "stalled"
+        else _trend(found.said),
     )
 
 
@@ -65,12 +71,17 @@ def _trend(said: Progress) -> Text:
 
 
 def of_all(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
-    """Return the first of the groups that falls behind, or how long the slowest one takes to catch up."""
+    """Return the first of the groups that falls behind, or how long the slowest one takes
+    to catch up.
+    """
     said = [(name, found.said) for name, found in groups if found]
     growing = [(name, one) for name, one in said if one.state == "falls_behind"]
     if growing:
         name, one = growing[0]
-        return _("%(group)s falls behind by %(rate)s/s") % {"group": name, "rate": rate(one.per_s)}
+        return _("%(group)s falls behind by %(rate)s/s") % {
+            "group": name,
+            "rate": rate(one.per_s),
+        }
     ends = [one for _name, one in said if one.state == "catches_up"]
     return words(max(ends, key=lambda one: one.in_s or 0))[0] if ends else ""
 
@@ -85,7 +96,9 @@ def cell(found: GroupProgress | None) -> Cell:
     if found is None:
         return badge(*WORDS["unknown"])
     label, tone = words(found.said)
-    return badge(label, tone_without_members(found.lag) if found.said.state == "no_members" else tone)
+    return badge(
+        label, tone_without_members(found.lag) if found.said.state == "no_members" else tone
+    )
 
 
 def handled(found: GroupProgress | None) -> Cell:

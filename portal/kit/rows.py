@@ -16,7 +16,17 @@ from metadata.rules.alarm_texts import worded
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import to
-from portal.kit.tables import Cell, Column, Columns, Text, badge, code, lasting, number, spark
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Text,
+    badge,
+    code,
+    lasting,
+    number,
+    spark,
+)
 
 WORDS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
@@ -168,10 +178,14 @@ def subscription(row: SubscriptionRow) -> Cell:
         what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
         return badge(what % row.stopped_queues, "warn")
     if not row.members:
-        return badge(progress.STATES["no_members"][0], progress.tone_without_members(row.lag))
+        return badge(
+            progress.STATES["no_members"][0], progress.tone_without_members(row.lag)
+        )
     if (row.lag_ms or 0) > LATE_MS:
         return badge(*progress.BEHIND)
-    return badge(*progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"])
+    return badge(
+        *progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"]
+    )
 
 
 def age(value_ms: int | None) -> Cell:
@@ -190,7 +204,9 @@ def topic(name: str) -> Cell:
 
 
 def queue_name(number: int) -> str:
-    """Return a queue as people call it: its topic and its place in it; its id where it is gone."""
+    """Return a queue as people call it: its topic and its place in it; its id where it is
+    gone.
+    """
     return snapshot.current().queue_name(number) or str(number)
 
 
@@ -220,7 +236,9 @@ def alarm_detail(one: AlarmRow) -> str:
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
-    """The page of what an alarm is about; '' where there is none, or it is not for everybody."""
+    """The page of what an alarm is about; '' where there is none, or it is not for
+    everybody.
+    """
     about = subject(kind, name)
     if about.node:
         return to("node", about.node) if administrator else ""
@@ -235,7 +253,9 @@ def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
 
 def alarm_place(one: AlarmRow, *, administrator: bool) -> Cell:
     """Return the name of what an alarm is about, with its link."""
-    return code(one.name or None, alarm_href(one.kind, one.name, administrator=administrator))
+    return code(
+        one.name or None, alarm_href(one.kind, one.name, administrator=administrator)
+    )
 
 
 def of_audit(kind: str, name: str) -> Cell:
@@ -250,14 +270,18 @@ def of_audit(kind: str, name: str) -> Cell:
 
 
 def deed(verb: str, kind: str) -> str:
-    """Return what an audit row says was done; words that are not known are shown as they are."""
+    """Return what an audit row says was done; words that are not known are shown as they
+    are.
+    """
     return f"{VERBS.get(verb, verb)} {KINDS.get(kind, kind)}"
 
 
 def cause(stored: str) -> str:
-    """Return the cause of a rebalance, of several parts perhaps, in the language of the page.
+    """Return the cause of a rebalance, of several parts perhaps, in the language of the
+    page.
 
-    A subscription to a retry topic is made with one to its topic, and is left out beside others.
+    A subscription to a retry topic is made with one to its topic, and is left out beside
+    others.
     """
     parts = stored.split("; ")
     said = [part for part in parts if not snapshot.origin_of(part.removeprefix(SUBSCRIBED))]
@@ -281,7 +305,9 @@ GROUP: Columns[GroupRow] = (  # of a list of groups
     Column(gettext_lazy("State"), lambda one: progress.cell(one.progress)),
     Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
     Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
-    Column(gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True),
+    Column(
+        gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True
+    ),
     Column(gettext_lazy("Members"), lambda one: number(one.members), right=True),
     Column(gettext_lazy("Handled, last 30 min"), lambda one: spark(one.minutes)),
 )

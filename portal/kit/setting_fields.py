@@ -12,7 +12,15 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
 from metadata.rules.groups.filters import header_lines, read_headers
-from metadata.rules.setting_types import Choice, Flag, Headers, Numbers, Setting, Text, Whole
+from metadata.rules.setting_types import (
+    Choice,
+    Flag,
+    Headers,
+    Numbers,
+    Setting,
+    Text,
+    Whole,
+)
 from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
@@ -34,7 +42,8 @@ class NumbersField(forms.CharField):
 
 
 class QueuesField(forms.CharField):
-    """Queues by the names that pages show, such as orders/3; their ids. Raises ValidationError.
+    """Queues by the names that pages show, such as orders/3; their ids. Raises
+    ValidationError.
 
     With `takes_ids` an id will do: a page shows that of a queue that is gone.
     """
@@ -47,20 +56,33 @@ class QueuesField(forms.CharField):
         names = str(super().clean(value)).replace(",", " ").split()
         known = snapshot.current()
         found = {name: known.queue_called(name) for name in names}
-        ids = {name: one.id if one is not None else self._id(name) for name, one in found.items()}
+        ids = {
+            name: one.id if one is not None else self._id(name)
+            for name, one in found.items()
+        }
         if gone := [name for name, one in ids.items() if not one]:
-            words = _("There is no queue %s. Name queues as on the pages, such as orders/3.")
+            words = _(
+                "There is no queue %s. Name queues as on the pages, such as orders/3."
+            )
             raise forms.ValidationError(words % ", ".join(gone))
         return sorted(set(ids.values()))
 
     def prepare_value(self, value: Any) -> Any:
         """Name the queues of a setting; what was typed stays as it is."""
         known = snapshot.current()
-        return [known.queue_name(one) or one for one in value] if isinstance(value, list) else value
+        return (
+            [known.queue_name(one) or one for one in value]
+            if isinstance(value, list)
+            else value
+        )
 
     def _id(self, word: str) -> int:
         """The id that a word is, 0 for another word."""
-        return int(word) if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19 else 0
+        return (
+            int(word)
+            if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19
+            else 0
+        )
 
 
 class HeadersField(forms.CharField):
@@ -92,7 +114,10 @@ def _help(one: Setting) -> Words:
 
 
 def field(one: Setting) -> forms.Field:
-    kind, words = one.kind, {"label": label(one), "help_text": _help(one), "initial": one.default}
+    kind, words = (
+        one.kind,
+        {"label": label(one), "help_text": _help(one), "initial": one.default},
+    )
     match kind:
         case Whole():
             return forms.IntegerField(
@@ -110,15 +135,21 @@ def field(one: Setting) -> forms.Field:
             if not kind.ids:
                 return NumbersField(max_length=1000, **words)
             words["help_text"] = format_lazy("{} {}", words["help_text"], QUEUE_NAMES)
-            return QueuesField(takes_ids=True, required=False, max_length=MOST_NAMES, **words)
+            return QueuesField(
+                takes_ids=True, required=False, max_length=MOST_NAMES, **words
+            )
         case Headers():
             told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
             return HeadersField(
-                required=False, max_length=2 * kind.most, **{**words, "initial": "", "help_text": told}
+                required=False,
+                max_length=2 * kind.most,
+                **{**words, "initial": "", "help_text": told},
             )
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
-            return forms.CharField(required=False, max_length=kind.most, widget=widget, **words)
+            return forms.CharField(
+                required=False, max_length=kind.most, widget=widget, **words
+            )
     raise TypeError(kind)
 
 
@@ -135,9 +166,15 @@ def with_settings(
     return extend
 
 
-def facts(settings: Mapping[str, Setting], view: object, *, without: Collection[str] = ()) -> list[Fact]:
+def facts(
+    settings: Mapping[str, Setting], view: object, *, without: Collection[str] = ()
+) -> list[Fact]:
     """Return rows of a page that show the settings of a topic or group."""
-    return [_fact(one, getattr(view, name)) for name, one in settings.items() if name not in without]
+    return [
+        _fact(one, getattr(view, name))
+        for name, one in settings.items()
+        if name not in without
+    ]
 
 
 def _fact(one: Setting, value: Any) -> Fact:

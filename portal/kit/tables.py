@@ -1,4 +1,6 @@
-"""The one way to show a list: columns, rows of cells, search, sort and pages; the URL holds its state."""
+"""The one way to show a list: columns, rows of cells, search, sort and pages; the URL holds
+its state.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ LEADING = 4  # columns of a row on a phone: two lines
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value: `kind` says how templates/portal/kit/cell.html shows it; `tone` is ok, warn, bad or ''.
+    """One value: `kind` says how templates/portal/kit/cell.html shows it; `tone` is ok,
+    warn, bad or ''.
 
-    `title` is shown on hover. `label` is that of its column, which stands before it on a phone; there a
+    `title` is shown on hover. `label` is that of its column, which stands before it on a
+    phone; there a
     `minor` one is shown on demand only.
     """
 
@@ -38,7 +42,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[V]):
-    """A column: `cell` makes its value of a row; `key` is what the URL sorts by, '' if it cannot be sorted;
+    """A column: `cell` makes its value of a row; `key` is what the URL sorts by, '' if it
+    cannot be sorted;
     `right`: numbers; `lead`: shown on phones though it is not among the first `LEADING`."""
 
     label: Text
@@ -53,7 +58,9 @@ Columns = Sequence[Column[V]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A column's heading with its link: the first click sorts the usual way round, the second the other."""
+    """A column's heading with its link: the first click sorts the usual way round, the
+    second the other.
+    """
 
     label: Text
     right: bool
@@ -104,7 +111,9 @@ def long(value: Any) -> Cell:
 
 
 def fold(shown: str, whole: str, place: str) -> Cell:
-    """One line that unfolds to more; `place` is unique on the page: what is open stays so in a live list."""
+    """One line that unfolds to more; `place` is unique on the page: what is open stays so
+    in a live list.
+    """
     return Cell((shown, whole, place), "fold")
 
 
@@ -145,7 +154,9 @@ def spark(values: Sequence[int]) -> Cell:
 
 
 def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
-    """Return the part of a list that the URL asks for; what makes no sense there is ignored."""
+    """Return the part of a list that the URL asks for; what makes no sense there is
+    ignored.
+    """
     asked = request.GET
     page = asked.get("page", "1")
     return Wanted(
@@ -155,7 +166,9 @@ def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
     )
 
 
-def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: Empty) -> Table:
+def listed(
+    request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: Empty
+) -> Table:
     """One page of a list as a table."""
     return Table(
         heads=_heads(request, columns),
@@ -165,26 +178,47 @@ def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty
         page=found.page,
         pages=found.pages,
         previous=with_words(request, page=found.page - 1) if found.page > 1 else "",
-        following=with_words(request, page=found.page + 1) if found.page < found.pages else "",
+        following=with_words(request, page=found.page + 1)
+        if found.page < found.pages
+        else "",
         folds=_folds(columns),
-        keep=[(name, value) for name, value in request.GET.dict().items() if name not in ("q", "page")],
+        keep=[
+            (name, value)
+            for name, value in request.GET.dict().items()
+            if name not in ("q", "page")
+        ],
     )
 
 
-def plain(columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = "") -> Table:
+def plain(
+    columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = ""
+) -> Table:
     """A short table that is shown as a whole."""
     heads = [Head(column.label, column.right, "", "") for column in columns]
     rows, folds = _rows(columns, found), _folds(columns)
     return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
 
 
-def part(request: HttpRequest, columns: Columns[V], found: Sequence[V], empty: Empty, *, word: str) -> Table:
-    """A table whose rows are all known: as a whole, or a page of many; `word` of the URL says which."""
+def part(
+    request: HttpRequest,
+    columns: Columns[V],
+    found: Sequence[V],
+    empty: Empty,
+    *,
+    word: str,
+) -> Table:
+    """A table whose rows are all known: as a whole, or a page of many; `word` of the URL
+    says which.
+    """
     if len(found) <= PART:
         return plain(columns, found, empty)
     pages = -(-len(found) // PART)
     asked = request.GET.get(word, "1")
-    page = min(max(int(asked), 1), pages) if asked.isascii() and asked.isdigit() and len(asked) < 8 else 1
+    page = (
+        min(max(int(asked), 1), pages)
+        if asked.isascii() and asked.isdigit() and len(asked) < 8
+        else 1
+    )
     return replace(
         plain(columns, found[PART * (page - 1) : PART * page], empty),
         total=len(found),
@@ -198,7 +232,10 @@ def part(request: HttpRequest, columns: Columns[V], found: Sequence[V], empty: E
 def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
     labels = [(one, str(one.label), _is_minor(n, one)) for n, one in enumerate(columns)]
     return [
-        [replace(column.cell(one), label=label, minor=minor) for column, label, minor in labels]
+        [
+            replace(column.cell(one), label=label, minor=minor)
+            for column, label, minor in labels
+        ]
         for one in found
     ]
 
@@ -215,10 +252,18 @@ def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
     sort = request.GET.get("sort", "")
     heads = []
     for column in columns:
-        state = {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "") if column.key else ""
+        state = (
+            {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "")
+            if column.key
+            else ""
+        )
         first = f"-{column.key}" if column.right else column.key
         other = column.key if column.right else f"-{column.key}"
-        href = with_words(request, sort=other if sort == first else first, page="") if column.key else ""
+        href = (
+            with_words(request, sort=other if sort == first else first, page="")
+            if column.key
+            else ""
+        )
         heads.append(Head(column.label, column.right, href, state))
     return heads
 

@@ -13,16 +13,40 @@ SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (  # of forms; a setting is
     (lazy("Retention"), ("retention_days", "keep_unread_days", "retention_bytes")),
     (
         lazy("Sending"),
-        ("state", "read_only", "keyed", "on_unknown", "max_messages_per_s", "max_bytes_per_s"),
+        (
+            "state",
+            "read_only",
+            "keyed",
+            "on_unknown",
+            "max_messages_per_s",
+            "max_bytes_per_s",
+        ),
     ),
     (
         lazy("Reading"),
-        ("stopped", "stopped_queues", "tags", "headers", "delay_s", "ordered", "trace_percent"),
+        (
+            "stopped",
+            "stopped_queues",
+            "tags",
+            "headers",
+            "delay_s",
+            "ordered",
+            "trace_percent",
+        ),
     ),
-    (lazy("Failures"), ("retries", "retry_delays_s", "dead_days", "breaker_failures", "breaker_pause_s")),
+    (
+        lazy("Failures"),
+        ("retries", "retry_delays_s", "dead_days", "breaker_failures", "breaker_pause_s"),
+    ),
     (
         lazy("Clients"),
-        ("handler_timeout_ms", "threads", "handler_batch", "max_poll_records", "fetch_max_wait_ms"),
+        (
+            "handler_timeout_ms",
+            "threads",
+            "handler_batch",
+            "max_poll_records",
+            "fetch_max_wait_ms",
+        ),
     ),
     (
         lazy("Members"),
@@ -40,11 +64,18 @@ SHORT = 5  # fields of a form that needs no sections
 
 @register.filter
 def sections(form: forms.Form) -> list[tuple[Text, list[BoundField]]]:
-    """Return the visible fields below their titles; those of no section come first, below none."""
+    """Return the visible fields below their titles; those of no section come first, below
+    none.
+    """
     fields = form.visible_fields()
     if len(fields) <= SHORT:
         return [("", fields)]
-    titled = [(title, [one for one in fields if one.name in names]) for title, names in SECTIONS]
+    titled = [
+        (title, [one for one in fields if one.name in names]) for title, names in SECTIONS
+    ]
     known = {one.name for _title, found in titled for one in found}
-    first: tuple[Text, list[BoundField]] = ("", [one for one in fields if one.name not in known])
+    first: tuple[Text, list[BoundField]] = (
+        "",
+        [one for one in fields if one.name not in known],
+    )
     return [one for one in (first, *titled) if one[1]]

@@ -40,7 +40,9 @@ def size(value: int | None) -> str:
         if amount < 1024 or unit == "TiB":
             break
         amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+    return (
+        f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+    )
 
 
 @register.filter
@@ -52,7 +54,13 @@ def rate(value: float | None) -> str:
     """
     if value is None:
         return DASH
-    return f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+    return (
+        f"{value:.2f}"
+        if 0 < value < 1
+        else f"{value:.1f}"
+        if value < 100
+        else f"{value:,.0f}"
+    )
 
 
 @register.filter
@@ -95,7 +103,9 @@ def moment(value: int | None) -> str:
     """A point in time, ms since 1970: the script makes it "3 min ago", with this on hover."""
     if value is None:
         return DASH
-    return format_html('<time datetime="{}" class="nowrap">{} UTC</time>', iso(value), at(value))
+    return format_html(
+        '<time datetime="{}" class="nowrap">{} UTC</time>', iso(value), at(value)
+    )
 
 
 @register.filter
@@ -114,11 +124,17 @@ def polyline(values: Sequence[int]) -> str:
         return ""
     most = max(values) or 1
     step = 100 / max(len(values) - 1, 1)
-    return " ".join(f"{index * step:.4g},{22 - 20 * value / most:.4g}" for index, value in enumerate(values))
+    return " ".join(
+        f"{index * step:.4g},{22 - 20 * value / most:.4g}"
+        for index, value in enumerate(values)
+    )
 
 
 @register.filter
 def spoken(values: Sequence[int]) -> str:
     """A small line of minutes in words, for who cannot see it."""
     words = {"now": count(values[-1]), "most": count(max(values)), "minutes": len(values)}
-    return _("Messages per minute: now %(now)s, maximum %(most)s in the last %(minutes)s min") % words
+    return (
+        _("Messages per minute: now %(now)s, maximum %(most)s in the last %(minutes)s min")
+        % words
+    )

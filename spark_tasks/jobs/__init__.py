@@ -1,1 +1,3 @@
-"""Jobs: functions that get a `Job`. They are started as processes of their own; see jobs/__main__.py."""
+"""Jobs: functions that get a `Job`. They are started as processes of their own; see
+jobs/__main__.py.
+"""

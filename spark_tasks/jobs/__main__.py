@@ -1,7 +1,8 @@
-"""python -m spark_tasks.jobs NAME DIRECTORY: runs a job as DIRECTORY/settings.json says; see running.py.
+"""python -m spark_tasks.jobs NAME DIRECTORY: runs a job as DIRECTORY/settings.json says;
+see running.py.
 
-Needs CATMQ_URL and CATMQ_API_KEY in the environment. Exit codes: 0 done, 1 it could not be done and stderr
-says why in one line, 130 cancelled.
+Needs CATMQ_URL and CATMQ_API_KEY in the environment. Exit codes: 0 done, 1 it could not be
+done and stderr says why in one line, 130 cancelled.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ DONE, FAILED, CANCELLED = 0, 1, 130
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 2 or arguments[0] not in RUNS:
-        sys.stderr.write(f"usage: python -m spark_tasks.jobs NAME DIRECTORY\nNAME: {', '.join(RUNS)}\n")
+        sys.stderr.write(
+            f"usage: python -m spark_tasks.jobs NAME DIRECTORY\nNAME: {', '.join(RUNS)}\n"
+        )
         return FAILED
     name, directory = arguments[0], Path(arguments[1])
     try:
@@ -74,7 +77,13 @@ def reason(error: Exception) -> str:
     """Return the error's cause in one line; of what a task raised, the task's own words."""
     text = str(error)
     found = _CAUSE.findall(text)
-    return found[-1] if found else text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return (
+        found[-1]
+        if found
+        else text.strip().splitlines()[0]
+        if text.strip()
+        else type(error).__name__
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""archive: copies whole days of a topic into Parquet files, and publishes a day only once it is proven.
+"""archive: copies whole days of a topic into Parquet files, and publishes a day only once
+it is proven.
 
-Settings: topic, archive (a directory), through (the last day, 2026-11-22; default yesterday, UTC) or
-up_to_now, rows_per_second (for each task; 0: no limit), rows_per_partition.
+Settings: topic, archive (a directory), through (the last day, 2026-11-22; default
+yesterday, UTC) or up_to_now, rows_per_second (for each task; 0: no limit),
+rows_per_partition.
 
-A day is a range of offsets of each queue, because times never fall within a queue. A run goes on behind what
-is archived already, so days may come in several parts. Each part is written into a draft, read back, and
-compared with the source, which is read again: rows and two checksums per queue. Only then is it published.
+A day is a range of offsets of each queue, because times never fall within a queue. A run
+goes on behind what is archived already, so days may come in several parts. Each part is
+written into a draft, read back, and compared with the source, which is read again: rows and
+two checksums per queue. Only then is it published.
 """
 
 from __future__ import annotations
@@ -59,21 +62,27 @@ def clear_drafts(archive: str, topic: str) -> None:
     for draft in directory.glob(".draft-*"):
         shutil.rmtree(draft)
     for found in directory.glob("day=*"):
-        known = {part.directory for part in archives.parts(archive, topic, found.name.removeprefix("day="))}
+        known = {
+            part.directory
+            for part in archives.parts(archive, topic, found.name.removeprefix("day="))
+        }
         for part in found.glob("part-*"):
             if part.name not in known:
                 shutil.rmtree(part)
 
 
 def days_due(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:
-    """Return the days to archive, and notes on what can no longer be archived. Raises JobError."""
+    """Return the days to archive, and notes on what can no longer be archived. Raises
+    JobError.
+    """
     due: Days = {}
     notes = []
     for queue in plan.queues:
         start = archived_to(archive, plan.topic, queue)
         if start < queue.low:
             notes.append(
-                f"queue {queue.queue}: offsets {start:,} … {queue.low - 1:,} were cleaned before they were "
+                f"queue {queue.queue}: offsets {start:,} … {queue.low - 1:,} were cleaned "
+                "before they were "
                 "archived"
             )
         left = Span(max(start, queue.low), queue.head)
@@ -83,10 +92,14 @@ def days_due(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:
 
 
 def archived_to(archive: str, topic: str, queue: PlannedQueue) -> int:
-    """The offset behind all that is archived of a queue; 0 if nothing is. Raises ArchiveError."""
+    """The offset behind all that is archived of a queue; 0 if nothing is. Raises
+    ArchiveError.
+    """
     ends = [0]
     for day in archives.days(archive, topic):
-        for one in (one for part in archives.parts(archive, topic, day) for one in part.ranges):
+        for one in (
+            one for part in archives.parts(archive, topic, day) for one in part.ranges
+        ):
             if one.queue == queue.queue and one.identity != queue.node.identity:
                 raise ArchiveError(
                     f"the archive {archive} holds queue {queue.queue} of another installation; "
@@ -123,9 +136,13 @@ def last_day(job: Job, node: Node) -> date:
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        raise OptionError(f"through must be a day such as {today - DAY}, not {text!r}") from None
+        raise OptionError(
+            f"through must be a day such as {today - DAY}, not {text!r}"
+        ) from None
     if day >= today:
-        raise OptionError(f"{day} is not over yet (UTC): archive through {today - DAY}, or up to now")
+        raise OptionError(
+            f"{day} is not over yet (UTC): archive through {today - DAY}, or up to now"
+        )
     return day
 
 
@@ -148,9 +165,16 @@ def archived(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
         with job.watched(f"{about}: comparing with the source"):
             stored = sums(source(job, topic, spans))
         if written != stored:
-            what = f"day {day} of topic {topic}: the files differ from the source; nothing is published"
+            what = (
+                f"day {day} of topic {topic}: the files differ from the source; nothing "
+                "is published"
+            )
             raise ArchiveError(what)
-        part = Part(name, tuple(_range(plan, queue, span, stored) for queue, span in spans.items()), files)
+        part = Part(
+            name,
+            tuple(_range(plan, queue, span, stored) for queue, span in spans.items()),
+            files,
+        )
         archives.publish(archive, topic, day, part, draft=draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -166,7 +190,9 @@ def source(job: Job, topic: str, spans: Mapping[int, Span]) -> DataFrame:
     rate = job.number("rows_per_second", 0)
     if rate:
         reader = reader.option("maxRowsPerSecond", rate)
-    return reader.option("rowsPerPartition", job.number("rows_per_partition", 500_000)).load()
+    return reader.option(
+        "rowsPerPartition", job.number("rows_per_partition", 500_000)
+    ).load()
 
 
 def read(job: Job, *directories: Path) -> DataFrame:
@@ -183,10 +209,14 @@ def sums(frame: DataFrame) -> Sums:
         F.bit_xor(made).alias("xor"),
         F.sum(made.cast("decimal(38,0)")).alias("sum"),
     )
-    return {row["queue"]: (row["rows"], row["xor"], int(row["sum"])) for row in found.collect()}
+    return {
+        row["queue"]: (row["rows"], row["xor"], int(row["sum"])) for row in found.collect()
+    }
 
 
 def _range(plan: Plan, queue: int, span: Span, stored: Sums) -> ArchivedRange:
     node = plan.queue(queue).node
     rows, xor, total = stored.get(queue, (0, 0, 0))
-    return ArchivedRange(queue, node.name, node.identity, span.first, span.end, rows, xor, total)
+    return ArchivedRange(
+        queue, node.name, node.identity, span.first, span.end, rows, xor, total
+    )

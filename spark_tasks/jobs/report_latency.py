@@ -1,9 +1,11 @@
-"""report_latency: how long messages waited from being stored to being committed for the first time.
+"""report_latency: how long messages waited from being stored to being committed for the
+first time.
 
-A message does not carry the time of its commit, so each one's wait lies between two bounds: the last look at
-the group's position that did not show it committed yet, and the first one that did. The p50, p95 and most of
-the lower bounds, and of the upper ones, enclose the true figures. `resolution_ms` is the widest distance of
-the two: about a minute, more where the job that looks did not run.
+A message does not carry the time of its commit, so each one's wait lies between two bounds:
+the last look at the group's position that did not show it committed yet, and the first one
+that did. The p50, p95 and most of the lower bounds, and of the upper ones, enclose the true
+figures. `resolution_ms` is the widest distance of the two: about a minute, more where the
+job that looks did not run.
 """
 
 from __future__ import annotations
@@ -19,20 +21,29 @@ from spark_tasks.jobs.running import Job
 
 STEP = "`group` string, queue bigint, last bigint, after_ms bigint, by_ms bigint"
 NOBODY_KNOWS = -1  # instead of `after_ms`, of what was committed before anybody looked
-ACCURACY = 10_000  # of ranks: p50 is exact among fewer messages, and lies within p49.99 … p50.01 of more
-Steps = Mapping[str, Iterable[Iterable[int | None]]]  # queue → (first, end, after_ms, by_ms), rising
+# of ranks: p50 is exact among fewer messages, and lies within p49.99 … p50.01 of more
+ACCURACY = 10_000
+# queue → (first, end, after_ms, by_ms), rising
+Steps = Mapping[str, Iterable[Iterable[int | None]]]
 
 
 def run(job: Job) -> None:
-    """Add to the server's rows, which hold the steps of each group, what a scan of the last days tells."""
+    """Add to the server's rows, which hold the steps of each group, what a scan of the last
+    days tells.
+    """
     rows = known(job)
     for topic in sorted({row["topic"] for row in rows}):
         mine = {row["group"]: row for row in rows if row["topic"] == topic}
-        steps = steps_of(job.spark, {group: row.pop("steps") for group, row in mine.items()})
+        steps = steps_of(
+            job.spark, {group: row.pop("steps") for group, row in mine.items()}
+        )
         columns = "queue bigint, offset bigint, stored_at timestamp"
         messages = scanned(job, topic, columns, days=job.number("days", 7))
         with job.watched(f"topic {topic}"):
-            found = {one["group"]: one for one in summed(waits(messages, steps, groups=[*mine])).collect()}
+            found = {
+                one["group"]: one
+                for one in summed(waits(messages, steps, groups=[*mine])).collect()
+            }
         for group, row in mine.items():
             row |= figures(found.get(group))
             row["problem"] = missing(job, topic) or row["problem"]
@@ -51,17 +62,25 @@ def steps_of(spark: SparkSession, groups: Mapping[str, Steps]) -> DataFrame:
 
 
 def waits(messages: DataFrame, steps: DataFrame, *, groups: Iterable[str]) -> DataFrame:
-    """(group, stored_ms, after_ms, by_ms) of each message for each group; by_ms None: not committed yet.
+    """(group, stored_ms, after_ms, by_ms) of each message for each group; by_ms None: not
+    committed yet.
 
-    A message belongs to the first step that ends at or behind it: sorted backwards, to the last one seen.
+    A message belongs to the first step that ends at or behind it: sorted backwards, to the
+    last one seen.
     """
     nothing = F.lit(None).cast("bigint")
     sent = messages.select(
         F.explode(F.array(*map(F.lit, groups))).alias("group"), "queue", "offset",
-        nothing.alias("after_ms"), nothing.alias("by_ms"), F.unix_millis("stored_at").alias("stored_ms"),
+        nothing.alias("after_ms"), nothing.alias("by_ms"),
+        F.unix_millis("stored_at").alias("stored_ms"),
     )  # fmt: skip
     ends = steps.select(
-        "group", "queue", F.col("last").alias("offset"), "after_ms", "by_ms", nothing.alias("stored_ms")
+        "group",
+        "queue",
+        F.col("last").alias("offset"),
+        "after_ms",
+        "by_ms",
+        nothing.alias("stored_ms"),
     )
     backwards = Window.partitionBy("group", "queue").orderBy(
         F.desc("offset"), F.col("stored_ms").asc_nulls_first()
@@ -94,7 +113,9 @@ def summed(waited: DataFrame) -> DataFrame:
 def figures(found: Any) -> dict[str, Any]:
     """The columns that a row gets; `found` is None if there are no messages."""
     committed = found["committed"] if found is not None else 0
-    least, most = (found["least"], found["most"]) if committed else ((None, None), (None, None))
+    least, most = (
+        (found["least"], found["most"]) if committed else ((None, None), (None, None))
+    )
     return {
         "committed": committed,
         "waiting": found["waiting"] if found is not None else 0,

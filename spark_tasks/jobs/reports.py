@@ -1,8 +1,10 @@
-"""The reports that complete the server's rows, made from heads alone, by a scan of the messages.
+"""The reports that complete the server's rows, made from heads alone, by a scan of the
+messages.
 
-A node that was away when the report was asked for does not fail it: the setting `away` names its queues, they
-are left out, and the rows that lack them say so in `problem`. A node that goes while it is read fails the
-job, by name: what it had given before would be taken for all there is.
+A node that was away when the report was asked for does not fail it: the setting `away`
+names its queues, they are left out, and the rows that lack them say so in `problem`. A node
+that goes while it is read fails the job, by name: what it had given before would be taken
+for all there is.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def topics_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def scanned(job: Job, topic: str, columns: str, *, days: int | None = None) -> DataFrame:
-    """A topic's messages, only some columns, of the last days or all; without the queues that are away.
+    """A topic's messages, only some columns, of the last days or all; without the queues
+    that are away.
 
     The driver's clock only chooses where to begin.
     """
@@ -71,7 +74,8 @@ def missing(job: Job, topic: str) -> str:
 def size_and_expiry(job: Job) -> None:
     """Report what each queue holds: messages, bytes of bodies, sizes, times.
 
-    Adds exact sizes to the server's rows; a queue that cannot be read keeps its row and its problem.
+    Adds exact sizes to the server's rows; a queue that cannot be read keeps its row and its
+    problem.
     """
     rows, gone = known(job), away(job)
     measured = {}
@@ -98,12 +102,18 @@ def size_and_expiry(job: Job) -> None:
 def volume(job: Job) -> None:
     """Report messages, bytes and keys by topic, day (UTC) and queue.
 
-    Adds what a scan of the last days tells; a queue that cannot be read stands with its problem.
+    Adds what a scan of the last days tells; a queue that cannot be read stands with its
+    problem.
     """
     rows, gone = known(job), away(job)
     node_of = {row["queue"]: row["node"] for row in rows}
     found: list[Row] = [
-        {"topic": topic, "queue": queue, "node": node_of.get(queue, ""), "problem": gone[queue]}
+        {
+            "topic": topic,
+            "queue": queue,
+            "node": node_of.get(queue, ""),
+            "problem": gone[queue],
+        }
         for topic in topics_of(rows)
         for queue in queues_of(job, topic)
         if queue in gone
@@ -111,7 +121,9 @@ def volume(job: Job) -> None:
     for topic in topics_of(rows):
         columns = "queue bigint, key string, body_bytes bigint, stored_at timestamp"
         frame = scanned(job, topic, columns, days=job.number("days", 7))
-        grouped = frame.groupBy("queue", F.date_format("stored_at", "yyyy-MM-dd").alias("day")).agg(
+        grouped = frame.groupBy(
+            "queue", F.date_format("stored_at", "yyyy-MM-dd").alias("day")
+        ).agg(
             F.count("*").alias("messages"),
             F.sum("body_bytes").alias("bytes"),
             F.countDistinct("key").alias("keys"),
@@ -119,8 +131,18 @@ def volume(job: Job) -> None:
         with job.watched(f"topic {topic}"):
             counted = grouped.orderBy("queue", "day").collect()
         found += [
-            {"topic": topic, "queue": one.queue, "node": node_of.get(one.queue, ""), "day": one.day}
-            | {"messages": one.messages, "bytes": one.bytes, "keys": one["keys"], "problem": ""}
+            {
+                "topic": topic,
+                "queue": one.queue,
+                "node": node_of.get(one.queue, ""),
+                "day": one.day,
+            }
+            | {
+                "messages": one.messages,
+                "bytes": one.bytes,
+                "keys": one["keys"],
+                "problem": "",
+            }
             for one in counted
         ]
     job.result("report", found)
@@ -129,12 +151,15 @@ def volume(job: Job) -> None:
 def topics(job: Job) -> None:
     """Report how unevenly the keys of topics are used, beside the verdicts on them.
 
-    Adds to each topic how many keys it has, the busiest, and its share of the last days' messages.
+    Adds to each topic how many keys it has, the busiest, and its share of the last days'
+    messages.
     """
     rows = known(job)
     by_topic = {row["topic"]: row for row in rows}
     for topic in topics_of(rows):
-        frame = scanned(job, topic, "key string, stored_at timestamp", days=job.number("days", 7))
+        frame = scanned(
+            job, topic, "key string, stored_at timestamp", days=job.number("days", 7)
+        )
         keys = frame.groupBy("key").count().cache()
         with job.watched(f"topic {topic}"):
             total = keys.agg(F.sum("count")).first()
@@ -143,8 +168,14 @@ def topics(job: Job) -> None:
         keys.unpersist()
         sent = (total[0] if total is not None else None) or 0
         share = top["count"] / sent if top is not None and sent else 0.0
-        by_topic[topic] |= {"keys": count, "busiest_key": top["key"] if top is not None else None}
-        by_topic[topic] |= {"busiest_share": round(share, 4), "skewed": share > SKEWED and count > 1}
+        by_topic[topic] |= {
+            "keys": count,
+            "busiest_key": top["key"] if top is not None else None,
+        }
+        by_topic[topic] |= {
+            "busiest_share": round(share, 4),
+            "skewed": share > SKEWED and count > 1,
+        }
         by_topic[topic]["problem"] = missing(job, topic)
     job.result("report", rows)
 
@@ -152,15 +183,22 @@ def topics(job: Job) -> None:
 def capacity(job: Job) -> None:
     """Report what nodes get a day, and after how many days they are full.
 
-    Replaces estimates of bytes a day by what was stored in the last days; not of nodes that are away.
+    Replaces estimates of bytes a day by what was stored in the last days; not of nodes that
+    are away.
     """
     rows, days = known(job), job.number("days", 7)
     node_of = {int(queue): node for queue, node in job.setting("nodes", {}).items()}
     stored: dict[str, int] = {}
     for topic in sorted(job.setting("topics", [])):
-        frame = scanned(job, topic, "queue bigint, body_bytes bigint, stored_at timestamp", days=days)
+        frame = scanned(
+            job, topic, "queue bigint, body_bytes bigint, stored_at timestamp", days=days
+        )
         with job.watched(f"topic {topic}"):
-            sums = frame.groupBy("queue").agg(F.sum(F.col("body_bytes") + ROW_BYTES).alias("bytes")).collect()
+            sums = (
+                frame.groupBy("queue")
+                .agg(F.sum(F.col("body_bytes") + ROW_BYTES).alias("bytes"))
+                .collect()
+            )
         for one in sums:
             node = node_of.get(one.queue, "")
             stored[node] = stored.get(node, 0) + one.bytes
@@ -172,14 +210,17 @@ def capacity(job: Job) -> None:
         daily = stored.get(row["node"], 0) / days
         row["bytes_a_day"] = daily
         free = row["free_bytes"]
-        row["days_until_full"] = max(0, int(free / daily)) if free is not None and daily else None
+        row["days_until_full"] = (
+            max(0, int(free / daily)) if free is not None and daily else None
+        )
     job.result("report", rows)
 
 
 def departments(job: Job) -> None:
     """Report what departments got in the last days.
 
-    Replaces estimates of bytes by what was stored; not of departments with a queue that is away.
+    Replaces estimates of bytes by what was stored; not of departments with a queue that is
+    away.
     """
     rows, days = known(job), job.number("days", 7)
     stored: dict[str, int] = {}
@@ -188,7 +229,9 @@ def departments(job: Job) -> None:
         frame = scanned(job, topic, "body_bytes bigint, stored_at timestamp", days=days)
         with job.watched(f"topic {topic}"):
             total = frame.agg(F.sum(F.col("body_bytes") + ROW_BYTES)).first()
-        stored[department] = stored.get(department, 0) + ((total[0] if total is not None else None) or 0)
+        stored[department] = stored.get(department, 0) + (
+            (total[0] if total is not None else None) or 0
+        )
         if why := missing(job, topic):
             gone.setdefault(department, f"{topic}: {why}")
     for row in rows:

@@ -1,11 +1,13 @@
-"""Parts of every job: a directory to work in, settings, progress that others follow, results with a manifest.
+"""Parts of every job: a directory to work in, settings, progress that others follow,
+results with a manifest.
 
 DIRECTORY/settings.json   what to do, written by whoever starts the job
 DIRECTORY/inputs.json     what the server knows and the job does not, if the job asks for it
 DIRECTORY/progress.json   where the job is: {"stage", "done", "total"}; replaced in one rename
 DIRECTORY/cancel          made by whoever wants the job to stop
 DIRECTORY/<name>.jsonl    a result, one object a line
-DIRECTORY/manifest.json   written last: the results with their rows and SHA-256; without it there are none
+DIRECTORY/manifest.json   written last: the results with their rows and SHA-256; without it
+                          there are none
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ class Job:
         """The job's session, started at first use."""
         if self._spark is None:
             self.tell("starting Spark", 0, 0)
-            master, memory = str(self.setting("master", "local[*]")), str(self.setting("memory", "1g"))
+            master, memory = (
+                str(self.setting("master", "local[*]")),
+                str(self.setting("memory", "1g")),
+            )
             self._spark = sessions.start(f"catmq {self.name}", master=master, memory=memory)
         return self._spark
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A setting, or its default. Raises OptionError for one that is needed: its default is None."""
+        """A setting, or its default. Raises OptionError for one that is needed: its default
+        is None.
+        """
         value = self._settings.get(name)
         if value is None and default is None:
             raise OptionError(f"setting {name} is missing")
@@ -81,11 +88,15 @@ class Job:
 
     @contextmanager
     def watched(self, stage: str) -> Iterator[None]:
-        """While Spark works: its tasks are told as progress, and it is stopped when the job is to stop."""
+        """While Spark works: its tasks are told as progress, and it is stopped when the job
+        is to stop.
+        """
         context = self.spark.sparkContext  # started here: two threads must not
         self.tell(stage, 0, 0)
         over, stopped = threading.Event(), threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(context, stage, over, stopped), daemon=True)
+        watcher = threading.Thread(
+            target=self._watch, args=(context, stage, over, stopped), daemon=True
+        )
         watcher.start()
         try:
             yield
@@ -98,13 +109,20 @@ class Job:
             watcher.join()
 
     def _watch(
-        self, context: SparkContext, stage: str, over: threading.Event, stopped: threading.Event
+        self,
+        context: SparkContext,
+        stage: str,
+        over: threading.Event,
+        stopped: threading.Event,
     ) -> None:
         while not over.wait(LOOK_EVERY_S):
             tracker = context.statusTracker()
             known = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
             stages = [one for one in known if one is not None]
-            done, total = sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)
+            done, total = (
+                sum(one.numCompletedTasks for one in stages),
+                sum(one.numTasks for one in stages),
+            )
             try:
                 self.tell(stage, done, total)
             except Cancelled:
@@ -125,7 +143,9 @@ class Job:
     def finish(self) -> None:
         """Write the manifest: from now on the results count."""
         value = {"job": self.name, "results": self._results}
-        write_atomically(self.directory / "manifest.json", json.dumps(value, indent=1) + "\n")
+        write_atomically(
+            self.directory / "manifest.json", json.dumps(value, indent=1) + "\n"
+        )
         self.tell("done", 1, 1)
 
     def stop(self) -> None:

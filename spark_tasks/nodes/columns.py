@@ -1,7 +1,7 @@
 """The columns of a message: their types, and the SQL that gives them on each engine.
 
-Values come from MySQL as the texts that the server sent, a column at once: Arrow reads numbers and times from
-them in one go, where Python would make an object of each.
+Values come from MySQL as the texts that the server sent, a column at once: Arrow reads
+numbers and times from them in one go, where Python would make an object of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name and Arrow type, and what to select for it; '' for the queue, which is known."""
+    """A column: its name and Arrow type, and what to select for it; '' for the queue, which
+    is known.
+    """
 
     name: str
     type: pa.DataType
@@ -47,14 +49,19 @@ COLUMNS = {
     )
 }
 _ISO = pa.timestamp("us")  # what a time without its zone is read as
-Values: TypeAlias = pa.Array | Sequence[object]  # of a column: texts from MySQL, or what SQLite gives
+# of a column: texts from MySQL, or what SQLite gives
+Values: TypeAlias = pa.Array | Sequence[object]
 
 
 def chosen(names: Sequence[str]) -> list[Column]:
     """The columns of these names. Raises OptionError."""
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names:
-        what = f"{', '.join(unknown)} is not a column of a message" if unknown else "no column is asked for"
+        what = (
+            f"{', '.join(unknown)} is not a column of a message"
+            if unknown
+            else "no column is asked for"
+        )
         raise OptionError(f"{what}; there are {', '.join(COLUMNS)}")
     return [COLUMNS[name] for name in names]
 
@@ -64,11 +71,15 @@ def selected(columns: Sequence[Column]) -> list[str]:
     return [one.stored for one in columns if one.stored] or ["msg_offset"]
 
 
-def batch_of(columns: Sequence[Column], values: Sequence[Values], *, queue: int, rows: int) -> pa.RecordBatch:
+def batch_of(
+    columns: Sequence[Column], values: Sequence[Values], *, queue: int, rows: int
+) -> pa.RecordBatch:
     """Rows of a queue as Arrow: `values` are those of each column that `selected` names."""
     given = iter(values)
     arrays = [
-        typed(one, next(given)) if one.stored else pa.repeat(pa.scalar(queue, one.type), rows)
+        typed(one, next(given))
+        if one.stored
+        else pa.repeat(pa.scalar(queue, one.type), rows)
         for one in columns
     ]
     schema = pa.schema([pa.field(one.name, one.type) for one in columns])
@@ -77,7 +88,9 @@ def batch_of(columns: Sequence[Column], values: Sequence[Values], *, queue: int,
 
 def typed(column: Column, values: Values) -> pa.Array:
     """Values of a column: texts as MySQL sends them, or what SQLite gives."""
-    return _parsed(column, values) if isinstance(values, pa.Array) else _plain(column, values)
+    return (
+        _parsed(column, values) if isinstance(values, pa.Array) else _plain(column, values)
+    )
 
 
 def _parsed(column: Column, texts: pa.Array) -> pa.Array:

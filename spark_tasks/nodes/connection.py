@@ -1,10 +1,10 @@
 """One connection to a node, for reading only: short statements, each its own snapshot.
 
-Nothing stays open between two chunks, so that no read of a job delays the dropping of a partition. A result
-is fetched in pieces, each made into what is wanted before the next comes, which was measured to be the
-quicker way; it is given up when it is larger than a chunk may be, and the next is then smaller. What MySQL
-answers is read from its packets; mysqlclient reads it where the connection is encrypted, and where rows may
-have any size.
+Nothing stays open between two chunks, so that no read of a job delays the dropping of a
+partition. A result is fetched in pieces, each made into what is wanted before the next
+comes, which was measured to be the quicker way; it is given up when it is larger than a
+chunk may be, and the next is then smaller. What MySQL answers is read from its packets;
+mysqlclient reads it where the connection is encrypted, and where rows may have any size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MOST_BYTES = 32 << 20  # bodies, or all that is sent, in one chunk
 
 Rows = Sequence[tuple[Any, ...]]
 T = TypeVar("T")
-Made = Callable[[Sequence[Values], int], T]  # of the values of each column, and how many rows these are
+# of the values of each column, and how many rows these are
+Made = Callable[[Sequence[Values], int], T]
 
 
 class Lost(Exception):
@@ -40,7 +41,9 @@ class Lost(Exception):
 
 
 class Node(ABC):
-    """A connection to a node. In SQL, µs since 1970: `now` is its time, `stored_at` that of a message."""
+    """A connection to a node. In SQL, µs since 1970: `now` is its time, `stored_at` that of
+    a message.
+    """
 
     now: str
     stored_at: str
@@ -48,10 +51,11 @@ class Node(ABC):
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
-        """Read a SELECT of so many columns piece by piece; return the pieces, and True if that is all.
+        """Read a SELECT of so many columns piece by piece; return the pieces, and True if
+        that is all.
 
-        After False, which `bounded` allows, only `close` may be called. `body`: which column holds bodies,
-        if one does. Raises Lost, NodeError.
+        After False, which `bounded` allows, only `close` may be called. `body`: which
+        column holds bodies, if one does. Raises Lost, NodeError.
         """
 
         def of_rows(rows: Rows) -> T:
@@ -80,7 +84,9 @@ class Node(ABC):
         """The values of each column of some rows."""
 
     @abstractmethod
-    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]: ...
+    def _fetched(
+        self, select: str, made: Callable[[Rows], T], body: int | None
+    ) -> tuple[list[T], bool]: ...
 
 
 class MySqlNode(Node):
@@ -93,20 +99,25 @@ class MySqlNode(Node):
         self._error = MySQLdb.Error
         self._broken = (2002, 2003, 2006, 2013, 2014, 2026, 2055, 1317, 1927, 4031)
         self._name = address.name
-        if problem := tls.driver_problem(address.tls, address.host, MySQLdb.get_client_info()):
+        if problem := tls.driver_problem(
+            address.tls, address.host, MySQLdb.get_client_info()
+        ):
             raise NodeError(f"node {address.name} has tls={address.tls}: {problem}")
         try:
             self._db = MySQLdb.connect(
                 host=address.host, port=address.port, db=address.database, user=address.username,
-                passwd=address.password, charset="utf8mb4", use_unicode=False, conv={}, autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
+                passwd=address.password, charset="utf8mb4", use_unicode=False, conv={},
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S,
+                write_timeout=READ_TIMEOUT_S,
                 local_infile=0,  # or a server may ask this process for any file
                 **tls.arguments(address.tls, address.tls_ca),
             )  # fmt: skip
             if tls.is_plain(address.tls, self._db.server_capabilities):
                 self._db.close()
                 raise NodeError(
-                    f"node {address.name} has tls={address.tls}, and its server does not offer TLS: give it "
+                    f"node {address.name} has tls={address.tls}, and its server does not "
+                    "offer TLS: give it "
                     "a certificate, or set tls to off"
                 )
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
@@ -114,7 +125,9 @@ class MySqlNode(Node):
             self._encrypted = address.tls != "off" or bool(cipher)
         except MySQLdb.Error as error:
             where = f"{address.host}:{address.port}/{address.database}"
-            raise NodeError(f"node {address.name} cannot be read at {where}: {error.args[-1]}") from None
+            raise NodeError(
+                f"node {address.name} cannot be read at {where}: {error.args[-1]}"
+            ) from None
 
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
@@ -126,7 +139,9 @@ class MySqlNode(Node):
     def _columns(self, rows: Rows) -> list[Values]:
         return [pa.array(values, pa.binary()) for values in zip(*rows, strict=True)]
 
-    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
+    def _fetched(
+        self, select: str, made: Callable[[Rows], T], body: int | None
+    ) -> tuple[list[T], bool]:
         try:
             self._db.query(select)
             return _taken(self._db.use_result().fetch_row, made, body)
@@ -172,14 +187,20 @@ class SqliteNode(Node):
     def __init__(self, address: Address) -> None:
         self._name = address.name
         try:
-            self._db = sqlite3.connect(f"file:{address.database}?mode=ro", uri=True, timeout=10.0)
+            self._db = sqlite3.connect(
+                f"file:{address.database}?mode=ro", uri=True, timeout=10.0
+            )
         except sqlite3.Error as error:
-            raise NodeError(f"node {address.name} cannot be read at {address.database}: {error}") from None
+            raise NodeError(
+                f"node {address.name} cannot be read at {address.database}: {error}"
+            ) from None
 
     def _columns(self, rows: Rows) -> list[Values]:
         return list(zip(*rows, strict=True))
 
-    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
+    def _fetched(
+        self, select: str, made: Callable[[Rows], T], body: int | None
+    ) -> tuple[list[T], bool]:
         try:
             with closing(self._db.execute(select)) as cursor:
                 return _taken(cursor.fetchmany, made, body)
@@ -198,8 +219,12 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _taken(fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
-    """Convert a result piece by piece; return the pieces, and False if it stops at MOST_BYTES of bodies."""
+def _taken(
+    fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None
+) -> tuple[list[T], bool]:
+    """Convert a result piece by piece; return the pieces, and False if it stops at
+    MOST_BYTES of bodies.
+    """
     size = FETCHED_AT_ONCE if body is None else FETCHED_FIRST
     found: list[T] = []
     count = weight = 0
@@ -221,7 +246,9 @@ def connect(address: Address) -> Node:
 
 @contextmanager
 def connection(address: Address) -> Iterator[Node]:
-    """A connection for a few questions. Raises NodeError, also for a connection that breaks."""
+    """A connection for a few questions. Raises NodeError, also for a connection that
+    breaks.
+    """
     node = connect(address)
     try:
         yield node
@@ -243,20 +270,27 @@ def low_of(node: Node, queue: int) -> int:
 
 def gaps_of(node: Node, queue: int) -> list[Span]:
     rows = node.rows(
-        f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} ORDER BY from_offset"  # noqa: S608
+        f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} "  # noqa: S608
+        "ORDER BY from_offset"
     )
     return [Span(int(first), int(end)) for first, end in rows]
 
 
 def stored_at(node: Node, table: str, offset: int) -> int | None:
-    """The time at which the first message at or above an offset was stored, µs since 1970; None above all."""
-    select = f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+    """The time at which the first message at or above an offset was stored, µs since 1970;
+    None above all.
+    """
+    select = (
+        f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} "  # noqa: S608
+        "ORDER BY msg_offset LIMIT 1"
+    )
     found = node.one(select)[0]
     return None if found is None else int(found)
 
 
 def first_at(node: Node, table: str, bounds: Span, at_us: int) -> int:
-    """The first offset in bounds stored at or after a time (µs since 1970), or the end of the bounds.
+    """The first offset in bounds stored at or after a time (µs since 1970), or the end of
+    the bounds.
 
     Times never fall within a queue, so halving finds it.
     """

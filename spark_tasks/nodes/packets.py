@@ -1,12 +1,15 @@
-"""The answer to a SELECT, from the packets of the MySQL protocol to Arrow, without an object for each value.
+"""The answer to a SELECT, from the packets of the MySQL protocol to Arrow, without an
+object for each value.
 
-mysqlclient connects, logs in and sends; only the answer is read from its socket here. A tuple and nine bytes
-objects a message, made into Arrow afterwards, cost Python two to three times what this does.
+mysqlclient connects, logs in and sends; only the answer is read from its socket here. A
+tuple and nine bytes objects a message, made into Arrow afterwards, cost Python two to three
+times what this does.
 
-An answer is packets, each a length of three bytes, a number, and as many bytes: the count of the columns; a
-packet to name each; the end of the names (some servers leave it out); the rows, each the text of every column
-behind its length; and the end, or an error at any point. See "Text Resultset" and "Length-Encoded Integer" in
-the documentation of the protocol.
+An answer is packets, each a length of three bytes, a number, and as many bytes: the count
+of the columns; a packet to name each; the end of the names (some servers leave it out); the
+rows, each the text of every column behind its length; and the end, or an error at any
+point. See "Text Resultset" and "Length-Encoded Integer" in the documentation of the
+protocol.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-READ_BYTES = 1 << 20  # taken from the socket, and made into Arrow, at once; more where a row is larger
+# taken from the socket, and made into Arrow, at once; more where a row is larger
+READ_BYTES = 1 << 20
 HEAD = 4  # bytes before each packet
 LARGEST = 0xFFFFFF  # bytes of a packet; what is longer goes on in the next one
-NAMES_END = 5  # bytes of the packet that ends the names; that which ends an answer may have more
+# bytes of the packet that ends the names; that which ends an answer may have more
+NAMES_END = 5
 END_BYTES = 9  # at least so long is a row that begins as an end does
 _NULL, _END, _ERROR = 0xFB, 0xFE, 0xFF  # what a column, or a packet, may begin with
-_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # what a long column begins with → bytes of its length that follow
+# what a long column begins with → bytes of its length that follow
+_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _length_and_number = Struct("<I").unpack_from
 
 Places = npt.NDArray[np.int64]
@@ -46,7 +52,9 @@ class TooLarge(Exception):
 
 
 class Answer:
-    """One answer. Its statement was sent by the connection that owns the socket; nobody read of it yet."""
+    """One answer. Its statement was sent by the connection that owns the socket; nobody
+    read of it yet.
+    """
 
     def __init__(self, socket: int, *, columns: int, timeout_s: float) -> None:
         self._socket = socket
@@ -55,11 +63,14 @@ class Answer:
         self._arrival = select.poll()
         self._arrival.register(socket, select.POLLIN)
         self._buffer = bytearray(READ_BYTES)
-        self._taken = self._filled = 0  # how much of the buffer was taken, and how much is in it
+        # how much of the buffer was taken, and how much is in it
+        self._taken = self._filled = 0
         self.received = 0  # bytes, in all
 
     def pieces(self) -> Iterator[list[pa.Array]]:
-        """The rows, piece by piece: of each column the texts, as bytes. Raises Refused, Broken, TooLarge."""
+        """The rows, piece by piece: of each column the texts, as bytes. Raises Refused,
+        Broken, TooLarge.
+        """
         over = self._pass_names()
         while not over:
             places, over = self._rows()
@@ -90,7 +101,9 @@ class Answer:
         return start, size
 
     def _rows(self) -> tuple[list[int], bool]:
-        """A buffer full of rows: where their packets start, and the last ends; True if the answer is over."""
+        """A buffer full of rows: where their packets start, and the last ends; True if the
+        answer is over.
+        """
         self._keep_rest()
         starts: list[int] = []
         while not (over := self._collect(starts)):
@@ -100,7 +113,8 @@ class Answer:
         return [*starts, self._taken], over
 
     def _collect(self, starts: list[int]) -> bool:
-        """Add the packets that have come whole since; return True if the answer ends behind them.
+        """Add the packets that have come whole since; return True if the answer ends behind
+        them.
 
         Nothing follows the end, or an error: only the last packet can be either.
         """
@@ -123,7 +137,9 @@ class Answer:
         return False
 
     def _receive(self) -> None:
-        """Wait for more bytes and take them into the buffer, which grows for what is longer than it."""
+        """Wait for more bytes and take them into the buffer, which grows for what is longer
+        than it.
+        """
         if self._filled == len(self._buffer):
             if self._filled - self._taken > LARGEST:
                 raise TooLarge
@@ -157,11 +173,14 @@ class Answer:
     def _refusal(self, start: int, size: int) -> Refused:
         """An error: its number in two bytes, a state in six, words."""
         number = int.from_bytes(self._buffer[start + 1 : start + 3], "little")
-        return Refused(number, self._buffer[start + 9 : start + size].decode(errors="replace"))
+        return Refused(
+            number, self._buffer[start + 9 : start + size].decode(errors="replace")
+        )
 
 
 def texts(buffer: bytearray, places: Sequence[int], *, columns: int) -> list[pa.Array]:
-    """The columns of rows; `places`: where their packets start, and the last one ends. Raises Broken.
+    """The columns of rows; `places`: where their packets start, and the last one ends.
+    Raises Broken.
 
     >>> rows = bytearray(b"head" b"\\x02ab\\xfb" b"head" b"\\x00\\x01c")
     >>> [one.to_pylist() for one in texts(rows, [0, 8, 15], columns=2)]
@@ -182,8 +201,12 @@ def texts(buffer: bytearray, places: Sequence[int], *, columns: int) -> list[pa.
     return found
 
 
-def measured(data: npt.NDArray[np.uint8], place: Places) -> tuple[Places, Places, Flags | None]:
-    """Of a column of some rows: where the texts begin, how long they are, and which are NULL, if any is."""
+def measured(
+    data: npt.NDArray[np.uint8], place: Places
+) -> tuple[Places, Places, Flags | None]:
+    """Of a column of some rows: where the texts begin, how long they are, and which are
+    NULL, if any is.
+    """
     first = data[place].astype(np.int64)
     if first.max() < _NULL:
         return place + 1, first, None
@@ -193,18 +216,25 @@ def measured(data: npt.NDArray[np.uint8], place: Places) -> tuple[Places, Places
         (where,) = np.nonzero(first == kind)
         if where.size:
             at = begin[where]
-            length[where] = sum(data[at + byte].astype(np.int64) << (8 * byte) for byte in range(width))
+            length[where] = sum(
+                data[at + byte].astype(np.int64) << (8 * byte) for byte in range(width)
+            )
             begin[where] = at + width
     return begin, length, null
 
 
-def between(buffer: bytearray, begins: Places, ends: Places, null: Flags | None) -> pa.BinaryArray:
+def between(
+    buffer: bytearray, begins: Places, ends: Places, null: Flags | None
+) -> pa.BinaryArray:
     """Copy the values between these places out of the buffer.
 
-    To Arrow the whole buffer is one column whose values are, in turn, what is wanted and what lies between.
+    To Arrow the whole buffer is one column whose values are, in turn, what is wanted and
+    what lies between.
     """
     edges = np.empty(2 * len(begins), np.int32)
     edges[0::2], edges[1::2] = begins, ends
     count = len(edges) - 1
-    whole = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)])
+    whole = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    )
     return whole.take(pa.array(np.arange(0, count, 2), mask=null))

@@ -1,7 +1,8 @@
-"""The read plan of a topic, as the broker tells it, with the accounts with which this job reads the nodes.
+"""The read plan of a topic, as the broker tells it, with the accounts with which this job
+reads the nodes.
 
-A plan holds passwords. They stand in `Address` alone, which never shows them, and leave the driver only
-inside the pickled partitions of a read.
+A plan holds passwords. They stand in `Address` alone, which never shows them, and leave the
+driver only inside the pickled partitions of a read.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Plan:
             if one.queue == queue:
                 return one
         mine = ", ".join(str(one.queue) for one in self.queues)
-        raise OptionError(f"{queue} is not a queue of topic {self.topic}; its queues are {mine}")
+        raise OptionError(
+            f"{queue} is not a queue of topic {self.topic}; its queues are {mine}"
+        )
 
 
 def transport(url: str | None = None) -> HttpTransport:
@@ -81,7 +84,9 @@ def transport(url: str | None = None) -> HttpTransport:
     if not where:
         raise OptionError("no broker is named: set CATMQ_URL, or option url")
     if not os.environ.get("CATMQ_API_KEY"):
-        raise OptionError("set CATMQ_API_KEY, in the driver's environment, to a key of the broker")
+        raise OptionError(
+            "set CATMQ_API_KEY, in the driver's environment, to a key of the broker"
+        )
     return HttpTransport(where.split(","))
 
 
@@ -102,7 +107,9 @@ def fetch(
         params = {"queues": ",".join(map(str, queues))} if queues else None
         answer = request_until(way, "GET", path, params=params, within_s=PATIENCE_S)
     except CatmqError as error:
-        raise JobError(f"the read plan of topic {topic} cannot be had: {error.detail}") from None
+        raise JobError(
+            f"the read plan of topic {topic} cannot be had: {error.detail}"
+        ) from None
     finally:
         way.close()
     nodes = {one["name"]: _address(one, environ) for one in answer["nodes"]}
@@ -118,30 +125,46 @@ def fetch(
 
 
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
-    """Return a node's address; one without a reader account must be named in the environment.
+    """Return a node's address; one without a reader account must be named in the
+    environment.
 
     Raises NodeError, also if this release cannot read the tables of the node.
     """
     needed = node.get("min_release", "")  # a broker of 0.1 does not tell
     if is_older(VERSION, needed):
         raise NodeError(
-            f"node {node['name']} needs CatMQ >= {needed}, this is {VERSION}: install that release here"
+            f"node {node['name']} needs CatMQ >= {needed}, this is {VERSION}: install that "
+            "release here"
         )
-    place = {name: node[name] for name in ("name", "engine", "host", "port", "database", "identity")}
-    place |= {"tls": node.get("tls", "off"), "tls_ca": node.get("tls_ca", "")}  # an older broker has neither
+    place = {
+        name: node[name]
+        for name in ("name", "engine", "host", "port", "database", "identity")
+    }
+    # an older broker has neither
+    place |= {"tls": node.get("tls", "off"), "tls_ca": node.get("tls_ca", "")}
     if node["username"] or node["engine"] == "sqlite":
         return Address(**place, username=node["username"], password=node["password"])
     variable = f"CATMQ_NODE_{node['name'].upper().replace('-', '_').replace('.', '_')}_URL"
     url = urlsplit(environ.get(variable, ""))
     if not url.hostname:
         raise NodeError(
-            f"node {node['name']} has no reader account, or none for keys without admin on *: set {variable} "
-            "in the driver's environment to mysql://user:password@host:3306/database, or run manage.py "
+            f"node {node['name']} has no reader account, or none for keys without admin on "
+            f"*: set {variable} "
+            "in the driver's environment to mysql://user:password@host:3306/database, or "
+            "run manage.py "
             f"set_reader {node['name']} USER and use a key with admin on *"
         )
     try:
-        place["tls"], place["tls_ca"] = tls.of_query(url.query, (place["tls"], place["tls_ca"]))
+        place["tls"], place["tls_ca"] = tls.of_query(
+            url.query, (place["tls"], place["tls_ca"])
+        )
     except ValueError as error:
         raise OptionError(f"{variable} {error}") from None
-    place |= {"host": url.hostname, "port": url.port or 3306, "database": url.path.lstrip("/")}
-    return Address(**place, username=unquote(url.username or ""), password=unquote(url.password or ""))
+    place |= {
+        "host": url.hostname,
+        "port": url.port or 3306,
+        "database": url.path.lstrip("/"),
+    }
+    return Address(
+        **place, username=unquote(url.username or ""), password=unquote(url.password or "")
+    )

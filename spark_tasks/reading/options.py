@@ -1,7 +1,7 @@
 """The options of the data source `catmq`, checked before anything is read.
 
-Spark shows options in its UI and its logs, so none of them is a secret: the API key and the accounts of
-nodes come from the environment of the driver.
+Spark shows options in its UI and its logs, so none of them is a secret: the API key and the
+accounts of nodes come from the environment of the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Where = str | dict[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checked options; see KNOWN. `start` and `end` are earliest, latest or {queue: offset}."""
+    """Checked options; see KNOWN. `start` and `end` are earliest, latest or {queue:
+    offset}.
+    """
 
     topic: str
     url: str | None = None
@@ -43,16 +45,25 @@ class Options:
     @property
     def planned(self) -> tuple[int, ...]:
         """The queues whose plan is needed; empty: all."""
-        named = [queue for where in (self.start, self.end) if isinstance(where, dict) for queue in where]
+        named = [
+            queue
+            for where in (self.start, self.end)
+            if isinstance(where, dict)
+            for queue in where
+        ]
         return tuple(sorted({*self.queues, *named})) if self.queues else ()
 
 
 def parsed(given: Mapping[str, str]) -> Options:
     """The options that Spark was given. Raises OptionError, naming the option."""
-    values = {_known(name): text for name, text in given.items() if name.lower() not in IGNORED}
+    values = {
+        _known(name): text for name, text in given.items() if name.lower() not in IGNORED
+    }
     if not values.get("topic"):
         raise OptionError('option topic is missing: .option("topic", "orders")')
-    return Options(**{KNOWN[name][0]: KNOWN[name][1](name, text) for name, text in values.items()})
+    return Options(
+        **{KNOWN[name][0]: KNOWN[name][1](name, text) for name, text in values.items()}
+    )
 
 
 def _known(name: str) -> str:
@@ -68,16 +79,24 @@ def _text(name: str, text: str) -> str:
 
 
 def _number(name: str, text: str, *, most: int | None = None) -> int:
-    if not text.strip().isdecimal() or int(text) < 1 or (most is not None and int(text) > most):
+    if (
+        not text.strip().isdecimal()
+        or int(text) < 1
+        or (most is not None and int(text) > most)
+    ):
         limit = f" and at most {most}" if most is not None else ""
-        raise OptionError(f"option {name} must be a whole number of at least 1{limit}, not {text!r}")
+        raise OptionError(
+            f"option {name} must be a whole number of at least 1{limit}, not {text!r}"
+        )
     return int(text)
 
 
 def _ids(name: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise OptionError(f"option {name} must be ids separated by commas, such as 1,2, not {text!r}")
+        raise OptionError(
+            f"option {name} must be ids separated by commas, such as 1,2, not {text!r}"
+        )
     return tuple(map(int, parts))
 
 
@@ -85,7 +104,9 @@ def _where(name: str, text: str, *, words: tuple[str, ...]) -> Where:
     text = text.strip()
     if text in words:
         return text
-    expected = f'option {name} must be {" or ".join(words)} or such as {{"1": 500}}, not {text!r}'
+    expected = (
+        f'option {name} must be {" or ".join(words)} or such as {{"1": 500}}, not {text!r}'
+    )
     try:
         found = json.loads(text)
     except ValueError:
@@ -101,7 +122,8 @@ def _is_offset(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-# Written as Spark users write options, with the field of each and what reads it; Spark itself does not tell
+# Written as Spark users write options, with the field of each and what reads it; Spark
+# itself does not tell
 # upper from lower case.
 KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "topic": ("topic", _text),  # the topic; always needed
@@ -111,15 +133,23 @@ KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "startingOffsets": ("start", partial(_where, words=("earliest", "latest"))),
     # latest (default; the log end offset when the read is planned), or {"queue": offset}
     "endingOffsets": ("end", partial(_where, words=("latest",))),
-    "startingTimestamp": ("start_ms", _number),  # ms since 1970 UTC: from the first stored then or later
-    "endingTimestamp": ("end_ms", _number),  # ms since 1970 UTC: up to the last message stored before
+    # ms since 1970 UTC: from the first stored then or later
+    "startingTimestamp": ("start_ms", _number),
+    # ms since 1970 UTC: up to the last message stored before
+    "endingTimestamp": ("end_ms", _number),
     "rowsPerPartition": ("rows_per_partition", _number),  # rows one task reads, about
     "chunkRows": ("chunk_rows", _number),  # rows one statement reads, at most
-    "maxRowsPerSecond": ("max_rows_per_second", _number),  # of a task, at most; default no limit
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number),  # of a micro-batch; default no limit
-    "archive": ("archive", _text),  # directory of archives: errors say which of what is gone it holds
-    "runId": ("run_id", _text),  # writing: a repeat of a run gives the same, so that nothing is stored twice
-    "chunkMessages": ("chunk_messages", partial(_number, most=1000)),  # writing: of one request, at most
-    "messagesPerSecond": ("messages_per_second", _number),  # writing: of a task, at most; default no limit
+    # of a task, at most; default no limit
+    "maxRowsPerSecond": ("max_rows_per_second", _number),
+    # of a micro-batch; default no limit
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number),
+    # directory of archives: errors say which of what is gone it holds
+    "archive": ("archive", _text),
+    # writing: a repeat of a run gives the same, so that nothing is stored twice
+    "runId": ("run_id", _text),
+    # writing: of one request, at most
+    "chunkMessages": ("chunk_messages", partial(_number, most=1000)),
+    # writing: of a task, at most; default no limit
+    "messagesPerSecond": ("messages_per_second", _number),
 }
 _LOWER = {name.lower(): name for name in KNOWN}

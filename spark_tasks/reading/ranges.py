@@ -1,4 +1,6 @@
-"""Offsets of each queue that a read covers: what its options ask for, within what the plan says is there."""
+"""Offsets of each queue that a read covers: what its options ask for, within what the plan
+says is there.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ def ranges(plan: Plan, options: Options) -> dict[int, Span]:
 
 def chosen_queues(plan: Plan, options: Options) -> list[PlannedQueue]:
     """The queues that the options name, or all. Raises OptionError."""
-    return [plan.queue(queue) for queue in options.queues] if options.queues else list(plan.queues)
+    return (
+        [plan.queue(queue) for queue in options.queues]
+        if options.queues
+        else list(plan.queues)
+    )
 
 
 def _range(queue: PlannedQueue, options: Options) -> Span:
@@ -29,7 +35,8 @@ def _range(queue: PlannedQueue, options: Options) -> Span:
         raise gone(queue, Span(first, min(end, queue.low)), options)
     if max(first, end) > queue.head:
         raise RangeError(
-            f"queue {queue.queue} of topic {options.topic}: offset {max(first, end):,} is not stored yet; "
+            f"queue {queue.queue} of topic {options.topic}: offset {max(first, end):,} is "
+            "not stored yet; "
             f"its log end offset is {queue.head:,}"
         )
     span = Span(first, max(first, end))
@@ -37,7 +44,9 @@ def _range(queue: PlannedQueue, options: Options) -> Span:
 
 
 def offset_in(queue: PlannedQueue, where: Where) -> int:
-    """The offset that earliest, latest or {queue: offset} stands for; a queue not named: its low."""
+    """The offset that earliest, latest or {queue: offset} stands for; a queue not named:
+    its low.
+    """
     if where == "earliest":
         return queue.low
     if where == "latest":
@@ -47,13 +56,19 @@ def offset_in(queue: PlannedQueue, where: Where) -> int:
     raise OptionError(f"{where} stands for no offset")
 
 
-def by_time(queue: PlannedQueue, span: Span, since_us: int | None, before_us: int | None) -> Span:
+def by_time(
+    queue: PlannedQueue, span: Span, since_us: int | None, before_us: int | None
+) -> Span:
     """Return the offsets of a span stored within times, µs since 1970. Raises NodeError."""
     if since_us is None and before_us is None:
         return span
     with connection(queue.node) as node:
-        first = span.first if since_us is None else first_at(node, queue.table, span, since_us)
-        end = span.end if before_us is None else first_at(node, queue.table, span, before_us)
+        first = (
+            span.first if since_us is None else first_at(node, queue.table, span, since_us)
+        )
+        end = (
+            span.end if before_us is None else first_at(node, queue.table, span, before_us)
+        )
     return Span(first, max(first, end))
 
 
@@ -64,11 +79,14 @@ def _us(at_ms: int | None) -> int | None:
 def gone(queue: PlannedQueue, span: Span, options: Options) -> RangeError:
     """The error that a span below what is kept deserves."""
     text = (
-        f"queue {queue.queue} of topic {options.topic}: offsets {span.first:,} … {span.end - 1:,} are no "
+        f"queue {queue.queue} of topic {options.topic}: offsets {span.first:,} … "
+        f"{span.end - 1:,} are no "
         f"longer on node {queue.node.name}, which keeps it from {queue.low:,} on"
     )
     if options.archive is None:
-        return RangeError(f"{text}; with option archive this says which of them an archive holds")
+        return RangeError(
+            f"{text}; with option archive this says which of them an archive holds"
+        )
     kept = coverage(options.archive, options.topic, queue.queue, span)
     if not kept:
         return RangeError(f"{text}; the archive {options.archive} holds none of them")

@@ -1,7 +1,9 @@
-"""Input of one task: a range of offsets of one queue, in chunks, with the proof that nothing is skipped.
+"""Input of one task: a range of offsets of one queue, in chunks, with the proof that
+nothing is skipped.
 
-As a pull does, every chunk proves that its offsets are dense: each one that was asked for is there, or lies
-in a declared gap. Where rows are filtered by the node, the rows of the range are counted beside.
+As a pull does, every chunk proves that its offsets are dense: each one that was asked for
+is there, or lies in a declared gap. Where rows are filtered by the node, the rows of the
+range are counted beside.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Match:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """A part of a queue; the only thing of a read that carries a node's account to the executors."""
+    """A part of a queue; the only thing of a read that carries a node's account to the
+    executors.
+    """
 
     address: Address = field(repr=False)
     queue: int
@@ -85,7 +89,9 @@ def cut(span: Span, rows: int) -> list[Span]:
     """
     size = span.end - span.first
     count = max(1, -(-size // rows))
-    edges = [span.first + (size * number + count - 1) // count for number in range(count + 1)]
+    edges = [
+        span.first + (size * number + count - 1) // count for number in range(count + 1)
+    ]
     return [Span(first, end) for first, end in pairwise(edges)]
 
 
@@ -109,8 +115,13 @@ class SliceReader:
         self._node: Node | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises NodeError, HoleError, RangeError; what was given before is worthless then."""
-        position, chunk = self._part.first, min(self._most, 1_000 if self._body is not None else self._most)
+        """The rows. Raises NodeError, HoleError, RangeError; what was given before is
+        worthless then.
+        """
+        position, chunk = (
+            self._part.first,
+            min(self._most, 1_000 if self._body is not None else self._most),
+        )
         begun = time.monotonic()
         try:
             while position < self._part.end:
@@ -141,12 +152,16 @@ class SliceReader:
             except Lost as fault:
                 self._close()
                 if attempt == TRIES - 1:
-                    raise NodeError(f"node {self._part.address.name} was lost: {fault}") from None
+                    raise NodeError(
+                        f"node {self._part.address.name} was lost: {fault}"
+                    ) from None
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
     def _chunk(self, node: Node, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
-        """The rows of a range. Offsets are the primary key: if as many came as can be, none lacks."""
+        """The rows of a range. Offsets are the primary key: if as many came as can be, none
+        lacks.
+        """
         table, queue = self._part.table, self._part.queue
 
         def made(values: Sequence[Values], rows: int) -> pa.RecordBatch:
@@ -174,9 +189,14 @@ class SliceReader:
         return batches, True
 
     def _explain(self, node: Node, first: int, end: int) -> None:
-        """Raise unless every missing offset lies in a gap. `low` and gaps are read after the rows."""
+        """Raise unless every missing offset lies in a gap. `low` and gaps are read after
+        the rows.
+        """
         part = self._part
-        select = f"SELECT msg_offset FROM {part.table} WHERE msg_offset >= {first} AND msg_offset < {end}"  # noqa: S608
+        select = (
+            f"SELECT msg_offset FROM {part.table} WHERE msg_offset >= {first} "  # noqa: S608
+            f"AND msg_offset < {end}"
+        )
         there = node.rows(select)
         low, gaps = low_of(node, part.queue), gaps_of(node, part.queue)
         missing = sorted(set(range(first, end)) - {int(row[0]) for row in there})
@@ -188,7 +208,8 @@ class SliceReader:
                 )
             if not any(gap.first <= offset < gap.end for gap in gaps):
                 raise HoleError(
-                    f"queue {part.queue} on node {part.address.name}: offset {offset} is missing and nobody "
+                    f"queue {part.queue} on node {part.address.name}: offset {offset} is "
+                    "missing and nobody "
                     f"declared it lost; run manage.py verify"
                 )
 
@@ -199,10 +220,17 @@ class SliceReader:
 
 
 def read(
-    partition: InputPartition, columns: Sequence[Column], options: Options, matches: Sequence[Match] = ()
+    partition: InputPartition,
+    columns: Sequence[Column],
+    options: Options,
+    matches: Sequence[Match] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice; of the empty partition that Spark makes up for a read without any, none."""
+    """The rows of a slice; of the empty partition that Spark makes up for a read without
+    any, none.
+    """
     if not isinstance(partition, Slice):
         return iter(())
     chunk, rate = options.chunk_rows, options.max_rows_per_second
-    return SliceReader(partition, columns, matches, chunk_rows=chunk, rows_per_second=rate).batches()
+    return SliceReader(
+        partition, columns, matches, chunk_rows=chunk, rows_per_second=rate
+    ).batches()

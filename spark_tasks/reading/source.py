@@ -1,10 +1,12 @@
-"""The data source `catmq`: topics as tables and streams, read straight from their nodes; sends as writes.
+"""The data source `catmq`: topics as tables and streams, read straight from their nodes;
+sends as writes.
 
     catmq.register(spark)
     spark.read.format("catmq").option("topic", "orders").load()
 
-The driver asks a broker for the read plan; executors speak to the nodes alone. Every read is bounded by the
-heads when it was planned, so a retried task reads the same rows. Which columns are read the schema says:
+The driver asks a broker for the read plan; executors speak to the nodes alone. Every read
+is bounded by the heads when it was planned, so a retried task reads the same rows. Which
+columns are read the schema says:
 `.schema("offset bigint, key string")` never fetches a body.
 """
 
@@ -71,17 +73,21 @@ class CatmqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return CatmqWriter(parsed(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
         return CatmqStreamWriter(parsed(self.options), schema, overwrite=overwrite)
 
 
 @dataclass
 class Narrowed:
-    """Rows that filters leave: offsets first … end - 1, times since … before (µs), queues, keys and tags.
+    """Rows that filters leave: offsets first … end - 1, times since … before (µs), queues,
+    keys and tags.
 
-    Filters on offset and queue narrow the ranges, and are done with. Those on time narrow them too, those on
-    key and tag go into the node's SQL; Spark applies both again, because a node compares texts a little
-    differently (it ignores blanks at their end) and keeps milliseconds.
+    Filters on offset and queue narrow the ranges, and are done with. Those on time narrow
+    them too, those on key and tag go into the node's SQL; Spark applies both again, because
+    a node compares texts a little differently (it ignores blanks at their end) and keeps
+    milliseconds.
     """
 
     first: int = 0
@@ -143,7 +149,11 @@ class Narrowed:
             values = (one.value,)
         elif isinstance(one, In):
             values = tuple(one.value)
-        if values and len(values) <= MOST_VALUES and all(isinstance(value, str) for value in values):
+        if (
+            values
+            and len(values) <= MOST_VALUES
+            and all(isinstance(value, str) for value in values)
+        ):
             self.matches.append(Match(column, values))
 
 
@@ -181,7 +191,9 @@ class CatmqReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The slices of all queues, in order of queue and offset. Raises JobError."""
-        plan = plans.fetch(self._options.topic, url=self._options.url, queues=self._options.planned)
+        plan = plans.fetch(
+            self._options.topic, url=self._options.url, queues=self._options.planned
+        )
         narrowed, found = self._narrowed, list[InputPartition]()
         for queue, span in ranges(plan, self._options).items():
             if narrowed.queues is not None and queue not in narrowed.queues:

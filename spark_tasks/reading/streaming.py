@@ -1,7 +1,8 @@
 """Topics as streams: progress is {queue: the next offset}.
 
-Ends of micro-batches are durable heads, and Spark writes them into its checkpoint before it reads. So a
-restart reads exactly the same offsets again, and a sink that knows its batches holds each once.
+Ends of micro-batches are durable heads, and Spark writes them into its checkpoint before it
+reads. So a restart reads exactly the same offsets again, and a sink that knows its batches
+holds each once.
 """
 
 from __future__ import annotations
@@ -61,10 +62,14 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Return the end of the next micro-batch; `start` if there is nothing new. Raises JobError."""
+        """Return the end of the next micro-batch; `start` if there is nothing new. Raises
+        JobError.
+        """
         self._check_same(start, self._planned())
         target = self._heads(start) if self._target is None else {**start, **self._target}
-        begin = {queue: start[queue] if queue in start else self._low(queue) for queue in target}
+        begin = {
+            queue: start[queue] if queue in start else self._low(queue) for queue in target
+        }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return shared(begin, target, most)
 
@@ -77,8 +82,10 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start and now and not now & start.keys():
             before = ", ".join(sorted(start, key=int))
             raise JobError(
-                f"none of the queues {before} of the checkpoint is a queue of topic {plan.topic}: it was "
-                "deleted and created again, or the checkpoint is of another topic. Start with a new "
+                f"none of the queues {before} of the checkpoint is a queue of topic "
+                f"{plan.topic}: it was "
+                "deleted and created again, or the checkpoint is of another topic. Start "
+                "with a new "
                 "checkpoint location"
             )
 
@@ -93,7 +100,9 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start.get(name, queue.low)
             if first < last and first < queue.low:
                 raise gone(queue, Span(first, min(last, queue.low)), self._options)
-            found += slices(queue, Span(first, max(first, last)), rows=self._options.rows_per_partition)
+            found += slices(
+                queue, Span(first, max(first, last)), rows=self._options.rows_per_partition
+            )
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -113,8 +122,11 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (self._plan or self._planned()).queue(int(queue)).low
 
 
-def shared(start: Mapping[str, int], target: Mapping[str, int], most: int | None) -> Offsets:
-    """Ends of a micro-batch of at most so many offsets: each queue's part is as its share of what waits.
+def shared(
+    start: Mapping[str, int], target: Mapping[str, int], most: int | None
+) -> Offsets:
+    """Ends of a micro-batch of at most so many offsets: each queue's part is as its share
+    of what waits.
 
     >>> shared({"1": 0, "2": 5}, {"1": 30, "2": 15}, 8)
     {'1': 6, '2': 7}

@@ -1,10 +1,12 @@
-"""Writes: rows sent through the brokers, stored once however often a task or a run is repeated.
+"""Writes: rows sent through the brokers, stored once however often a task or a run is
+repeated.
 
-The queue of every message is chosen from the layout that the driver saw, and each request carries one queue
-and a batch id made of the run, the task, the queue and the request's number. Spark repeats a task with the
-same rows in the same order, if what it reads has an order (`sortWithinPartitions`); then its requests carry
-the same ids, and the broker answers those it has stored already. `sent_batch` remembers for a day. A stream's
-run is its query, so the same holds after a restart, unless the topic was expanded meanwhile.
+The queue of every message is chosen from the layout that the driver saw, and each request
+carries one queue and a batch id made of the run, the task, the queue and the request's
+number. Spark repeats a task with the same rows in the same order, if what it reads has an
+order (`sortWithinPartitions`); then its requests carry the same ids, and the broker answers
+those it has stored already. `sent_batch` remembers for a day. A stream's run is its query,
+so the same holds after a restart, unless the topic was expanded meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from catmq_client import HttpTransport
@@ -49,10 +55,11 @@ class Sent(WriterCommitMessage):
 
 
 def batch_id(run: str, epoch: int, place: tuple[int, int, int]) -> str:
-    """The id of a request: of a run, its epoch, and (task, queue, number of the request there).
+    """The id of a request: of a run, its epoch, and (task, queue, number of the request
+    there).
 
-    The same each time, in the shape of a UUIDv7 whose time rises with the epoch, so that ids of one run lie
-    together in `sent_batch`.
+    The same each time, in the shape of a UUIDv7 whose time rises with the epoch, so that
+    ids of one run lie together in `sent_batch`.
     """
     stem = int.from_bytes(hashlib.sha256(run.encode()).digest()[:5], "big")
     rest = hashlib.sha256(f"{run} {epoch} {place}".encode()).digest()
@@ -110,7 +117,13 @@ class _Sender:
         topic = self._writer.options.topic
 
         def stored() -> list[Outcome]:
-            return send(self._way, topic=topic, messages=messages, batch_id=made, timeout_s=TIMEOUT_S)
+            return send(
+                self._way,
+                topic=topic,
+                messages=messages,
+                batch_id=made,
+                timeout_s=TIMEOUT_S,
+            )
 
         try:
             outcomes = repeated(stored, within_s=DELIVERY_S, again=_is_repeated)
@@ -129,12 +142,16 @@ class _Sender:
 
 
 def _is_repeated(error: CatmqError, tries: int) -> bool:
-    """Return True for what passes; a request is never split or moved: its repeats must be the same."""
+    """Return True for what passes; a request is never split or moved: its repeats must be
+    the same.
+    """
     return after_failure(error, kind=Kind.NAMED, messages=1, tries=tries) is Next.REPEAT
 
 
 class _Writing:
-    """Decisions of the driver for all tasks: the layout, the run, and the columns that are sent."""
+    """Decisions of the driver for all tasks: the layout, the run, and the columns that are
+    sent.
+    """
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -148,7 +165,9 @@ class _Writing:
         """Send the rows of a task, or of its part of a micro-batch. Raises JobError."""
         task = TaskContext.get()
         number = task.partitionId() if task is not None else 0
-        query, epoch = (task.getLocalProperty(key) if task is not None else None for key in _TASK_KEYS)
+        query, epoch = (
+            task.getLocalProperty(key) if task is not None else None for key in _TASK_KEYS
+        )
         run = (query, int(epoch or 0)) if query else (self.run, 0)
         sender = _Sender(self, run, number)
         for batch in iterator:
@@ -164,7 +183,9 @@ def _check(schema: StructType) -> None:
     names = schema.fieldNames()
     unknown = [name for name in names if name not in SENDABLE]
     if unknown or "body" not in names:
-        what = f"column {unknown[0]} cannot be sent" if unknown else "column body is missing"
+        what = (
+            f"column {unknown[0]} cannot be sent" if unknown else "column body is missing"
+        )
         raise OptionError(f"{what}; a write takes {', '.join(SENDABLE)}: .select() them")
     if not isinstance(schema["body"].dataType, (BinaryType, StringType)):
         raise OptionError("column body must be binary or string")
@@ -178,7 +199,9 @@ def _route(options: Options) -> tuple[Layout, tuple[str, ...], str]:
         layout = layout_from(request_until(way, "GET", path, within_s=plans.PATIENCE_S))
         urls = way.urls
     except CatmqError as error:
-        raise JobError(f"topic {options.topic} cannot be written to: {error.detail}") from None
+        raise JobError(
+            f"topic {options.topic} cannot be written to: {error.detail}"
+        ) from None
     finally:
         way.close()
     if not layout.writable:
@@ -190,13 +213,17 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any]:
     body = row["body"]
     if body is None:
         raise JobError("a row has no body (null); give every message one, if an empty one")
-    message: dict[str, Any] = {"body_bytes": body.encode() if isinstance(body, str) else bytes(body)}
+    message: dict[str, Any] = {
+        "body_bytes": body.encode() if isinstance(body, str) else bytes(body)
+    }
     for name in ("key", "tag", "trace_id", "queue"):
         if row.get(name) is not None:
             message[name] = row[name]
     headers = row.get("headers")
     if headers:
-        message["headers"] = json.loads(headers) if isinstance(headers, str) else dict(headers)
+        message["headers"] = (
+            json.loads(headers) if isinstance(headers, str) else dict(headers)
+        )
     return message
 
 

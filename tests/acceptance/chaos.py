@@ -1,4 +1,6 @@
-"""Plays a scenario at length: the same code and checks as the short forms in the gate. See script/chaos."""
+"""Plays a scenario at length: the same code and checks as the short forms in the gate. See
+script/chaos.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ from tests.support.server import Server
 
 
 def play_restarts(stage: Stage, source: Path) -> None:
-    """The broker restarted 5 times by SIGTERM and 5 by kill -9, in sending and in reading; then workers."""
+    """The broker restarted 5 times by SIGTERM and 5 by kill -9, in sending and in reading;
+    then workers.
+    """
     session_ms = stage.rng.choice((2_000, 15_000))
     kinds = [*[restarts.TERM] * 5, *[restarts.KILL] * 5]
     stage.say(f"restarts of the broker, session timeout {session_ms} ms")
@@ -70,12 +74,16 @@ def play_takeover(stage: Stage, source: Path) -> None:
 
 
 def play_workers(stage: Stage, source: Path) -> None:
-    """kill -9 of workers in the middle of run(handler, threads=8), five times in one stream."""
+    """kill -9 of workers in the middle of run(handler, threads=8), five times in one
+    stream.
+    """
     workers.run(stage, source=source, kills=5)
 
 
 def play_share_held(stage: Stage, source: Path) -> None:
-    """A member of a share group holds one message for --times minutes (default 60): it stops nobody."""
+    """A member of a share group holds one message for --times minutes (default 60): it
+    stops nobody.
+    """
     share.run_held(stage, held_s=60.0 * (stage.times or 60), per_s=5)
 
 
@@ -86,20 +94,26 @@ def play_tasks(stage: Stage, source: Path) -> None:
 
 
 def play_celery(stage: Stage, source: Path) -> None:
-    """kill -9 of 20 workers of Celery (--times), 20 restarts of the broker; a 2 h countdown runs once."""
+    """kill -9 of 20 workers of Celery (--times), 20 restarts of the broker; a 2 h countdown
+    runs once.
+    """
     times = stage.times or 20
     celery.run(stage, kills=times, restarts=times)
     celery.run_countdown(stage)
 
 
 def play_tasks_databases(stage: Stage, pair: Pair) -> None:
-    """The same on MariaDB, with restarts of the node and of the application's database (--times each)."""
+    """The same on MariaDB, with restarts of the node and of the application's database
+    (--times each).
+    """
     times = stage.times or 20
     tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
 
 
 def play_celery_databases(stage: Stage, pair: Pair) -> None:
-    """kill -9 of workers of Celery, and restarts of the database that has their tasks (--times each)."""
+    """kill -9 of workers of Celery, and restarts of the database that has their tasks
+    (--times each).
+    """
     times = stage.times or 20
     celery.run_on_database(stage, pair, kills=times, outages=times)
 
@@ -112,7 +126,9 @@ def play_main_job(stage: Stage, source: Path) -> None:
 
 
 def play_storm(stage: Stage, source: Path) -> None:
-    """Every second for 3 minutes a member of a group joins, leaves or is killed with -9, on 12 queues."""
+    """Every second for 3 minutes a member of a group joins, leaves or is killed with -9, on
+    12 queues.
+    """
     storm.run(stage, calm_s=20, storm_s=180)
 
 
@@ -123,19 +139,25 @@ def play_frozen(stage: Stage, source: Path) -> None:
 
 
 def play_shaky(stage: Stage, source: Path) -> None:
-    """Handlers fail at 30 % of their calls over the stream: unordered, then in order by key and by queue."""
+    """Handlers fail at 30 % of their calls over the stream: unordered, then in order by key
+    and by queue.
+    """
     shaky.run(stage, source=source, ordered=False)
     for order in ("key", "queue"):
         shaky.run(stage, source=source, ordered=True, order=order)
 
 
 def play_slow_group(stage: Stage, source: Path) -> None:
-    """A group needs 250 ms a message in two threads for a minute: it pulls what it handles, and a buffer."""
+    """A group needs 250 ms a message in two threads for a minute: it pulls what it handles,
+    and a buffer.
+    """
     slow_group.run(stage, seconds=60)
 
 
 def play_slow_clients(stage: Stage, source: Path) -> None:
-    """3,000 clients send byte by byte or take no answer; then /livez, sends and pulls keep p99 < 500 ms."""
+    """3,000 clients send byte by byte or take no answer; then /livez, sends and pulls keep
+    p99 < 500 ms.
+    """
     slow_clients.run(stage, sockets=3_000, idle=1_000, rounds=400, p99_ms=500)
 
 
@@ -150,7 +172,9 @@ def play_metadata_away(stage: Stage, pair: Pair) -> None:
 
 
 def play_frozen_metadata(stage: Stage, pair: Pair) -> None:
-    """The metadata's database is frozen for 45 s, in the middle of a hand-over; sessions of 3, 6 and 15 s."""
+    """The metadata's database is frozen for 45 s, in the middle of a hand-over; sessions of
+    3, 6 and 15 s.
+    """
     for session_ms in (3_000, 6_000, 15_000):
         frozen_metadata.run(stage, pair, session_ms=session_ms, away_s=45)
 
@@ -161,7 +185,9 @@ def play_clocks(stage: Stage, pair: Pair) -> None:
 
 
 def play_node_killed(stage: Stage, pair: Pair) -> None:
-    """kill -9 of a node's database on a slow disk, 20 times (or --times), under sends and immediate reads."""
+    """kill -9 of a node's database on a slow disk, 20 times (or --times), under sends and
+    immediate reads.
+    """
     lost_nodes.run_killed(stage, pair, kills=stage.times or 20)
 
 
@@ -171,7 +197,9 @@ def play_node_killed_binlog(stage: Stage, pair: Pair) -> None:
 
 
 def play_node_dead(stage: Stage, pair: Pair) -> None:
-    """kill -9 of one of two nodes, ten times (or --times): what is sent then goes to the other at once."""
+    """kill -9 of one of two nodes, ten times (or --times): what is sent then goes to the
+    other at once.
+    """
     dead_node.run(stage, pair, rounds=stage.times or 10)
 
 
@@ -186,17 +214,23 @@ def play_node_full(stage: Stage, pair: Pair) -> None:
 
 
 def play_failover(stage: Stage, pair: Pair) -> None:
-    """kill -9 of a node's primary whose replica lacks the last seconds; the replica is promoted."""
+    """kill -9 of a node's primary whose replica lacks the last seconds; the replica is
+    promoted.
+    """
     lost_nodes.run_failover(stage, pair, tail_s=5)
 
 
 def play_soak(stage: Stage, pair: Pair) -> None:
-    """Steady work for 10 minutes: memory, threads, connections, files, statements and tables stay flat."""
+    """Steady work for 10 minutes: memory, threads, connections, files, statements and
+    tables stay flat.
+    """
     soak.run(stage, pair, seconds=600, every_s=3.0)
 
 
 def play_link_node(stage: Stage, pair: Pair) -> None:
-    """Links between brokers and nodes cut, hold, half-close, slow down and lose answers for two minutes."""
+    """Links between brokers and nodes cut, hold, half-close, slow down and lose answers for
+    two minutes.
+    """
     linked.run_node(stage, pair, seconds=120)
 
 
@@ -211,66 +245,93 @@ def play_link_client(stage: Stage, pair: Pair) -> None:
 
 
 def play_kill_rain(stage: Stage, pair: Pair) -> None:
-    """KILL QUERY or KILL CONNECTION of a broker's session, on nodes and metadata, 7 a second for 90 s."""
+    """KILL QUERY or KILL CONNECTION of a broker's session, on nodes and metadata, 7 a
+    second for 90 s.
+    """
     disturbed.run_kill_rain(stage, pair, seconds=90)
 
 
 def play_dba(stage: Stage, pair: Pair) -> None:
-    """LOCK TABLES, FLUSH TABLES WITH READ LOCK, ALTER TABLE and long transactions for two minutes."""
+    """LOCK TABLES, FLUSH TABLES WITH READ LOCK, ALTER TABLE and long transactions for two
+    minutes.
+    """
     disturbed.run_dba(stage, pair, seconds=120)
 
 
 def play_tmpdir_full(stage: Stage, pair: Pair) -> None:
-    """The tmpdir of a node with a binary log is full under large transactions, --times times (default 4)."""
+    """The tmpdir of a node with a binary log is full under large transactions, --times
+    times (default 4).
+    """
     full_tmpdir.run(stage, pair, full_s=8, times=stage.times or 4)
 
 
 def play_metadata_frozen_short(stage: Stage, pair: Pair) -> None:
-    """SIGSTOP of the metadata's database for 25 s with sessions of 3 and of 6 s: nothing lost or doubled."""
+    """SIGSTOP of the metadata's database for 25 s with sessions of 3 and of 6 s: nothing
+    lost or doubled.
+    """
     disturbed.run_frozen_metadata(stage, pair, frozen_s=25)
 
 
 def play_repeats(stage: Stage, pair: Pair) -> None:
-    """Bare senders repeat through the other broker what was not answered, and what was, across expansions."""
+    """Bare senders repeat through the other broker what was not answered, and what was,
+    across expansions.
+    """
     linked.run_repeats(stage, pair, seconds=60)
 
 
 def play_long_queue(stage: Stage, pair: Pair) -> None:
-    """--times x 100,000 messages (default 5) through one queue: partitions made and dropped, verify clean."""
+    """--times x 100,000 messages (default 5) through one queue: partitions made and
+    dropped, verify clean.
+    """
     messages = (stage.times or 5) * long_queue.FIRST_END + long_queue.MORE
     long_queue.run(stage, pair, messages=messages)
 
 
 def play_share(stage: Stage, pair: Pair) -> None:
-    """1 of 100 members of a share group killed each second for 5 minutes; SIGSTOP, outages, reset, poison."""
+    """1 of 100 members of a share group killed each second for 5 minutes; SIGSTOP, outages,
+    reset, poison.
+    """
     share_outages.run(stage, pair, members=100, seconds=300, per_s=300)
     with pair.nodes.schema() as schema:  # dead letters need a place
         place = pair.nodes.url.rpartition("/")[0] + f"/{schema}"
-        pair.first.manage("register_node", stage.fresh("failed"), place, "--kind", "failure")
+        pair.first.manage(
+            "register_node", stage.fresh("failed"), place, "--kind", "failure"
+        )
         share.run_poison(stage, count=1_000, lethal=500)
-        play_share_lost(stage, pair)  # before the node's schema is dropped: groups have a retry topic on it
+        # before the node's schema is dropped: groups have a retry topic on it
+        play_share_lost(stage, pair)
 
 
 def play_share_lost(stage: Stage, pair: Pair) -> None:
-    """Members of a share group lose answers and ask again with `recover`, --times rounds (default 20)."""
+    """Members of a share group lose answers and ask again with `recover`, --times rounds
+    (default 20).
+    """
     for _ in range(stage.times or 20):
         share.run_lost_answers(stage, members=6, count=1_000)
 
 
 def play_java(stage: Stage, pair: Pair) -> None:
-    """kill -9 of Java and Python members of one group, ends of brokers, --times of each (default 10)."""
+    """kill -9 of Java and Python members of one group, ends of brokers, --times of each
+    (default 10).
+    """
     java.run(stage, pair, rounds=stage.times or 10)
 
 
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
-    """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
+    """Brokers of two releases go up and down while nodes are upgraded, --times times
+    (default 2).
+    """
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
 
 
 def run_selftest(engine: str) -> int:
-    """Plants defects in the journals and tables of a clean run and shows that the judge names each."""
+    """Plants defects in the journals and tables of a clean run and shows that the judge
+    names each.
+    """
     program = [sys.executable, "-m", "tests.acceptance.programs.selftest"]
-    return subprocess.run(program, env=os.environ | {"CATMQ_TEST_ENGINE": engine}, check=False).returncode
+    return subprocess.run(
+        program, env=os.environ | {"CATMQ_TEST_ENGINE": engine}, check=False
+    ).returncode
 
 
 SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
@@ -324,20 +385,32 @@ ALL = {**SCENARIOS, **ON_A_PAIR}
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    plays = {**{name: play.__doc__ for name, play in ALL.items()}, SELFTEST: run_selftest.__doc__}
+    plays = {
+        **{name: play.__doc__ for name, play in ALL.items()},
+        SELFTEST: run_selftest.__doc__,
+    }
     listed = "\n".join(f"  {name:21} {told}" for name, told in plays.items())
     parser = argparse.ArgumentParser(
         prog="script/chaos",
-        description="Plays a scenario against a server of its own and judges by the consumers' logs.",
+        description="Plays a scenario against a server of its own and judges by the "
+        "consumers' logs.",
         epilog=f"scenarios:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=plays, help=f"one of {', '.join(plays)}")
     parser.add_argument(
-        "--seed", type=int, help="seed of the random choices, to repeat a run (default: a new one)"
+        "name", metavar="NAME", choices=plays, help=f"one of {', '.join(plays)}"
     )
     parser.add_argument(
-        "--minutes", type=float, default=0.0, metavar="M", help="repeat for this many minutes"
+        "--seed",
+        type=int,
+        help="seed of the random choices, to repeat a run (default: a new one)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=0.0,
+        metavar="M",
+        help="repeat for this many minutes",
     )
     parser.add_argument(
         "--times",
@@ -348,7 +421,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--server",
         metavar="VERSION",
-        help="the version of all database servers, as script/mysql takes it (default: the installed one)",
+        help="the version of all database servers, as script/mysql takes it (default: the "
+        "installed one)",
     )
     parser.add_argument(
         "--engine",
@@ -381,7 +455,11 @@ def serving(engine: str, home: Path) -> Iterator[Server]:
         server = Server(home / "server", environ=environ)
         stack.callback(server.clear_away)
         server.start()
-        kinds = {"n1": "normal", "n2": "normal", "failed": "failure"} if engine == "mysql" else {}
+        kinds = (
+            {"n1": "normal", "n2": "normal", "failed": "failure"}
+            if engine == "mysql"
+            else {}
+        )
         for name, kind in kinds.items():
             database.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
             url = database.url.rpartition("/")[0] + f"/{name}"
@@ -390,13 +468,19 @@ def serving(engine: str, home: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Iterator[Callable[[str], None]]:
-    """Starts what the scenario needs; gives what plays one round of it, in a directory of that name."""
+def stages(
+    options: argparse.Namespace, home: Path, rng: random.Random
+) -> Iterator[Callable[[str], None]]:
+    """Starts what the scenario needs; gives what plays one round of it, in a directory of
+    that name.
+    """
     with ExitStack() as stack:
         if options.name in ON_A_PAIR:
             nodes = mariadb.start(home / "nodes", port=free_port())
             stack.callback(nodes.stop)
-            pair = stack.enter_context(pairs.running(home / "pair", nodes, linked=options.name in LINKED))
+            pair = stack.enter_context(
+                pairs.running(home / "pair", nodes, linked=options.name in LINKED)
+            )
             server, urls = pair.first, pair.urls
         else:
             server, urls = stack.enter_context(serving(options.engine, home)), ""
@@ -432,7 +516,8 @@ def main() -> int:
     """Plays and judges; 0 if everything held."""
     options = arguments()
     if options.server and options.server != environment.SERVER:
-        os.environ["CATMQ_TEST_SERVER"] = options.server  # the modules have read it already: begin again
+        # the modules have read it already: begin again
+        os.environ["CATMQ_TEST_SERVER"] = options.server
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if options.name == SELFTEST:
         return run_selftest(options.engine)
@@ -443,7 +528,9 @@ def main() -> int:
         rounds = play(options, home, seed)
     except FAILURES as error:
         say(f"{type(error).__name__}: {error}")
-        sys.stdout.write(f"FAILED: {options.name}, seed {seed}; everything is kept in {home}\n")
+        sys.stdout.write(
+            f"FAILED: {options.name}, seed {seed}; everything is kept in {home}\n"
+        )
         return 1
     shutil.rmtree(home, ignore_errors=True)
     sys.stdout.write(f"OK: {options.name}, {rounds} rounds, seed {seed}: everything held\n")

@@ -17,16 +17,18 @@ from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
 
-collect_ignore_glob = ["programs/*"]  # processes of their own, some with settings of their own
+# processes of their own, some with settings of their own
+collect_ignore_glob = ["programs/*"]
 SERVERS = ("server", "mariadb_server", "pair")  # of the session
 _running: dict[str, ExitStack] = {}  # those of them that run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring the tests of each server together, and first those that need none: nothing idles beside them.
+    """Bring the tests of each server together, and first those that need none: nothing
+    idles beside them.
 
-    No test uses two of the session's servers. Where a version of the database server is chosen, only tests
-    that use one run.
+    No test uses two of the session's servers. Where a version of the database server is
+    chosen, only tests that use one run.
     """
     if SERVER:
         items[:] = [item for item in items if "mariadb" in users(item)]
@@ -61,7 +63,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(home: Path) -> Iterator[Server]:
-    """The session's server on the embedded engine; a test that ends its broker waits for the next one."""
+    """The session's server on the embedded engine; a test that ends its broker waits for
+    the next one.
+    """
     made = Server(home / "embedded")
     with until_unused("server") as stack:
         stack.callback(made.clear_away)
@@ -83,7 +87,9 @@ def mariadb_server(home: Path, mariadb: MariaDB) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def pair(home: Path, mariadb: MariaDB) -> Iterator[Pair]:
-    """The session's two servers on one metadata database, which a test may take away and must give back."""
+    """The session's two servers on one metadata database, which a test may take away and
+    must give back.
+    """
     with until_unused("pair") as stack:
         yield stack.enter_context(pairs.running(home / "pair", mariadb))
 

@@ -1,4 +1,6 @@
-"""docs/how-to/back-up-and-restore.md does what it says, by its own blocks, on a MariaDB of its own."""
+"""docs/how-to/back-up-and-restore.md does what it says, by its own blocks, on a MariaDB of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MUST_ACT = 1  # exit code of restore_check
 
 @dataclass
 class Installation:
-    """A server whose metadata lies in `catmq` and whose messages lie in `catmq_node1`, as on the page."""
+    """A server whose metadata lies in `catmq` and whose messages lie in `catmq_node1`, as
+    on the page.
+    """
 
     home: Path
     database: MariaDB
@@ -46,7 +50,9 @@ class Installation:
         return documents.typed(block, directory=self.home, environ=environ, code=code)
 
     def adopt(self) -> None:
-        """Adopt the node, and verify. On a terminal the command asks before it does anything."""
+        """Adopt the node, and verify. On a terminal the command asks before it does
+        anything.
+        """
         command = "adopt_restored_node node1"
         assert command in self.blocks[ADOPT]
         self.terminal(self.blocks[ADOPT].replace(command, f"{command} --yes"))
@@ -57,7 +63,9 @@ class Installation:
 
     def send(self, count: int) -> list[int]:
         """Send messages; return their offsets."""
-        bodies = [b"%d" % number for number in range(len(self.sent), len(self.sent) + count)]
+        bodies = [
+            b"%d" % number for number in range(len(self.sent), len(self.sent) + count)
+        ]
         self.sent += bodies
         with Producer(urls=self.server.url, api_key=self.server.api_key) as producer:
             return [producer.send("orders", body).offset or 0 for body in bodies]
@@ -65,7 +73,9 @@ class Installation:
     def handle(self, count: int) -> list[bytes]:
         """Read and commit messages as group `billing`; return their bodies."""
         client = {"urls": self.server.url, "api_key": self.server.api_key}
-        with Consumer(**client, group="billing", topics=["orders"], enable_auto_commit=False) as consumer:
+        with Consumer(
+            **client, group="billing", topics=["orders"], enable_auto_commit=False
+        ) as consumer:
             bodies = [message.body for message in islice(consumer, count)]
             consumer.commit()
         return bodies
@@ -74,19 +84,25 @@ class Installation:
         """Return the bodies of all messages in the topic."""
         admin = Admin(HttpTransport(self.server.url, api_key=self.server.api_key))
         (queue,) = admin.topic("orders")["queues"]
-        rows = self.database.execute(f"SELECT body FROM catmq_node1.message_{queue['queue']}")
+        rows = self.database.execute(
+            f"SELECT body FROM catmq_node1.message_{queue['queue']}"
+        )
         return {row[0] for row in rows}
 
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    """A server with a topic on `node1`, an account for backups, and the programs that the page calls."""
+    """A server with a topic on `node1`, an account for backups, and the programs that the
+    page calls.
+    """
     options = (*mariadb.SMALL, "--log-bin=binlog", "--sync-binlog=1")
     database = mariadb.start(tmp_path / "database", port=free_port(), options=options)
     server = Server(tmp_path / "server", environ={"CATMQ_DATABASE_URL": database.url})
     try:
         server.start()
-        server.manage("register_node", "node1", database.url.removesuffix("/catmq") + "/catmq_node1")
+        server.manage(
+            "register_node", "node1", database.url.removesuffix("/catmq") + "/catmq_node1"
+        )
         Admin(HttpTransport(server.url, api_key=server.api_key)).create_topic(
             "orders", queues=1, node="node1"
         )
@@ -118,7 +134,9 @@ def test_a_node_is_restored_from_its_dump(installation: Installation) -> None:
     assert one.stored() == set(one.sent[:6])
     (offset,) = one.send(1)
     assert offset > max(lost), "no offset is used twice"
-    assert one.handle(3) == [*one.sent[4:6], one.sent[-1]], "commits after the backup are lost"
+    assert one.handle(3) == [*one.sent[4:6], one.sent[-1]], (
+        "commits after the backup are lost"
+    )
 
 
 def test_a_node_is_restored_to_a_point_in_time(installation: Installation) -> None:
@@ -139,7 +157,9 @@ def test_a_node_is_restored_to_a_point_in_time(installation: Installation) -> No
     assert one.handle(7) == one.sent[:7]
 
 
-def test_metadata_is_restored_and_its_counters_are_raised(installation: Installation) -> None:
+def test_metadata_is_restored_and_its_counters_are_raised(
+    installation: Installation,
+) -> None:
     one = installation
     admin = Admin(HttpTransport(one.server.url, api_key=one.server.api_key))
     one.send(3)
@@ -163,7 +183,9 @@ def next_second() -> str:
 
 
 def of_mariadb(one: Installation, end: str) -> str:
-    """Return the block for MariaDB with the place of the dump, all files from there on, and a time."""
+    """Return the block for MariaDB with the place of the dump, all files from there on, and
+    a time.
+    """
     block, others = one.blocks[POINT_IN_TIME].split("# MySQL")
     assert "mysqlbinlog" in others
     dump = (one.home / "catmq_node1.sql").read_text()

@@ -22,9 +22,12 @@ def steps(mariadb: MariaDB) -> Iterator[list[str]]:
         url = f"mysql://catmq:{mariadb.password}@127.0.0.1:{mariadb.port}/{schema}"
         text = PAGE.read_text().replace("mysql://catmq:…@db1:3306/catmq", url)
         text = text.replace(
-            "script/server --host 0.0.0.0", f"script/server --host 0.0.0.0 --port {free_port()}"
+            "script/server --host 0.0.0.0",
+            f"script/server --host 0.0.0.0 --port {free_port()}",
         )
-        yield [str(block) for block in documents.blocks(text.replace("8001", str(free_port())))]
+        yield [
+            str(block) for block in documents.blocks(text.replace("8001", str(free_port())))
+        ]
 
 
 def test_run_two_brokers(steps: list[str], tmp_path: Path) -> None:
@@ -37,7 +40,9 @@ def test_run_two_brokers(steps: list[str], tmp_path: Path) -> None:
             "the first one's is for both"
         )
         said = documents.run(
-            copy, f"PATH={ROOT}/.venv/bin:$PATH\nset -a\n. var/credentials.env\nCATMQ_URL={url}\n{listed}"
+            copy,
+            f"PATH={ROOT}/.venv/bin:$PATH\nset -a\n. "
+            f"var/credentials.env\nCATMQ_URL={url}\n{listed}",
         )
         assert len(re.findall(r"http://\S+", said)) == 2, said
         documents.run(copy, ours + verify)

@@ -1,7 +1,8 @@
-"""Two brokers on one MariaDB: one is drained or stops while clients work, and they notice nothing.
+"""Two brokers on one MariaDB: one is drained or stops while clients work, and they notice
+nothing.
 
-The clients run in this process and begin at the first broker. Busy ones send and read all the time; idle ones
-wait in long polls for messages that never come.
+The clients run in this process and begin at the first broker. Busy ones send and read all
+the time; idle ones wait in long polls for messages that never come.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tests.support.server import Server, alive
 from tests.support.waiting import until
 
 IDLE = 3  # consumers that only wait
-WAIT_MS = 10_000  # of a long poll; so long the broker also waits for clients that a test before has closed
+# of a long poll; so long the broker also waits for clients that a test before has closed
+WAIT_MS = 10_000
 MOVED_S = 2.0  # until all long polls wait at the other broker
 FORGOTTEN_S = 2.0  # until the other broker no longer calls one alive that stops
 _names = (f"load-{number}" for number in count())
@@ -39,7 +41,9 @@ _names = (f"load-{number}" for number in count())
 
 @dataclass
 class Pair:
-    """Two servers of one installation, and their names in the registry; the second has one worker."""
+    """Two servers of one installation, and their names in the registry; the second has one
+    worker.
+    """
 
     first: Server
     second: Server
@@ -54,14 +58,21 @@ class Pair:
         return {one["url"]: one for one in answer["brokers"]}
 
     def are_named(self) -> bool:
-        """Whether the names of both are known; the workers of a broker do not hear of another at once."""
-        self.names |= {one["url"]: one["name"] for one in self.brokers(asked=self.first).values()}
+        """Whether the names of both are known; the workers of a broker do not hear of
+        another at once.
+        """
+        self.names |= {
+            one["url"]: one["name"] for one in self.brokers(asked=self.first).values()
+        }
         return len(self.names) == 2
 
     def topic(self, queues: int = 1) -> str:
         """A new topic."""
         name = next(_names)
-        assert self.first.call("POST", "/api/v1/topics", {"name": name, "queues": queues})[0] == 201
+        assert (
+            self.first.call("POST", "/api/v1/topics", {"name": name, "queues": queues})[0]
+            == 201
+        )
         return name
 
     def pull(self, server: Server, state: str, *, asked: Server) -> None:
@@ -73,7 +84,9 @@ class Pair:
     def said_good_bye(self, server: Server) -> bool:
         """Whether the registry's row says that a broker stopped."""
         where = f"{self.schema}.metadata_broker WHERE name = %s"
-        ((stopped_at,),) = self.mariadb.execute(f"SELECT stopped_at FROM {where}", [self.names[server.url]])
+        ((stopped_at,),) = self.mariadb.execute(
+            f"SELECT stopped_at FROM {where}", [self.names[server.url]]
+        )
         return stopped_at is not None
 
     def all_in(self) -> None:
@@ -84,11 +97,16 @@ class Pair:
             self.pull(server, "in", asked=self.first)
         for server in (self.first, self.second):
             # Many times, because each of a broker's workers has a picture of its own.
-            until(lambda asked=server: all(self._both(asked) for _ in range(10)), limit_s=30)
+            until(
+                lambda asked=server: all(self._both(asked) for _ in range(10)), limit_s=30
+            )
 
     def _both(self, asked: Server) -> bool:
         listed = self.brokers(asked=asked).values()
-        return sum(one["alive"] and one["state"] == "in" for one in listed) == 2 and asked.serves()
+        return (
+            sum(one["alive"] and one["state"] == "in" for one in listed) == 2
+            and asked.serves()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +120,10 @@ def running(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         }
         servers = [
-            Server(tmp_path_factory.mktemp("broker"), environ=environ | {"CATMQ_WORKERS": workers})
+            Server(
+                tmp_path_factory.mktemp("broker"),
+                environ=environ | {"CATMQ_WORKERS": workers},
+            )
             for workers in ("2", "1")
         ]
         for server in servers:
@@ -111,7 +132,13 @@ def running(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 server.join(servers[0])
             server.start()
         account = {"username": "catmq", "password": mariadb.password, "host": "127.0.0.1"}
-        node = {"name": "main", "engine": "mysql", "database": schemas[1], "port": mariadb.port, **account}
+        node = {
+            "name": "main",
+            "engine": "mysql",
+            "database": schemas[1],
+            "port": mariadb.port,
+            **account,
+        }
         assert servers[0].call("POST", "/api/v1/nodes", node)[0] == 201
         made = Pair(*servers, mariadb, schemas[0])
         until(made.are_named)
@@ -138,16 +165,26 @@ class Load:
         given: dict[str, Any] = {"urls": urls, "api_key": pair.first.api_key}
         self.producer = Producer(**given)
         reading = given | {"fetch_max_wait_ms": WAIT_MS}
-        self.busy = [Consumer(**reading, group=self.topic, topics=[self.topic]) for _ in range(2)]
-        self.idle = [Consumer(**reading, group=silent, topics=[silent]) for _ in range(IDLE)]
+        self.busy = [
+            Consumer(**reading, group=self.topic, topics=[self.topic]) for _ in range(2)
+        ]
+        self.idle = [
+            Consumer(**reading, group=silent, topics=[silent]) for _ in range(IDLE)
+        ]
         for one in (self.producer, *self.busy, *self.idle):
-            one._transport._brokers.current = pair.first.url  # where it starts is random otherwise
+            # where it starts is random otherwise
+            one._transport._brokers.current = pair.first.url
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """The load for the length of a block; afterwards everything that was sent has been handled."""
+        """The load for the length of a block; afterwards everything that was sent has been
+        handled.
+        """
         sender = self._thread(self._send)
-        readers = [self._thread(lambda one=one: self._read(one)) for one in (*self.busy, *self.idle)]
+        readers = [
+            self._thread(lambda one=one: self._read(one))
+            for one in (*self.busy, *self.idle)
+        ]
         try:
             until(lambda: len(self.handled) > 10, limit_s=60)
             yield self
@@ -209,7 +246,9 @@ class Load:
 
 @contextmanager
 def under_load(pair: Pair) -> Iterator[list[Load]]:
-    """Clients that were told of both brokers, and clients that know the first and found the second."""
+    """Clients that were told of both brokers, and clients that know the first and found the
+    second.
+    """
     with ExitStack() as stack:
         both, one = [pair.first.url, pair.second.url], [pair.first.url]
         loads = [stack.enter_context(Load(pair, urls).running()) for urls in (both, one)]
@@ -221,19 +260,27 @@ def under_load(pair: Pair) -> Iterator[list[Load]]:
 
 
 def moved(loads: list[Load], *, to: Server, pair: Pair) -> float:
-    """Seconds until all long polls go to that broker; returns when they wait there and nowhere else."""
+    """Seconds until all long polls go to that broker; returns when they wait there and
+    nowhere else.
+    """
     other = pair.first if to is pair.second else pair.second
     begun = time.monotonic()
     until(lambda: all(load.polls(to) for load in loads), limit_s=20)
     took_s = time.monotonic() - begun
-    until(lambda: waiters(to) >= len(loads) * IDLE and waiters(other) == 0, limit_s=20, every_s=0.05)
+    until(
+        lambda: waiters(to) >= len(loads) * IDLE and waiters(other) == 0,
+        limit_s=20,
+        every_s=0.05,
+    )
     for load in loads:
         load.goes_on()
     return took_s
 
 
 def waiters(server: Server) -> int:
-    """How many pulls wait at a broker; it samples that every second. 0 while it does not answer."""
+    """How many pulls wait at a broker; it samples that every second. 0 while it does not
+    answer.
+    """
     try:
         text = server.call("GET", "/metrics")[1]
     except (OSError, http.client.HTTPException):
@@ -267,7 +314,9 @@ def test_a_broker_stops_under_load_and_nobody_notices(pair: Pair) -> None:
         left_s = time.monotonic() - begun
         moved(loads, to=second, pair=pair)
 
-        until(lambda: pair.brokers(asked=second)[first.url]["alive"], limit_s=60, every_s=0.05)
+        until(
+            lambda: pair.brokers(asked=second)[first.url]["alive"], limit_s=60, every_s=0.05
+        )
         after = pair.brokers(asked=second)[first.url]
         for load in loads:
             load.goes_on()
@@ -276,7 +325,9 @@ def test_a_broker_stops_under_load_and_nobody_notices(pair: Pair) -> None:
     assert after["stopped_at_ms"] is None
 
 
-def test_a_broker_that_replaces_its_workers_stays_in_the_list_and_refuses_nothing(pair: Pair) -> None:
+def test_a_broker_that_replaces_its_workers_stays_in_the_list_and_refuses_nothing(
+    pair: Pair,
+) -> None:
     first = pair.first
     before, seen = first.workers(), []
     send = (f"/api/v1/topics/{pair.topic()}/messages", {"messages": [{"body": ""}]})
@@ -288,9 +339,13 @@ def test_a_broker_that_replaces_its_workers_stays_in_the_list_and_refuses_nothin
     with Kept(first) as kept:
         os.kill(first.broker_pid, signal.SIGHUP)
         turns = cycle(kept.open)
-        until(lambda: kept.ask(next(turns), "POST", *send).getheader("Connection") == "close")
+        until(
+            lambda: kept.ask(next(turns), "POST", *send).getheader("Connection") == "close"
+        )
         until(replaced, limit_s=60, every_s=0.05)
-    assert set(kept.told) == {200}, "a worker that leaves serves what comes on connections it has"
+    assert set(kept.told) == {200}, (
+        "a worker that leaves serves what comes on connections it has"
+    )
     assert {one["stopped_at_ms"] for one in seen} == {None}
 
 
@@ -300,7 +355,10 @@ class Kept:
     def __init__(self, server: Server, number: int = 40) -> None:
         self.server = server
         self.told: list[int] = []
-        self.open = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=20) for _ in range(number)]
+        self.open = [
+            http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+            for _ in range(number)
+        ]
 
     def __enter__(self) -> Kept:
         for connection in self.open:
@@ -312,27 +370,44 @@ class Kept:
             connection.close()
 
     def ask(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: object = None,
     ) -> http.client.HTTPResponse:
         """The answer to one more request on a connection."""
-        headers = {"Authorization": f"Bearer {self.server.api_key}", "Content-Type": "application/json"}
-        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        headers = {
+            "Authorization": f"Bearer {self.server.api_key}",
+            "Content-Type": "application/json",
+        }
+        connection.request(
+            method, path, json.dumps(body) if body is not None else None, headers
+        )
         response = connection.getresponse()
         response.read()
         self.told.append(response.status)
         return response
 
 
-def test_a_broker_that_stops_refuses_cleanly_on_kept_connections_and_new_ones_at_once(pair: Pair) -> None:
+def test_a_broker_that_stops_refuses_cleanly_on_kept_connections_and_new_ones_at_once(
+    pair: Pair,
+) -> None:
     server, topic = pair.second, pair.topic()  # its only worker has all connections
     workers = server.workers()
     sends = f"/api/v1/topics/{topic}/messages"
     with Kept(server) as kept:
         os.kill(server.broker_pid, signal.SIGTERM)
-        until(lambda: kept.ask(kept.open[0], "GET", "/readyz").getheader("Connection") == "close")
+        until(
+            lambda: (
+                kept.ask(kept.open[0], "GET", "/readyz").getheader("Connection") == "close"
+            )
+        )
         assert kept.told[-1] == 503
         for connection in kept.open[1:]:
-            refused = kept.ask(connection, "POST", sends, {"messages": [{"body": "x" * 100_000}]})
+            refused = kept.ask(
+                connection, "POST", sends, {"messages": [{"body": "x" * 100_000}]}
+            )
             assert (refused.status, refused.getheader("Connection")) == (503, "close")
         until(lambda: not connects(server))
         assert set(server.workers()) & set(workers), "the old workers have not ended yet"

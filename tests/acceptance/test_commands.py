@@ -1,7 +1,8 @@
-"""`catmq consume` on a real server: however it ends, the next consumer goes on with the first unprinted line.
+"""`catmq consume` on a real server: however it ends, the next consumer goes on with the
+first unprinted line.
 
-Judged by what the processes printed. Groups have the default session timeout of 15 s: a consumer that did not
-leave would hold its queues longer than a test waits for the next one.
+Judged by what the processes printed. Groups have the default session timeout of 15 s: a
+consumer that did not leave would hold its queues longer than a test waits for the next one.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ class Reading:
 
     def consume(self, *more: str, **options: object) -> Process:
         """Starts a consumer of the group."""
-        return self.stage.terminal.catmq("consume", self.topic, "--group", self.group, *more, **options)
+        return self.stage.terminal.catmq(
+            "consume", self.topic, "--group", self.group, *more, **options
+        )
 
     def rest(self, count: int) -> list[Place]:
-        """What the next consumer prints: it begins soon, and ends when it has `count` messages."""
+        """What the next consumer prints: it begins soon, and ends when it has `count`
+        messages.
+        """
         begun = time.monotonic()
         process = self.consume("--max", str(count))
         log = Log(process.out)
@@ -64,11 +69,15 @@ def reading(stage: Stage, part: Callable[[int], Path]) -> Reading:
     """A topic of four queues with 3,000 events."""
     made = Reading(stage, stage.fresh("read"), stage.fresh("reader"))
     stage.terminal.run("topic", "create", made.topic, "--queues", "4")
-    stage.terminal.run("send", made.topic, "--key-field", "path", "--file", str(part(EVENTS)))
+    stage.terminal.run(
+        "send", made.topic, "--key-field", "path", "--file", str(part(EVENTS))
+    )
     return made
 
 
-def test_a_consumer_told_to_stop_commits_what_it_printed_and_leaves(reading: Reading) -> None:
+def test_a_consumer_told_to_stop_commits_what_it_printed_and_leaves(
+    reading: Reading,
+) -> None:
     process = reading.consume()
     log = Log(process.out)
     log.wait_for(100)
@@ -91,7 +100,9 @@ def test_a_consumer_whose_reader_goes_away_ends_well_and_leaves(reading: Reading
     assert Place(first["queue"], first["offset"]) not in rest.places()
 
 
-def test_only_lines_that_went_out_are_committed_when_the_reader_stands_still(reading: Reading) -> None:
+def test_only_lines_that_went_out_are_committed_when_the_reader_stands_still(
+    reading: Reading,
+) -> None:
     process = reading.consume(stdout=subprocess.PIPE)
     pipe = process.popen.stdout
     assert pipe is not None
@@ -146,7 +157,9 @@ def test_what_does_not_exist_is_told_with_the_remedy(stage: Stage) -> None:
     assert process.out.read_bytes() == b""
 
 
-def test_the_worker_example_handles_what_the_send_example_sent_until_it_is_told_to_stop(stage: Stage) -> None:
+def test_the_worker_example_handles_what_the_send_example_sent_until_it_is_told_to_stop(
+    stage: Stage,
+) -> None:
     stage.terminal.run("topic", "create", "orders", "--queues", "4")
     sender = stage.terminal.start("examples/send.py")
     sender.wait()
@@ -156,10 +169,15 @@ def test_the_worker_example_handles_what_the_send_example_sent_until_it_is_told_
     worker.end(signal.SIGTERM)
     told = stage.terminal.admin.lag("workers")
     assert told["lag"] == 0
-    assert sorted({row["topic"] for row in told["queues"]}) == ["orders", "workers_orders_fail"]
+    assert sorted({row["topic"] for row in told["queues"]}) == [
+        "orders",
+        "workers_orders_fail",
+    ]
 
 
-def test_two_shared_workers_handle_what_the_send_example_sent_each_order_once(stage: Stage) -> None:
+def test_two_shared_workers_handle_what_the_send_example_sent_each_order_once(
+    stage: Stage,
+) -> None:
     topics = {topic["name"] for topic in stage.terminal.admin.topics()}
     if "orders" not in topics:
         stage.terminal.run("topic", "create", "orders", "--queues", "1")
@@ -197,4 +215,9 @@ def test_tail_prints_the_newest_messages_and_then_each_new_one_once(stage: Stage
     assert stage.server.call("POST", f"/api/v1/topics/{topic}/messages", sent)[0] == 200
     log.wait_for(4)
     tail.end(signal.SIGINT)
-    assert [line["body"] for line in log.follow()] == ["old 1", "old 2", "new", "in the new queue"]
+    assert [line["body"] for line in log.follow()] == [
+        "old 1",
+        "old 2",
+        "new",
+        "in the new queue",
+    ]

@@ -1,4 +1,6 @@
-"""The pages about Django projects do what they say: their blocks make a project, whose commands run."""
+"""The pages about Django projects do what they say: their blocks make a project, whose
+commands run.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,12 @@ from tests.support.waiting import until
 
 # pip has run, and services are for systemd.
 LEFT_OUT = re.compile(r"^(pip install|sudo systemctl) .*$", re.MULTILINE)
-ENDLESS = re.compile(r"^python manage\.py (?:consume_orders|relay_outbox(?! +--)|catmq_worker)", re.MULTILINE)
+ENDLESS = re.compile(
+    r"^python manage\.py (?:consume_orders|relay_outbox(?! +--)|catmq_worker)", re.MULTILINE
+)
 SETUP = "import django\ndjango.setup()\n"
-OPTIONS = 'DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}\n'  # as the pages advise
+# as the pages advise
+OPTIONS = 'DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}\n'
 
 
 @dataclass
@@ -43,7 +48,10 @@ class Project:
     def begin(self, models: str = "") -> None:
         """Make the project, the models of its app, and what the settings need on SQLite."""
         self.sh("django-admin startproject shop .\npython manage.py startapp orders")
-        self.add("shop/settings.py", OPTIONS + ('INSTALLED_APPS += ["orders"]\n' if models else ""))
+        self.add(
+            "shop/settings.py",
+            OPTIONS + ('INSTALLED_APPS += ["orders"]\n' if models else ""),
+        )
         if models:
             self.add("orders/models.py", models)
             self.sh("python manage.py makemigrations orders")
@@ -56,7 +64,9 @@ class Project:
             opened.write(text)
 
     def block(self, kind: str, *, names: str = "") -> str:
-        """Run the next block, which is of this kind; its output. `names`: code that defines its names."""
+        """Run the next block, which is of this kind; its output. `names`: code that defines
+        its names.
+        """
         block = self.blocks.pop(0)
         assert block.kind == kind, f"line {block.line}: {block}"
         text = str(block)
@@ -74,7 +84,11 @@ class Project:
             '"http://broker-2:8000"', f'"{self.server.url}"'
         )
         before_6 = django.VERSION < (6,)
-        ours = ours.replace("from django.tasks import", "from django_tasks import") if before_6 else ours
+        ours = (
+            ours.replace("from django.tasks import", "from django_tasks import")
+            if before_6
+            else ours
+        )
         return ours.replace("catmq_…", self.server.api_key)
 
     def environment(self) -> dict[str, str]:
@@ -105,7 +119,9 @@ class Project:
             command, cwd=self.path, env=self.environment(), timeout=120, check=False, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}"
+        assert done.returncode == 0, (
+            f"{command}: exit code {done.returncode}\n{done.stdout}"
+        )
         return done.stdout
 
     def until(self, done: Callable[[], bool], command: str) -> None:
@@ -115,7 +131,11 @@ class Project:
         log = self.path / "endless.log"
         with log.open("w") as opened:
             process = subprocess.Popen(
-                words, cwd=self.path, env=self.environment(), stdout=opened, stderr=subprocess.STDOUT
+                words,
+                cwd=self.path,
+                env=self.environment(),
+                stdout=opened,
+                stderr=subprocess.STDOUT,
             )
         try:
             until(lambda: done() or process.poll() is not None, limit_s=60)
@@ -196,7 +216,8 @@ with Producer(transport=broker) as producer:
 RUNS = """
 class consumer:
     def run(handle):
-        for message in Consumer(transport=broker, group="billing", topics=["orders"]).poll(timeout_s=5) * 2:
+        for message in Consumer(transport=broker, group="billing",
+        topics=["orders"]).poll(timeout_s=5) * 2:
             handle(message)
 """
 ONE = """
@@ -208,14 +229,19 @@ def test_send_in_a_transaction(project: Callable[[str], Project], shop: Server) 
     ours = project("send-in-a-transaction.md")
     ours.begin(CUSTOMERS)
     with suppress(Conflict):
-        Admin(HttpTransport(shop.url, api_key=shop.api_key)).create_topic("orders", queues=1)
+        Admin(HttpTransport(shop.url, api_key=shop.api_key)).create_topic(
+            "orders", queues=1
+        )
     ours.block("sh")
     ours.block("python")
     ours.block("sh")
     sending = ours.blocks[0]
     ours.block("python", names=CUSTOMER)
     assert ours.count("catmq_outbox_outboxmessage") == ours.count("orders_order") == 1
-    ours.until(lambda: ours.count("catmq_outbox_outboxmessage") == 0, "python manage.py relay_outbox")
+    ours.until(
+        lambda: ours.count("catmq_outbox_outboxmessage") == 0,
+        "python manage.py relay_outbox",
+    )
     ours.block("sh")
     ours.python(CUSTOMER + sending.replace('"orders"', '"missing"'))
     assert "refused 1" in ours.sh("python manage.py relay_outbox --once || test $? = 1")
@@ -264,7 +290,10 @@ orders = [Order.objects.create(customer="bob") for _ in range(3)]
 def test_run_django_tasks(project: Callable[[str], Project]) -> None:
     ours = project("run-django-tasks.md")
     ours.begin(RECEIPTS)
-    ours.add("shop/settings.py", 'EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"\n')
+    ours.add(
+        "shop/settings.py",
+        'EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"\n',
+    )
     ours.block("sh")
     ours.block("python")
     ours.block("sh")
@@ -284,7 +313,8 @@ def test_run_django_tasks(project: Callable[[str], Project]) -> None:
     assert "1 tasks get one more attempt" in ours.sh(re.sub(r"[0-9a-f]{32}", ident, retry))
     ours.until(lambda: len(ours.rows(FAILED)) == 1, worker)
     assert "1 tasks are discarded" in ours.sh(re.sub(r"[0-9a-f]{32}", ident, discard))
-    ours.block("python", names='DATABASES = {"default": {}}\n')  # SQLite knows none of these options
+    # SQLite knows none of these options
+    ours.block("python", names='DATABASES = {"default": {}}\n')
     ours.block("python")
     assert "Ran 1 test" in ours.sh("python manage.py test orders")
     assert ours.blocks == []

@@ -1,4 +1,6 @@
-"""README and tutorial do what they say: their blocks are run, in order, in a fresh copy of the project."""
+"""README and tutorial do what they say: their blocks are run, in order, in a fresh copy of
+the project.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(copy: Path) -> Iterator[Server]:
-    """The copy's own script/server, as the pages start it but for the port, on a `var` that is new."""
+    """The copy's own script/server, as the pages start it but for the port, on a `var` that
+    is new.
+    """
     made = CopiedServer(copy / "var", port=free_port(), from_nothing=True)
     made.root = copy
     try:
@@ -57,7 +61,11 @@ class CopiedServer(Server):
 def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_demo(
     copy: Path, copied: Server
 ) -> None:
-    assert [block.strip() for block in documents.blocks(README) if documents.starts_a_server(block)]
+    assert [
+        block.strip()
+        for block in documents.blocks(README)
+        if documents.starts_a_server(block)
+    ]
     said = documents.run(copy, documents.script(README, port=copied.port))
     for example in re.findall(r"examples/\w+\.py", README):
         assert (ROOT / example).exists()
@@ -66,7 +74,10 @@ def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_
     assert README.count("```text\n") == 4
     assert bare().unsaid(README, said) == []
     assert not (copy / "shop").exists(), "the project would be part of the checkout"
-    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
+    demo = (
+        "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo "
+        "|| true' EXIT\n"
+    )
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
     said = documents.run(copy, demo + documents.script(few, port=copied.port))
     assert "\n500\n" in said, "the tutorial's groups are its own"
@@ -100,13 +111,24 @@ def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:
 
 def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
     page = (
-        "```sh\nscript/server\n```\n\n1. then\n\n   ```sh\n   . .venv/bin/activate\n   script/test\n   ```\n"
+        "```sh\nscript/server\n```\n\n1. then\n\n   ```sh\n   . .venv/bin/activate\n   "
+        "script/test\n   ```\n"
         "```\nno\n```\n```sh\ncatmq consume t --group g > f\npython examples/worker.py\n"
         "curl http://127.0.0.1:8000/livez\n```\n```python\nprint(1)\n```\n"
     )
     found = documents.blocks(page)
-    assert [(block.kind, block.line) for block in found] == [("sh", 2), ("sh", 8), ("sh", 15), ("python", 20)]
-    assert [documents.starts_a_server(block) for block in found] == [True, False, False, False]
+    assert [(block.kind, block.line) for block in found] == [
+        ("sh", 2),
+        ("sh", 8),
+        ("sh", 15),
+        ("python", 20),
+    ]
+    assert [documents.starts_a_server(block) for block in found] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert documents.script(page, port=1234).splitlines() == [
         "set -eo pipefail",
         "echo '== line 8' >&2",

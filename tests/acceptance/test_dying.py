@@ -1,4 +1,6 @@
-"""Brokers and consumers die in the middle of their work: short forms of what script/chaos plays at length."""
+"""Brokers and consumers die in the middle of their work: short forms of what script/chaos
+plays at length.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def test_a_broker_restarted_by_sigterm_and_kill_9_loses_nothing_and_stores_nothi
     restarts.run(stage, source=part(4_000), kinds=(restarts.TERM, restarts.KILL))
 
 
-def test_a_killed_consumers_queues_go_on_at_the_committed_offset_in_time(stage: Stage, stream: Path) -> None:
+def test_a_killed_consumers_queues_go_on_at_the_committed_offset_in_time(
+    stage: Stage, stream: Path
+) -> None:
     takeover.run(stage, source=stream)
 
 
@@ -35,4 +39,5 @@ def test_a_lone_consumer_gets_its_first_message_within_a_second(stage: Stage) ->
     process.wait()
     took_ms = [int(line) for line in process.out.read_text().split()]
     stage.say(f"first message after {took_ms} ms")
-    assert min(took_ms) < 1000, took_ms  # the best of three: noise makes it longer, never shorter
+    # the best of three: noise makes it longer, never shorter
+    assert min(took_ms) < 1000, took_ms

@@ -1,4 +1,6 @@
-"""Groups whose members come, go, die and freeze: short forms of what script/chaos plays at length."""
+"""Groups whose members come, go, die and freeze: short forms of what script/chaos plays at
+length.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +21,7 @@ def test_frozen_members_are_fenced_and_come_back_by_themselves(stage: Stage) -> 
     frozen.run(stage)
 
 
-def test_a_slow_group_pulls_what_it_handles_and_a_buffer_and_nothing_again(stage: Stage) -> None:
+def test_a_slow_group_pulls_what_it_handles_and_a_buffer_and_nothing_again(
+    stage: Stage,
+) -> None:
     slow_group.run_short(stage, handled=150)

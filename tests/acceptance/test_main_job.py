@@ -37,7 +37,9 @@ def test_two_consumers_share_the_whole_stream_on_two_nodes_and_get_every_event_i
     stage = on_stage(mariadb_server)
     before = queues_by_node(stage)
     main_job.run(stage, source=stream, batch=500)
-    assert {name: count - before[name] for name, count in queues_by_node(stage).items()} == {"n1": 2, "n2": 2}
+    assert {
+        name: count - before[name] for name, count in queues_by_node(stage).items()
+    } == {"n1": 2, "n2": 2}
 
 
 def queues_by_node(stage: Stage) -> dict[str, int]:

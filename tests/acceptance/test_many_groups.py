@@ -1,4 +1,6 @@
-"""Many groups against one broker: the short form of `script/bench groups`, with its code and its checks."""
+"""Many groups against one broker: the short form of `script/bench groups`, with its code
+and its checks.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,8 @@ def test_every_heartbeat_is_answered_and_every_queue_owned_once(
     asyncio.run(run.play(seconds=SECONDS, join_limit_s=60))
     assert run.book.broken == []
     steady = run.rows["steady"]
-    # Of one every three seconds: the machine does other things, too, and the first ones come late.
+    # Of one every three seconds: the machine does other things, too, and the first ones
+    # come late.
     assert steady["heartbeats answered a second"] > GROUPS * MEMBERS / 3 * 0.6
-    assert steady["polls under way, mean"] > GROUPS * MEMBERS * 0.9  # they wait instead of asking again
+    # they wait instead of asking again
+    assert steady["polls under way, mean"] > GROUPS * MEMBERS * 0.9

@@ -26,7 +26,11 @@ def blocks(page: str) -> list[documents.Block]:
 
 def account(server: Server) -> dict[str, str]:
     """The environment of a terminal where `credentials.env` was read."""
-    return clean_environment() | server.credentials | {"CATMQ_URL": server.url, "PATH": PROGRAMS}
+    return (
+        clean_environment()
+        | server.credentials
+        | {"CATMQ_URL": server.url, "PATH": PROGRAMS}
+    )
 
 
 def test_run_on_mariadb(tmp_path: Path) -> None:
@@ -39,18 +43,28 @@ def test_run_on_mariadb(tmp_path: Path) -> None:
     printed = documents.typed(start, directory=copy, environ=clean_environment())
     server = MariaDB(copy / "var/mariadb", printed.strip().splitlines()[-1])
     try:
-        assert server.execute("SHOW DATABASES LIKE 'catmq\\_node1'"), "step 3 needs it on a private server"
-        for name in ("catmq", "catmq_node1"):  # the page makes them on a server of one's own
+        assert server.execute("SHOW DATABASES LIKE 'catmq\\_node1'"), (
+            "step 3 needs it on a private server"
+        )
+        # the page makes them on a server of one's own
+        for name in ("catmq", "catmq_node1"):
             server.execute(f"DROP DATABASE {name}")
-        for statement in filter(str.strip, statements.replace("catmq@", "team@").split(";")):
+        for statement in filter(
+            str.strip, statements.replace("catmq@", "team@").split(";")
+        ):
             server.execute(statement.replace("…", password))
         http = free_port()
-        with documents.serving(copy, configure.replace("script/server", f"script/server --port {http}")):
+        with documents.serving(
+            copy, configure.replace("script/server", f"script/server --port {http}")
+        ):
             ours = configure.splitlines()[0]
             keys = (
-                f"PATH={PROGRAMS}; set -a; . var/credentials.env; set +a; CATMQ_URL=http://127.0.0.1:{http}"
+                f"PATH={PROGRAMS}; set -a; . var/credentials.env; set +a; "
+                f"CATMQ_URL=http://127.0.0.1:{http}"
             )
-            said = documents.typed(f"{ours}\n{keys}\n{register}", directory=copy, environ=clean_environment())
+            said = documents.typed(
+                f"{ours}\n{keys}\n{register}", directory=copy, environ=clean_environment()
+            )
         assert f"127.0.0.1:{port}/catmq_node1" in said
     finally:
         server.stop()
@@ -68,7 +82,9 @@ def test_drain_a_broker(pair: Pair, tmp_path: Path) -> None:
     assert name in documents.typed(listed, directory=tmp_path, environ=environ)
     for step, after in ((drain, "out"), (enable, "in")):
         assert "box-1:8000" in step
-        documents.typed(step.replace("box-1:8000", name), directory=tmp_path, environ=environ)
+        documents.typed(
+            step.replace("box-1:8000", name), directory=tmp_path, environ=environ
+        )
         until(lambda after=after: state() == after)  # type: ignore[misc]
 
 
@@ -87,9 +103,10 @@ def test_copy_topics_and_groups_to_another_installation(
     there = Admin(HttpTransport(other.url, api_key=other.api_key))
     assert not list(there.topics())
     documents.typed(apply, directory=tmp_path, environ=account(other))
-    assert [(topic["name"], len(there.topic(topic["name"])["queues"])) for topic in there.topics()] == [
-        ("shop.orders", 3)
-    ]
+    assert [
+        (topic["name"], len(there.topic(topic["name"])["queues"]))
+        for topic in there.topics()
+    ] == [("shop.orders", 3)]
     assert "same" in documents.typed(compare, directory=tmp_path, environ=account(other))
     admin.unsubscribe("billing", "shop.orders")
     admin.delete_group("billing")

@@ -1,4 +1,6 @@
-"""Parts of the system die or tell a wrong time while groups work: short forms of what script/chaos plays."""
+"""Parts of the system die or tell a wrong time while groups work: short forms of what
+script/chaos plays.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_o
     clocks.run(on_pair, pair, watch_s=1.5)
 
 
-def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stage, pair: Pair) -> None:
+def test_what_a_node_acknowledged_is_handled_although_it_is_killed(
+    on_pair: Stage, pair: Pair
+) -> None:
     lost_nodes.run_killed(on_pair, pair, kills=2)
 
 

@@ -1,4 +1,6 @@
-"""Pages of a real server while a node or the metadata database is really away: killed, or frozen."""
+"""Pages of a real server while a node or the metadata database is really away: killed, or
+frozen.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ QUICK_S = 10.0  # the longest that a page may take, on a machine that does other
 BACK_S = 60.0
 WITHOUT = ("/expand", "/reset", "/failures")  # forms, and a list that needs another node
 WHOLE = (
-    "/", "/topics", "/groups", "/subscriptions", "/consumers", "/nodes", "/brokers", "/alarms", "/jobs",
+    "/", "/topics", "/groups", "/subscriptions", "/consumers", "/nodes", "/brokers", "/alarms",
+    "/jobs",
     "/audit", "/keys", "/users", "/settings",
 )  # fmt: skip
 
@@ -36,8 +39,13 @@ class Person:
         self.session = requests.Session()
         self.session.headers["Accept-Language"] = "en"
         token = self.token(self.session.get(f"{self.url}/login", timeout=BACK_S).text)
-        form = {"username": known["CATMQ_ADMIN_USER"], "password": known["CATMQ_ADMIN_PASSWORD"]}
-        self.session.post(f"{self.url}/login", {**form, "csrfmiddlewaretoken": token}, timeout=BACK_S)
+        form = {
+            "username": known["CATMQ_ADMIN_USER"],
+            "password": known["CATMQ_ADMIN_PASSWORD"],
+        }
+        self.session.post(
+            f"{self.url}/login", {**form, "csrfmiddlewaretoken": token}, timeout=BACK_S
+        )
         assert self.open("/topics")[0] == 200
 
     def token(self, page: str) -> str:
@@ -53,7 +61,9 @@ class Person:
         return answer.status_code, answer.text, time.monotonic() - begun
 
     def quick(self, path: str) -> tuple[int, str]:
-        """(status, page) of an address, which must come in time and be none of an unexpected fault."""
+        """(status, page) of an address, which must come in time and be none of an
+        unexpected fault.
+        """
         status, page, seconds = self.open(path)
         assert seconds <= QUICK_S, f"{path} took {seconds:.1f} s"
         assert status in (200, 503), f"{path}: {status} {page[-1500:]}"
@@ -73,7 +83,9 @@ def gone(server: MariaDB, way: str) -> Iterator[None]:
             server.start()
 
 
-def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, pair: Pair) -> None:
+def test_every_page_says_which_node_is_away_and_shows_the_rest(
+    on_pair: Stage, pair: Pair
+) -> None:
     admin, ada = on_pair.terminal.admin, Person(pair.first)
     with own_server(on_pair) as server:
         node = node_on(on_pair, pair, server)
@@ -83,7 +95,8 @@ def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, p
         admin.subscribe(group, topic)
         queue = admin.queues(topic)[0]["queue"]
         until(lambda: f">{topic}/0<" in ada.open(f"/groups/{group}")[1], limit_s=BACK_S)
-        until(lambda: "does not answer" not in ada.open("/")[1], limit_s=BACK_S)  # nodes of earlier tests
+        # nodes of earlier tests
+        until(lambda: "does not answer" not in ada.open("/")[1], limit_s=BACK_S)
         need_it = (
             f"/topics/{topic}", f"/groups/{group}", f"/nodes/{node}", f"/nodes/{node}/test",
             f"/messages?topic={topic}", f"/messages/{topic}/{queue}-0", f"/topics/{topic}/delayed",
@@ -94,13 +107,18 @@ def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, p
                 for path in need_it:
                     status, page = ada.quick(path)
                     seen = re.sub(r"<[^>]*>|\s+", " ", page.partition("<h1")[2])[:1500]
-                    assert node in page or path.endswith(WITHOUT), f"{path}: {status} {seen}"
+                    assert node in page or path.endswith(WITHOUT), (
+                        f"{path}: {status} {seen}"
+                    )
                 until(lambda: "does not answer" in ada.quick("/")[1], limit_s=BACK_S)
                 assert node in ada.quick("/")[1]
                 for path in WHOLE:
                     assert ada.quick(path)[0] == 200, path
                 assert topic in ada.quick(f"/topics?q={topic}")[1]
-            until(lambda: "does not answer" not in ada.quick(f"/nodes/{node}")[1], limit_s=BACK_S)
+            until(
+                lambda: "does not answer" not in ada.quick(f"/nodes/{node}")[1],
+                limit_s=BACK_S,
+            )
         admin.delete_group(group)
 
 

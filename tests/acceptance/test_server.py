@@ -58,7 +58,11 @@ class NotEvenRoot(Server):
 
     def command(self) -> list[str]:
         rights = "-dac_override,-dac_read_search"
-        before = [] if os.geteuid() else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+        before = (
+            []
+            if os.geteuid()
+            else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+        )
         return [*before, *super().command()]
 
 
@@ -68,11 +72,14 @@ def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
     assert f"Port {server.port} of 127.0.0.1 is in use" in text
 
 
-def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_name(
+    tmp_path: Path,
+) -> None:
     code, text = Server(tmp_path / "other", environ={"CATMQ_WORKER": "3"}).refused()
     assert code == 1
     assert (
-        text.strip().splitlines()[-1] == "CatMQ: CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"
+        text.strip().splitlines()[-1]
+        == "CatMQ: CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"
     )
 
 
@@ -82,7 +89,9 @@ def test_jobs_that_end_are_started_again(server: Server) -> None:
     until(lambda: server.job_runners() and not server.job_runners() & before, limit_s=30)
 
 
-def test_a_waiting_pull_does_not_delay_the_end_and_a_changed_password_stays(new_server: NewServer) -> None:
+def test_a_waiting_pull_does_not_delay_the_end_and_a_changed_password_stays(
+    new_server: NewServer,
+) -> None:
     server = new_server()
     server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 1})
     asked = {
@@ -92,10 +101,18 @@ def test_a_waiting_pull_does_not_delay_the_end_and_a_changed_password_stays(new_
         "sdk": "test",
     }
     consumer = server.call("POST", "/api/v1/groups/g/consumers", asked)[1]["consumer_id"]
-    pull = {"generation": 99, "queues": [], "max_messages": 1, "max_bytes": 1000, "wait_ms": 30_000}
+    pull = {
+        "generation": 99,
+        "queues": [],
+        "max_messages": 1,
+        "max_bytes": 1000,
+        "wait_ms": 30_000,
+    }
     answers: list[tuple[int, Any]] = []
     waiting = threading.Thread(
-        target=lambda: answers.append(server.call("POST", f"/api/v1/consumers/{consumer}/pull", pull))
+        target=lambda: answers.append(
+            server.call("POST", f"/api/v1/consumers/{consumer}/pull", pull)
+        )
     )
     waiting.start()
     until(lambda: "catmq_waiters 1.0" in server.call("GET", "/metrics")[1])
@@ -108,10 +125,20 @@ def test_a_waiting_pull_does_not_delay_the_end_and_a_changed_password_stays(new_
 
     # The start after a change of the password makes no second administrator.
     shell = "from django.contrib.auth import get_user_model as m; u = m().objects.get(); "
-    server.manage("shell", "--no-imports", "--command", shell + "u.set_password('another one'); u.save()")
+    server.manage(
+        "shell",
+        "--no-imports",
+        "--command",
+        shell + "u.set_password('another one'); u.save()",
+    )
     server.start()
     assert list(server.credentials) == ["CATMQ_URL", "CATMQ_API_KEY"]
-    assert server.manage("shell", "--no-imports", "--command", shell + "print(u.username)").strip() == "admin"
+    assert (
+        server.manage(
+            "shell", "--no-imports", "--command", shell + "print(u.username)"
+        ).strip()
+        == "admin"
+    )
 
 
 def test_all_processes_may_be_told_to_stop_at_once(new_server: NewServer) -> None:
@@ -123,10 +150,14 @@ def test_all_processes_may_be_told_to_stop_at_once(new_server: NewServer) -> Non
     until(lambda: not server.processes(), limit_s=20)
 
 
-def test_a_killed_server_leaves_nothing_and_comes_back_with_everything(new_server: NewServer) -> None:
+def test_a_killed_server_leaves_nothing_and_comes_back_with_everything(
+    new_server: NewServer,
+) -> None:
     server = new_server()
     server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})
-    sent = server.call("POST", SEND, {"messages": [{"body": "kept", "key": "k"}]})[1]["results"][0]
+    sent = server.call("POST", SEND, {"messages": [{"body": "kept", "key": "k"}]})[1][
+        "results"
+    ][0]
     key = server.api_key
 
     server.end(signal.SIGKILL)
@@ -155,12 +186,16 @@ def test_metadata_may_lie_on_mariadb_and_all_connections_be_encrypted(
         account = {"username": "catmq", "password": mariadb.password}
         encrypted = {"tls": "verify", "tls_ca": str(authority.ca)}
         assert server.call("POST", "/api/v1/nodes", node | account | encrypted)[0] == 201
-        assert server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})[0] == 201
+        assert (
+            server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})[0] == 201
+        )
         results = server.call("POST", SEND, {"messages": [{"body": "hello"}]})[1]["results"]
         assert results[0]["offset"] == 0
         assert server.end() == 0
         other = Authority(tmp_path / "other").ca
-        code, text = Server(tmp_path / "lost", environ={"CATMQ_DATABASE_URL": f"{url}{other}"}).refused()
+        code, text = Server(
+            tmp_path / "lost", environ={"CATMQ_DATABASE_URL": f"{url}{other}"}
+        ).refused()
         assert code == 1
         assert f"not signed by a CA of {other}" in text
     assert server.processes() == []
@@ -187,7 +222,10 @@ def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_admini
 
     code, text = stranger.refused()
     assert code == 1
-    assert "signs consumer ids with another key and seals the passwords of nodes with another key" in text
+    assert (
+        "signs consumer ids with another key and seals the passwords of nodes with another key"
+        in text
+    )
     assert "Copy secret.key and encryption.key" in text and str(stranger.data) in text
     assert not (stranger.data / "credentials.env").exists()
 
@@ -197,7 +235,9 @@ def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_admini
         assert list(stranger.credentials) == ["CATMQ_URL"]
         until(lambda: "manage.py create_api_key" in said_by(stranger))
         assert "got neither key nor account" in said_by(stranger)
-        until(lambda: len(first.call("GET", "/api/v1/brokers")[1]["brokers"]) == 2, limit_s=30)
+        until(
+            lambda: len(first.call("GET", "/api/v1/brokers")[1]["brokers"]) == 2, limit_s=30
+        )
     finally:
         stranger.clear_away()
     shell = "from django.contrib.auth import get_user_model as m; print('n', m().objects.count())"

@@ -1,4 +1,6 @@
-"""Handlers that fail at 30 % of their calls, over the real input: short forms; all of it takes minutes."""
+"""Handlers that fail at 30 % of their calls, over the real input: short forms; all of it
+takes minutes.
+"""
 
 from __future__ import annotations
 

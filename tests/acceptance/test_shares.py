@@ -1,4 +1,6 @@
-"""Members of share groups die and freeze: short forms of what script/chaos share plays at length."""
+"""Members of share groups die and freeze: short forms of what script/chaos share plays at
+length.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def test_a_share_group_loses_nothing_when_members_a_broker_and_the_node_die(
     share_outages.run(on_pair, pair, members=5, seconds=12, per_s=25)
 
 
-def test_one_poison_message_of_a_thousand_is_dead_and_repeats_few_others(stage: Stage) -> None:
+def test_one_poison_message_of_a_thousand_is_dead_and_repeats_few_others(
+    stage: Stage,
+) -> None:
     share.run_poison(stage, count=1_000, lethal=500)
 
 

@@ -28,17 +28,23 @@ SERVING = ("catmq_worker", "runserver", "celery")
 
 
 class Shop:
-    """A copy of the project, run by the commands of its README, with our packages and a port of its own."""
+    """A copy of the project, run by the commands of its README, with our packages and a
+    port of its own.
+    """
 
     def __init__(self, home: Path, server: Server, environ: dict[str, str]) -> None:
         self.home = shutil.copytree(
-            ROOT / "examples/shop", home / "shop", ignore=shutil.ignore_patterns("db.*", "__pycache__")
+            ROOT / "examples/shop",
+            home / "shop",
+            ignore=shutil.ignore_patterns("db.*", "__pycache__"),
         )
         self.port = free_port()
         tools = home / "bin"
         tools.mkdir()
         (tools / "python").symlink_to(sys.executable)
-        (tools / "catmq").write_text(f'#!/bin/sh\nexec {sys.executable} -m catmq_client "$@"\n')
+        (tools / "catmq").write_text(
+            f'#!/bin/sh\nexec {sys.executable} -m catmq_client "$@"\n'
+        )
         (tools / "catmq").chmod(0o755)
         (tools / "celery").write_text(f'#!/bin/sh\nexec {sys.executable} -m celery "$@"\n')
         (tools / "celery").chmod(0o755)
@@ -62,11 +68,22 @@ class Shop:
             name = next(one for one in SERVING if one in words)
             with (self.home / f"{name}.log").open("w") as log:
                 self.started[name] = subprocess.Popen(
-                    words, cwd=self.home, env=self.environ, stdout=log, stderr=log, text=True
+                    words,
+                    cwd=self.home,
+                    env=self.environ,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
                 )
             return ""
         done = subprocess.run(
-            words, cwd=self.home, env=self.environ, capture_output=True, text=True, check=False, timeout=120
+            words,
+            cwd=self.home,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout + done.stderr
@@ -145,12 +162,18 @@ def play(shop: Shop) -> None:
     assert not re.search("Traceback|(?<!Security)Warning|ERROR", said), said
 
 
-def test_the_shop_runs_as_its_readme_says_on_sqlite(stage: Stage, shop: Callable[..., Shop]) -> None:
+def test_the_shop_runs_as_its_readme_says_on_sqlite(
+    stage: Stage, shop: Callable[..., Shop]
+) -> None:
     play(shop(stage))
 
 
-def test_the_shop_may_lie_on_mariadb(stage: Stage, shop: Callable[..., Shop], database_url: str) -> None:
-    """Tasks and outbox of a project on MariaDB are played by test_tasks.py and test_outbox.py."""
+def test_the_shop_may_lie_on_mariadb(
+    stage: Stage, shop: Callable[..., Shop], database_url: str
+) -> None:
+    """Tasks and outbox of a project on MariaDB are played by test_tasks.py and
+    test_outbox.py.
+    """
     ours = shop(stage, SHOP_DATABASE_URL=database_url)
     assert "OK" in ours.run("python manage.py test")
     ours.run("python manage.py migrate")

@@ -1,4 +1,6 @@
-"""Tasks of a Django project when workers, a broker and databases die: short forms of script/chaos tasks."""
+"""Tasks of a Django project when workers, a broker and databases die: short forms of
+script/chaos tasks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tests.acceptance.scenarios.stage import Stage
 from tests.support.pair import Pair
 
 
-def test_every_task_ends_when_workers_and_the_broker_die_on_sqlite(stage: Stage, tmp_path: Path) -> None:
+def test_every_task_ends_when_workers_and_the_broker_die_on_sqlite(
+    stage: Stage, tmp_path: Path
+) -> None:
     tasks.run(stage, str(tmp_path / "shop.sqlite3"), kills=2, restarts=1)
 
 

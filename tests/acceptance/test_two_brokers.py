@@ -1,7 +1,8 @@
-"""Two brokers with one metadata database and two nodes on MariaDB: stored once, fenced everywhere.
+"""Two brokers with one metadata database and two nodes on MariaDB: stored once, fenced
+everywhere.
 
-The second broker's picture of the metadata is held back on purpose: it is renewed only when something
-is looked up that it does not know.
+The second broker's picture of the metadata is held back on purpose: it is renewed only when
+something is looked up that it does not know.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Pair:
         for queue in self.first.ok("GET", f"/topics/{topic}")["queues"]:
             schema = self.schemas[queue["node"] == "n2"]
             rows = self.mariadb.execute(
-                f"SELECT msg_offset, body FROM {schema}.message_{queue['queue']} ORDER BY msg_offset"
+                f"SELECT msg_offset, body FROM {schema}.message_{queue['queue']} ORDER BY "
+                "msg_offset"
             )
             assert [row[0] for row in rows] == list(range(len(rows)))
             bodies += [row[1] for row in rows]
@@ -84,7 +86,11 @@ def pair(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 "username": "catmq",
                 "password": mariadb.password,
             }
-            first.ok("POST", "/nodes", {"name": name, "engine": "mysql", "database": schema, **account})
+            first.ok(
+                "POST",
+                "/nodes",
+                {"name": name, "engine": "mysql", "database": schema, **account},
+            )
         proxy = stack.enter_context(CuttingProxy(servers[0].port).running())
         second = Broker(servers[1].url, servers[0].api_key)
         yield Pair(proxy, first, second, mariadb, (schemas[1], schemas[2]))
@@ -122,14 +128,21 @@ def test_a_send_whose_answer_was_cut_off_is_stored_once_by_the_other_broker(
         receipt = sender.send(topic, b"second", key=key)
     assert pair.proxy.cut == before + 1
     assert sorted(pair.stored(topic)) == [b"first", b"second"]
-    (found,) = pair.second.ok("GET", f"/topics/{topic}/messages?message_id={receipt.message_id}")["messages"]
+    (found,) = pair.second.ok(
+        "GET", f"/topics/{topic}/messages?message_id={receipt.message_id}"
+    )["messages"]
     assert found["body"] == "second"
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_batches_whose_answers_were_cut_off_are_stored_once(pair: Pair, keyed: bool) -> None:
+def test_batches_whose_answers_were_cut_off_are_stored_once(
+    pair: Pair, keyed: bool
+) -> None:
     topic = pair.topic()
-    messages = [NewMessage(b"%d" % number, key=str(number) if keyed else None) for number in range(100)]
+    messages = [
+        NewMessage(b"%d" % number, key=str(number) if keyed else None)
+        for number in range(100)
+    ]
     with producer(pair) as sender:
         pair.proxy.cut_next(3)
         results = sender.send_batch(topic, messages)
@@ -144,7 +157,10 @@ def test_a_mixed_request_repeated_through_the_other_broker_gets_the_same_receipt
     """The request names no queue, as a client would that knows nothing of layouts."""
     topic = pair.topic()
     batch_id: UUID = batch_ids.new()
-    messages = [{"body": str(number), **({"key": str(number)} if keyed else {})} for number in range(40)]
+    messages = [
+        {"body": str(number), **({"key": str(number)} if keyed else {})}
+        for number in range(40)
+    ]
     body = {"messages": messages, "batch_id": str(batch_id)}
     cutting = Broker(pair.proxy.url, pair.first.api_key)
     pair.proxy.cut_next()
@@ -152,12 +168,17 @@ def test_a_mixed_request_repeated_through_the_other_broker_gets_the_same_receipt
         cutting.call("POST", f"/topics/{topic}/messages", body)
     again = pair.second.ok("POST", f"/topics/{topic}/messages", body)["results"]
     assert pair.first.ok("POST", f"/topics/{topic}/messages", body)["results"] == again
-    assert sorted(pair.stored(topic)) == sorted(message["body"].encode() for message in messages)
+    assert sorted(pair.stored(topic)) == sorted(
+        message["body"].encode() for message in messages
+    )
 
 
 def test_the_same_batch_in_json_and_in_messagepack_is_one_batch(pair: Pair) -> None:
     topic, batch_id = pair.topic(), str(batch_ids.new())
-    text = {"messages": [{"body": "é", "headers": {"b": "2", "a": "1"}}], "batch_id": batch_id}
+    text = {
+        "messages": [{"body": "é", "headers": {"b": "2", "a": "1"}}],
+        "batch_id": batch_id,
+    }
     packed = {
         "messages": [{"body_bytes": "é".encode(), "headers": {"a": "1", "b": "2"}}],
         "batch_id": batch_id,
@@ -169,19 +190,33 @@ def test_the_same_batch_in_json_and_in_messagepack_is_one_batch(pair: Pair) -> N
 
 def test_a_former_owner_is_fenced_through_every_broker(pair: Pair) -> None:
     topic = pair.topic(queues=2)
-    queues = [queue["queue"] for queue in pair.first.ok("GET", f"/topics/{topic}")["queues"]]
+    queues = [
+        queue["queue"] for queue in pair.first.ok("GET", f"/topics/{topic}")["queues"]
+    ]
     for queue in queues:
-        pair.first.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "m", "queue": queue}]})
+        pair.first.ok(
+            "POST",
+            f"/topics/{topic}/messages",
+            {"messages": [{"body": "m", "queue": queue}]},
+        )
     old = _member(pair.first, topic, "old")
     through_second = Member(pair.second, old.path, old.generation, old.owned)
-    assert _states(through_second, queues) == ["ok", "ok"], "the held-back broker serves the owner"
+    assert _states(through_second, queues) == ["ok", "ok"], (
+        "the held-back broker serves the owner"
+    )
     pair.first.call("DELETE", old.path)
     new = _member(pair.first, topic, "new")
     for broker in (pair.first, pair.second):
         former = Member(broker, old.path, old.generation, old.owned)
         assert _states(former, queues) == ["fenced", "fenced"]
-        assert former.commit(*(former.position(queue, 1) for queue in queues)) == ["fenced", "fenced"]
-    assert _states(Member(pair.second, new.path, new.generation, new.owned), queues) == ["ok", "ok"]
+        assert former.commit(*(former.position(queue, 1) for queue in queues)) == [
+            "fenced",
+            "fenced",
+        ]
+    assert _states(Member(pair.second, new.path, new.generation, new.owned), queues) == [
+        "ok",
+        "ok",
+    ]
     offsets = pair.first.ok("GET", f"/groups/readers-{topic}/offsets")["queues"]
     assert [row["committed"] for row in offsets] == [0, 0]
 

@@ -31,7 +31,8 @@ SPEAKING = (
 
 ELSEWHERE = {
     "manage.py run_job archive_topics",  # exists where CATMQ_ARCHIVE_TOPICS is set
-    "python manage.py consume_orders",  # of the project in docs/how-to/use-it-from-django.md
+    # of the project in docs/how-to/use-it-from-django.md
+    "python manage.py consume_orders",
 }
 
 
@@ -53,7 +54,9 @@ def test_every_command_that_the_code_tells_is_taken_by_its_parser() -> None:
     assert wrong(told) == []
 
 
-def test_every_command_of_the_portals_pages_and_translations_is_taken_by_its_parser() -> None:
+def test_every_command_of_the_portals_pages_and_translations_is_taken_by_its_parser() -> (
+    None
+):
     files = sorted([*(ROOT / "portal").rglob("*.html"), *(ROOT / "portal").rglob("*.po")])
     told = [one for file in files for one in commands.in_sentences(file.name, joined(file))]
     assert len(told) > 10
@@ -98,10 +101,13 @@ def test_a_command_goes_on_behind_a_backslash_and_in_an_open_quotation() -> None
 
 
 def test_commands_are_found_in_shell_and_in_sentences(tmp_path: Path) -> None:
-    line = "X=1 catmq send t 'a; b' --key k && echo x | catmq peek t > file  # catmq nothing"
+    line = (
+        "X=1 catmq send t 'a; b' --key k && echo x | catmq peek t > file  # catmq nothing"
+    )
     assert list(commands.parts(line)) == ["catmq send t 'a; b' --key k", "catmq peek t"]
     said = (
-        "Move it: catmq offsets reset GROUP TOPIC --to latest, then catmq lag {group}. Or `manage.py verify`."
+        "Move it: catmq offsets reset GROUP TOPIC --to latest, then catmq lag {group}. "
+        "Or `manage.py verify`."
     )
     assert [one.text for one in commands.in_sentences("x", said)] == [
         "catmq offsets reset GROUP TOPIC --to latest",

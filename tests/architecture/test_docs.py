@@ -16,7 +16,9 @@ SQL = ROOT / "messagestore/engine/sql"
 
 
 def first_column(path: Path) -> list[str]:
-    """The names in backquotes that open the rows of a page's tables and have something behind them."""
+    """The names in backquotes that open the rows of a page's tables and have something
+    behind them.
+    """
     return re.findall(r"^\| `([\w.-]+)` \| \S", path.read_text(), re.MULTILINE)
 
 
@@ -47,14 +49,19 @@ def test_every_page_is_in_the_index_of_its_room(room: str) -> None:
     assert {name for name in pages if f"]({name})" not in index} == set()
 
 
-def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_same() -> None:
+def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_same() -> (
+    None
+):
     form = re.compile(
-        r"# (\d{4}) (.+)\n\n(\d{4}-\d\d-\d\d), (proposed|accepted|superseded by \[\d{4}\]\(.+\))\.\n"
+        r"# (\d{4}) (.+)\n\n(\d{4}-\d\d-\d\d), "
+        r"(proposed|accepted|superseded by \[\d{4}\]\(.+\))\.\n"
     )
     rows, numbers = [], []
     for path in sorted((DOCS / "decisions").glob("[!R]*.md")):
         head = form.match(path.read_text())
-        assert head, f"{path.name} begins with '# NUMBER Title', then the date and the status"
+        assert head, (
+            f"{path.name} begins with '# NUMBER Title', then the date and the status"
+        )
         number, title, date, status = head.groups()
         assert path.name.startswith(f"{number}-"), path.name
         numbers.append(int(number))
@@ -65,14 +72,26 @@ def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_
 
 
 def test_every_cell_of_the_comparison_has_a_source() -> None:
-    """A footnote with a date, or a page of this documentation; or it says that there is none."""
+    """A footnote with a date, or a page of this documentation; or it says that there is
+    none.
+    """
     page = (DOCS / "explanation/comparison.md").read_text()
-    rows = [row.strip("|").split("|") for row in re.findall(r"^\| \w.*\|$", page, re.MULTILINE)]
+    rows = [
+        row.strip("|").split("|") for row in re.findall(r"^\| \w.*\|$", page, re.MULTILINE)
+    ]
     assert len(rows) >= 11
-    source = re.compile(r"\[\^[\w-]+\]|\]\(\S+\.md|`benchmarks/README\.md`|not found in the documentation")
-    assert [f"{row[0]}: {cell}" for row in rows for cell in row[1:] if not source.search(cell)] == []
-    note = re.compile(r"^\[\^([\w-]+)\]: \[.+\]\(https://.+\).*, read \d{4}-\d\d-\d\d\.$", re.MULTILINE)
-    assert sorted(note.findall(page)) == sorted(set(re.findall(r"\[\^([\w-]+)\](?!:)", page)))
+    source = re.compile(
+        r"\[\^[\w-]+\]|\]\(\S+\.md|`benchmarks/README\.md`|not found in the documentation"
+    )
+    assert [
+        f"{row[0]}: {cell}" for row in rows for cell in row[1:] if not source.search(cell)
+    ] == []
+    note = re.compile(
+        r"^\[\^([\w-]+)\]: \[.+\]\(https://.+\).*, read \d{4}-\d\d-\d\d\.$", re.MULTILINE
+    )
+    assert sorted(note.findall(page)) == sorted(
+        set(re.findall(r"\[\^([\w-]+)\](?!:)", page))
+    )
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -86,11 +105,14 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("name", ["README", "docs/tutorial/first-steps"])
-def test_a_chinese_page_has_the_blocks_lines_links_and_figures_of_the_english_one(name: str) -> None:
+def test_a_chinese_page_has_the_blocks_lines_links_and_figures_of_the_english_one(
+    name: str,
+) -> None:
     english, chinese = ((ROOT / f"{name}{end}").read_text() for end in (".md", ".zh-CN.md"))
     block = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     assert block.findall(chinese) == block.findall(english) != []
-    kinds = re.compile(r"^(?:#+|\* |[|!\d])", re.MULTILINE)  # of lines: heading, item, row, picture, step
+    # of lines: heading, item, row, picture, step
+    kinds = re.compile(r"^(?:#+|\* |[|!\d])", re.MULTILINE)
     assert kinds.findall(chinese) == kinds.findall(english)
     links = re.compile(r"\]\(([^)]+?)(?:\.zh-CN)?(?:\.md)?\)")
     assert sorted(links.findall(chinese)) == sorted(links.findall(english))
@@ -109,7 +131,9 @@ def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
     short = [
         f"{path.relative_to(ROOT)}: {line}"
         for path in sorted(DOCS.rglob("*.md"))
-        for step in re.findall(r"^\d+\. .*\n(?:(?: .*)?\n)*", path.read_text(), re.MULTILINE)
+        for step in re.findall(
+            r"^\d+\. .*\n(?:(?: .*)?\n)*", path.read_text(), re.MULTILINE
+        )
         for line in step.splitlines()
         if re.match(r" {1,3}\S", line)
     ]

@@ -38,7 +38,9 @@ def build(copy: Path) -> subprocess.CompletedProcess[str]:
     """Build the site as the gate does."""
     command = [str(Path(sys.executable).parent / "mkdocs"), "build"]
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=copy, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_site_is_built_and_lists_every_page(copy: Path) -> None:
@@ -55,13 +57,19 @@ def test_the_site_is_built_and_lists_every_page(copy: Path) -> None:
 def test_the_readme_is_a_page_whose_links_lead_to_pages(copy: Path) -> None:
     assert build(copy).returncode == 0
     page = (copy / "build/docs/project/overview.html").read_text()
-    for link in ("../how-to/use-it-from-django.html", "../images/overview.png", "contributing.html"):
+    for link in (
+        "../how-to/use-it-from-django.html",
+        "../images/overview.png",
+        "contributing.html",
+    ):
         assert f'"{link}"' in page
         assert (copy / "build/docs/project" / link).exists()
     assert 'href="LICENSE' not in page
 
 
-def test_a_broken_link_a_page_without_a_place_and_a_file_of_another_site_fail_the_build(copy: Path) -> None:
+def test_a_broken_link_a_page_without_a_place_and_a_file_of_another_site_fail_the_build(
+    copy: Path,
+) -> None:
     (copy / "docs/how-to/faulty.md").write_text(FAULTY)
     done = build(copy)
     assert done.returncode == 1

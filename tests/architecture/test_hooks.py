@@ -1,4 +1,6 @@
-""".pre-commit-config.yaml: hooks before a commit run what the gate runs, in the same versions."""
+""".pre-commit-config.yaml: hooks before a commit run what the gate runs, in the same
+versions.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ import yaml
 from tests.steps import STEPS
 from tests.support.environment import ROOT
 
-OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak only of what is wrong
+# which are given files, and speak only of what is wrong
+OF_HOOKS = ("--force-exclude", "--quiet")
 LINTERS = ("ruff", "format", "mypy", "imports", "docs")
 
 
 def hooks() -> dict[str, dict[str, Any]]:
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local", "another repository would bring versions of its own"
+    assert repository["repo"] == "local", (
+        "another repository would bring versions of its own"
+    )
     return {hook["id"]: hook for hook in repository["hooks"]}
 
 

@@ -1,4 +1,6 @@
-"""What DESIGN calls the house: who may do what where, checked on the source and on the loaded application."""
+"""What DESIGN calls the house: who may do what where, checked on the source and on the
+loaded application.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ LIFE = ROOT / "docs/explanation/life-of-a-message.md"
 def sources() -> list[tuple[str, ast.Module]]:
     """Return (path, syntax tree) of every module of the server."""
     paths = [path for package in SERVER for path in sorted((ROOT / package).rglob("*.py"))]
-    ours = [path for path in paths if path.parent.name != "migrations"]  # those are written by Django
+    # those are written by Django
+    ours = [path for path in paths if path.parent.name != "migrations"]
     return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in ours]
 
 
@@ -37,8 +40,13 @@ def calls(tree: ast.Module) -> Iterator[str]:
 def test_threads_are_started_in_one_place_only() -> None:
     """But for one that a signal handler starts, which must not wait for a lock itself."""
     makers = ("Thread", "Timer", "ThreadPoolExecutor", "start_new_thread")
-    guilty = {path for path, tree in sources() for call in calls(tree) if call.endswith(makers)}
-    assert guilty == {"catmq_site/server/maintenance.py", "catmq_site/management/commands/qcluster.py"}
+    guilty = {
+        path for path, tree in sources() for call in calls(tree) if call.endswith(makers)
+    }
+    assert guilty == {
+        "catmq_site/server/maintenance.py",
+        "catmq_site/management/commands/qcluster.py",
+    }
 
 
 def test_nothing_happens_in_app_configs_and_no_signal_is_heard() -> None:
@@ -46,7 +54,9 @@ def test_nothing_happens_in_app_configs_and_no_signal_is_heard() -> None:
         f"{path}: {node.name}"
         for path, tree in sources()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "ready" and path.endswith("apps.py")
+        if isinstance(node, ast.FunctionDef)
+        and node.name == "ready"
+        and path.endswith("apps.py")
     ]
     assert guilty == []
 
@@ -56,19 +66,29 @@ def test_every_model_is_in_the_admin_and_shows_no_secret() -> None:
 
     for model in apps.get_app_config("metadata").get_models():
         page = admin.site._registry.get(model)
-        assert isinstance(page, ReadOnlyAdmin), f"{model.__name__} is not in the admin, or not read-only"
+        assert isinstance(page, ReadOnlyAdmin), (
+            f"{model.__name__} is not in the admin, or not read-only"
+        )
         assert page.search_fields, f"{model.__name__} cannot be searched"
         shown = {*page.list_display, *page.get_fields(None)}  # type: ignore[arg-type]
         assert not shown & SECRET
-        assert not [name for name in shown if re.search("password|digest|secret", str(name))]
+        assert not [
+            name for name in shown if re.search("password|digest|secret", str(name))
+        ]
 
 
-def test_public_functions_below_the_views_take_keywords_only_when_they_have_several_arguments() -> None:
+def test_public_functions_below_the_views_take_keywords_only_when_they_have_several_arguments() -> (
+    None
+):
     guilty = []
     for path, tree in sources():
         if not path.startswith("messagestore/") or path.startswith("messagestore/engine/"):
             continue
-        public = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        public = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name[0] != "_"
+        ]
         guilty += [f"{path}: {node.name}" for node in public if len(node.args.args) > 2]
     assert guilty == []
 

@@ -1,4 +1,6 @@
-"""The import contracts of pyproject.toml hold, and each of them catches what it is there to catch."""
+"""The import contracts of pyproject.toml hold, and each of them catches what it is there to
+catch.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,25 @@ import pytest
 
 from tests.support.environment import ROOT
 
-PACKAGES = ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "client", "spark_tasks")
+PACKAGES = (
+    "catmq_site",
+    "brokerapi",
+    "portal",
+    "metadata",
+    "messagestore",
+    "client",
+    "spark_tasks",
+)
 SPARK = {"pyspark", "pyarrow", "py4j"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Contract → (file to append to, an import that breaks it).
 BREACHES = {
     "Imports point down": ("metadata/actors.py", "import messagestore.produce.publish"),
     "The client stands alone": ("client/src/catmq_client/errors.py", "import django"),
-    "The server does not use the client": ("brokerapi/http/formats.py", "import catmq_client"),
+    "The server does not use the client": (
+        "brokerapi/http/formats.py",
+        "import catmq_client",
+    ),
     "Spark tasks run without Django": ("spark_tasks/__init__.py", "import metadata.config"),
     "Rules are pure": ("metadata/rules/topics/slots.py", "import random"),
     "Only messagestore.tables loads statements": (
@@ -31,7 +44,10 @@ BREACHES = {
         "catmq_site/jobs/schedules.py",
         "import messagestore.tables",
     ),
-    "Endpoints call functions, not models": ("brokerapi/http/formats.py", "import metadata.models"),
+    "Endpoints call functions, not models": (
+        "brokerapi/http/formats.py",
+        "import metadata.models",
+    ),
     "No cycles inside a package": (
         "metadata/errors.py",
         "import metadata.config\nimport metadata.topics.topic_rows",
@@ -44,7 +60,12 @@ def lint(directory: Path) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     path = f"{directory}:{directory / 'client/src'}"
     return subprocess.run(
-        command, cwd=directory, env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        command,
+        cwd=directory,
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -73,16 +94,30 @@ def imported(node: ast.AST) -> list[str]:
 
 def test_only_spark_tasks_need_what_comes_with_spark() -> None:
     guilty = []
-    for package in ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "client/src"):
+    for package in (
+        "catmq_site",
+        "brokerapi",
+        "portal",
+        "metadata",
+        "messagestore",
+        "client/src",
+    ):
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text())
-            within = {node for one in ast.walk(tree) if isinstance(one, FUNCTION) for node in ast.walk(one)}
+            within = {
+                node
+                for one in ast.walk(tree)
+                if isinstance(one, FUNCTION)
+                for node in ast.walk(one)
+            }
             for node in ast.walk(tree):
                 found = SPARK.intersection(imported(node))
                 if "pyspark" in found or (found and node not in within):
                     guilty.append(f"{path.relative_to(ROOT)}: {', '.join(found)}")
     assert guilty == []
-    listed = (ROOT / "requirements.txt").read_text() + (ROOT / "requirements-mysql.txt").read_text()
+    listed = (ROOT / "requirements.txt").read_text() + (
+        ROOT / "requirements-mysql.txt"
+    ).read_text()
     assert not [name for name in SPARK if name in listed]
 
 

@@ -32,13 +32,19 @@ def test_a_lock_is_made_from_its_list(wanted: Path) -> None:
     assert pins(wanted).items() <= pins(lock).items()
 
 
-@pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda path: path.name)
-def test_everything_in_a_lock_is_pinned_and_has_hashes_and_no_registry_is_named(lock: Path) -> None:
+@pytest.mark.parametrize(
+    "lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda path: path.name
+)
+def test_everything_in_a_lock_is_pinned_and_has_hashes_and_no_registry_is_named(
+    lock: Path,
+) -> None:
     text = lock.read_text()
     assert lock.with_suffix(".txt") in LISTS
     entries = re.split(r"\n(?=[A-Za-z0-9])", text.partition("\n")[2])
     assert len(entries) == len(pins(lock))
-    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+    assert [
+        entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)
+    ] == []
     assert not re.search(r"https?:|index-url|find-links", text)
 
 

@@ -1,8 +1,9 @@
-"""Migrations of metadata only add, so that brokers of the previous release go on with what this one made.
+"""Migrations of metadata only add, so that brokers of the previous release go on with what
+this one made.
 
-A column or table goes in two steps. One release stops using it; the release after that removes it, with a
-row in ALLOWED. A new column has a default in the database, or may be null: the previous release inserts rows
-without it.
+A column or table goes in two steps. One release stops using it; the release after that
+removes it, with a row in ALLOWED. A new column has a default in the database, or may be
+null: the previous release inserts rows without it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("0029_share_groups", "Create constraint group_mode on model consumergroup"): (
         "it takes one value more than the one it replaces"
     ),
-    ("0029_share_groups", "Alter field mode on consumergroup"): "only the choices that forms offer",
+    (
+        "0029_share_groups",
+        "Alter field mode on consumergroup",
+    ): "only the choices that forms offer",
 }
 
 
@@ -42,7 +46,11 @@ def refused(name: str, operation: Operation) -> str:
         return ""
     if isinstance(operation, migrations.AddField):
         field = operation.field
-        if isinstance(field, models.ManyToManyField) or field.null or field.db_default is not NOT_PROVIDED:
+        if (
+            isinstance(field, models.ManyToManyField)
+            or field.null
+            or field.db_default is not NOT_PROVIDED
+        ):
             return ""
         return f"{name}: {operation.describe()}: needs db_default or null"
     return f"{name}: {operation.describe()}: not additive"

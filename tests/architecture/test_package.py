@@ -1,4 +1,6 @@
-"""The client as a package that could be published, and the one version that everything says."""
+"""The client as a package that could be published, and the one version that everything
+says.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,26 @@ VERSION = catmq_client.__version__
 INFO = f"catmq_client-{VERSION}.dist-info"
 CHANGES = ROOT / "CHANGELOG.md"
 LEGAL = ("LICENSE", "NOTICE")
-PACKAGES = ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "spark_tasks", "client/src")
+PACKAGES = (
+    "catmq_site",
+    "brokerapi",
+    "portal",
+    "metadata",
+    "messagestore",
+    "spark_tasks",
+    "client/src",
+)
 
 
 def run(*command: object, **options: object) -> str:
     """What a command prints; it fails with that if the command fails."""
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=120, **options
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **options,
     )  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
@@ -35,7 +50,9 @@ def run(*command: object, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the sdist and the wheel, made from a copy of client/ by what is installed here."""
+    """A directory with the sdist and the wheel, made from a copy of client/ by what is
+    installed here.
+    """
     source = tmp_path_factory.mktemp("source") / "client"
     made = shutil.ignore_patterns("*.egg-info", "build", "__pycache__")
     shutil.copytree(ROOT / "client", source, ignore=made)
@@ -75,11 +92,17 @@ def test_the_licence_of_the_package_is_the_projects() -> None:
     assert (ROOT / "client/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_package_names_no_host_and_every_link_of_its_readme_leads_out_of_a_checkout(built: Path) -> None:
+def test_the_package_names_no_host_and_every_link_of_its_readme_leads_out_of_a_checkout(
+    built: Path,
+) -> None:
     metadata = zipfile.ZipFile(wheel(built)).read(f"{INFO}/METADATA").decode()
     head, _, readme = metadata.partition("\n\n")
     assert "Project-URL" not in head and "Home-page" not in head
-    assert [link for link in re.findall(r"\]\(([^)]+)\)", readme) if not link.startswith("https://")] == []
+    assert [
+        link
+        for link in re.findall(r"\]\(([^)]+)\)", readme)
+        if not link.startswith("https://")
+    ] == []
 
 
 def test_an_installed_wheel_says_its_version(built: Path, tmp_path: Path) -> None:
@@ -92,10 +115,13 @@ def test_an_installed_wheel_says_its_version(built: Path, tmp_path: Path) -> Non
     run(sys.executable, *pip, "install", "--no-index", "--no-deps", wheel(built), env=alone)
     (library,) = (tmp_path / "venv/lib").glob("python*/site-packages")
     ours = next(path for path in sys.path if path.endswith("site-packages"))
-    (library / "outer.pth").write_text(f"{ours}\n")  # requests; an editable client in it is not seen
+    # requests; an editable client in it is not seen
+    (library / "outer.pth").write_text(f"{ours}\n")
     environ = {"PATH": "/nonexistent"}
 
-    assert run(tmp_path / "venv/bin/catmq", "--version", env=environ) == f"catmq {VERSION}\n"
+    assert (
+        run(tmp_path / "venv/bin/catmq", "--version", env=environ) == f"catmq {VERSION}\n"
+    )
     where = "import catmq_client; print(catmq_client.__file__)"
     assert run(python, "-c", where, env=environ).startswith(str(library))
 
@@ -106,7 +132,11 @@ def test_the_server_says_the_version_of_the_package() -> None:
 
 def test_the_version_stands_in_one_place_and_has_its_changes() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?", VERSION)
-    assert re.search(rf"^## \[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d$", CHANGES.read_text(), re.MULTILINE)
+    assert re.search(
+        rf"^## \[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d$",
+        CHANGES.read_text(),
+        re.MULTILINE,
+    )
     places = [
         str(path.relative_to(ROOT))
         for folder in PACKAGES

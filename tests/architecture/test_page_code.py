@@ -18,7 +18,15 @@ from tests.support.tracked import tracked_files
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^( *)```(sh|bash|python|sql)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-OURS = ("catmq_client", "spark_tasks", "catmq_site", "messagestore", "metadata", "brokerapi", "portal")
+OURS = (
+    "catmq_client",
+    "spark_tasks",
+    "catmq_site",
+    "messagestore",
+    "metadata",
+    "brokerapi",
+    "portal",
+)
 SPAN = re.compile(rf"`((?:{'|'.join(OURS)})(?:\.\w+)+)(?:\(\))?`")
 FILES = {"metadata.sqlite3"}  # no name of ours, though it begins like one
 # Names that pages give to objects of the client.
@@ -32,8 +40,21 @@ KNOWN: dict[str, Any] = {
     "HttpTransport": HttpTransport,
     "outbox": outbox,
 }
-# Programs that a page may use without a word: of a minimal Debian, of its shell, ours, and of our packages.
-PROGRAMS = {".", "apt-get", "cat", "cd", "export", "mkdir", "printf", "seq", "set", "sort", "wc"}
+# Programs that a page may use without a word: of a minimal Debian, of its shell, ours, and
+# of our packages.
+PROGRAMS = {
+    ".",
+    "apt-get",
+    "cat",
+    "cd",
+    "export",
+    "mkdir",
+    "printf",
+    "seq",
+    "set",
+    "sort",
+    "wc",
+}
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
@@ -46,7 +67,8 @@ CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
 
 def pages() -> list[Path]:
     every = [*DOCS.rglob("*.md"), *ROOT.glob("README*.md")]
-    return sorted(one for one in every if not one.is_relative_to(DOCS / "decisions"))  # they are of their day
+    # they are of their day
+    return sorted(one for one in every if not one.is_relative_to(DOCS / "decisions"))
 
 
 def name(page: Path) -> str:
@@ -85,7 +107,10 @@ def test_every_page_with_blocks_is_run_or_has_its_reason() -> None:
     assert with_blocks - listed == set()
     assert {one for one in listed if not (DOCS / one).exists()} == set()
     for page, test in page_runs.ELSEWHERE.items():
-        assert Path(page).name.removesuffix(".md").partition(".")[0] in (ROOT / test).read_text(), page
+        assert (
+            Path(page).name.removesuffix(".md").partition(".")[0]
+            in (ROOT / test).read_text()
+        ), page
     files = re.findall(r"tests/[\w/]+(?:\.py)?", " ".join(page_runs.NOT_RUN.values()))
     assert [one for one in files if not (ROOT / one).exists()] == []
 
@@ -96,11 +121,17 @@ def test_pages_name_the_packages_of_the_programs_that_they_run() -> None:
         if page.is_relative_to(DOCS / "decisions"):
             continue
         text = page.read_text()
-        programs = {program for _, kind, block in BLOCK.findall(text) for program in run_by(kind, block)}
+        programs = {
+            program
+            for _, kind, block in BLOCK.findall(text)
+            for program in run_by(kind, block)
+        }
         for program in programs - PROGRAMS:
             package = PACKAGES.get(program, f"(unknown package of {program})")
             if not re.search(rf"`{package}`|apt-get install [^`]*\b{package}\b", text):
-                wrong.append(f"{page.relative_to(ROOT)}: {program} needs the package {package}")
+                wrong.append(
+                    f"{page.relative_to(ROOT)}: {program} needs the package {package}"
+                )
     assert wrong == []
 
 
@@ -113,7 +144,9 @@ def run_by(kind: str, block: str) -> set[str]:
     if kind not in ("sh", "bash"):
         return set()
     calls: list[list[str]] = [[]]
-    for line in commands.statements(re.sub(r"<<'(\w+)'\n.*?\n *\1$", "", block, flags=re.M | re.S)):
+    for line in commands.statements(
+        re.sub(r"<<'(\w+)'\n.*?\n *\1$", "", block, flags=re.M | re.S)
+    ):
         for token in [*commands.words(line), ";"]:
             if token in (";", "|", "&", "&&", "||", "(", ")"):
                 calls.append([])
@@ -128,7 +161,9 @@ def test_what_python_blocks_import_and_call_exists() -> None:
         for tree in python_blocks(page):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and str(node.module).startswith(OURS):
-                    names = [f"{node.module}.{one.name}" for one in node.names if one.name != "*"]
+                    names = [
+                        f"{node.module}.{one.name}" for one in node.names if one.name != "*"
+                    ]
                     wrong += [f"{name(page)}: {one}" for one in names if not exists(one)]
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                     of = KNOWN.get(node.value.id)
@@ -141,6 +176,14 @@ def test_what_pages_name_in_backquotes_exists() -> None:
     named = [(page, one) for page in pages() for one in SPAN.findall(page.read_text())]
     called = [(page, *one) for page in pages() for one in CALLED.findall(page.read_text())]
     assert len(named) > 10 and len(called) > 5
-    wrong = [f"{name(page)}: {one}" for page, one in named if one not in FILES and not exists(one)]
-    wrong += [f"{name(page)}: {of}.{one}" for page, of, one in called if not hasattr(KNOWN[of], one)]
+    wrong = [
+        f"{name(page)}: {one}"
+        for page, one in named
+        if one not in FILES and not exists(one)
+    ]
+    wrong += [
+        f"{name(page)}: {of}.{one}"
+        for page, of, one in called
+        if not hasattr(KNOWN[of], one)
+    ]
     assert wrong == []

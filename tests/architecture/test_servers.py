@@ -34,7 +34,9 @@ def test_results_of_a_run_replace_those_of_earlier_versions_of_a_series(
     page, kept = tmp_path / "page.md", tmp_path / "servers.json"
     page.write_text(f"Before\n{server_table.BEGIN}\nold\n{server_table.END}\nAfter\n")
     kept.write_text(
-        json.dumps({"MySQL 9.7.3": {"contract": "passed"}, "MariaDB 11.8.6": {"spark": "passed"}})
+        json.dumps(
+            {"MySQL 9.7.3": {"contract": "passed"}, "MariaDB 11.8.6": {"spark": "passed"}}
+        )
     )
     monkeypatch.setattr(server_table, "RESULTS", kept)
     monkeypatch.setattr(server_table, "PAGES", (page,))

@@ -1,8 +1,10 @@
-"""SQL for MySQL 8.4 and 9.7 and for MariaDB 10.11 and 11.8: the functions, variables and names they share.
+"""SQL for MySQL 8.4 and 9.7 and for MariaDB 10.11 and 11.8: the functions, variables and
+names they share.
 
-A server says only when a statement runs that it lacks a function, and some statements run for the first time
-after weeks: MySQL 9.7 has no SHA1() and no MD5(), and with it no partition was ever added. So a function or a
-variable is put on a list here after all four servers were asked.
+A server says only when a statement runs that it lacks a function, and some statements run
+for the first time after weeks: MySQL 9.7 has no SHA1() and no MD5(), and with it no
+partition was ever added. So a function or a variable is put on a list here after all four
+servers were asked.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ import pytest
 from messagestore.engine import statements
 from tests.support.environment import ROOT
 
-PACKAGES = ("messagestore", "metadata", "catmq_site", "portal", "brokerapi", "client/src", "spark_tasks")
+PACKAGES = (
+    "messagestore",
+    "metadata",
+    "catmq_site",
+    "portal",
+    "brokerapi",
+    "client/src",
+    "spark_tasks",
+)
 
 
 def words(text: str) -> frozenset[str]:
@@ -25,30 +35,38 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# FROM_UNIXTIME is missing on purpose: of 0 it is 1970 on MySQL and MariaDB 10.11, and NULL on MariaDB 11.8.
+# FROM_UNIXTIME is missing on purpose: of 0 it is 1970 on MySQL and MariaDB 10.11, and NULL
+# on MariaDB 11.8.
 EVERYWHERE = words(
     """
-    CAST CHAR_LENGTH COALESCE CONCAT CONCAT_WS CONNECTION_ID CONVERT_TZ COUNT CURRENT_ROLE CURRENT_USER
-    DATABASE GET_LOCK GREATEST IF INSTR LAG LAST_INSERT_ID LEAST LEFT LENGTH MAX MIN ROW_COUNT SHA2 SUBSTRING
+    CAST CHAR_LENGTH COALESCE CONCAT CONCAT_WS CONNECTION_ID CONVERT_TZ COUNT CURRENT_ROLE
+    CURRENT_USER
+    DATABASE GET_LOCK GREATEST IF INSTR LAG LAST_INSERT_ID LEAST LEFT LENGTH MAX MIN ROW_COUNT
+    SHA2 SUBSTRING
     SUM TIMESTAMPDIFF UNIX_TIMESTAMP UTC_TIMESTAMP VERSION
     """
 )
-TYPES = frozenset({"BINARY", "DATETIME", "VARBINARY", "VARCHAR"})  # a bracket follows these, too
+# a bracket follows these, too
+TYPES = frozenset({"BINARY", "DATETIME", "VARBINARY", "VARCHAR"})
 ELSEWHERE = frozenset({"STRFTIME", "STATEMENT_TIMESTAMP"})  # of SQLite and PostgreSQL
 VARIABLES = words(
     """
-    binlog_format character_set_database collation_database hostname innodb_flush_log_at_trx_commit log_bin
+    binlog_format character_set_database collation_database hostname
+    innodb_flush_log_at_trx_commit log_bin
     max_allowed_packet port read_only server_id sync_binlog version_comment
     gtid_binlog_pos gtid_executed gtid_mode proxy_version
     """
 )
-# What only one of the two has: sessions.py asks which it is, a /*M! comment hides it from MySQL, and
+# What only one of the two has: sessions.py asks which it is, a /*M! comment hides it from
+# MySQL, and
 # tables/promotion_sql.py goes on without it.
 SETTINGS = words(
     """
-    autocommit innodb_flush_log_at_trx_commit innodb_lock_wait_timeout lock_wait_timeout read_only sql_mode
+    autocommit innodb_flush_log_at_trx_commit innodb_lock_wait_timeout lock_wait_timeout
+    read_only sql_mode
     sync_binlog time_zone wait_timeout
-    idle_transaction_timeout idle_write_transaction_timeout information_schema_stats_expiry super_read_only
+    idle_transaction_timeout idle_write_transaction_timeout information_schema_stats_expiry
+    super_read_only
     """
 )
 DROPPED_BY_DJANGO = frozenset({"MD5", "SHA1", "SHA224"})  # django.db.models.functions
@@ -69,12 +87,18 @@ def sql_of_files() -> Iterator[tuple[str, str]]:
 
 def sql_of_code() -> Iterator[tuple[str, str]]:
     """(place, text) of every string of the product that is not a docstring."""
-    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+    for path in sorted(
+        path for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    ):
         tree = ast.parse(path.read_text())
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and id(node) not in prose:
-                text = node.value.decode("latin1") if isinstance(node.value, bytes) else node.value
+                text = (
+                    node.value.decode("latin1")
+                    if isinstance(node.value, bytes)
+                    else node.value
+                )
                 if isinstance(text, str):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
@@ -82,7 +106,9 @@ def sql_of_code() -> Iterator[tuple[str, str]]:
 def unknown(text: str) -> set[str]:
     """The functions and variables in a text that some server may lack."""
     functions = set(FUNCTION.findall(text)) - EVERYWHERE - TYPES - ELSEWHERE
-    return functions | {name for name in VARIABLE.findall(text) if name.lower() not in VARIABLES}
+    return functions | {
+        name for name in VARIABLE.findall(text) if name.lower() not in VARIABLES
+    }
 
 
 def settings(text: str) -> set[str]:
@@ -92,20 +118,30 @@ def settings(text: str) -> set[str]:
 
 
 def reserved(text: str) -> set[str]:
-    """The names in a statement, which are in small letters, that are reserved words somewhere."""
+    """The names in a statement, which are in small letters, that are reserved words
+    somewhere.
+    """
     return set(NAME.findall(LITERAL.sub(" ", text))) & RESERVED
 
 
 @pytest.mark.parametrize("source", [sql_of_files, sql_of_code])
-def test_sql_uses_only_functions_and_variables_that_every_server_has(source: object) -> None:
+def test_sql_uses_only_functions_and_variables_that_every_server_has(
+    source: object,
+) -> None:
     assert callable(source)
-    guilty = {where: found for where, text in source() if (found := unknown(text) | settings(text))}
+    guilty = {
+        where: found
+        for where, text in source()
+        if (found := unknown(text) | settings(text))
+    }
     assert guilty == {}
 
 
 def test_no_name_in_a_statement_is_a_reserved_word_of_a_server() -> None:
     # Proxies answer this one when it is written as the client of MySQL does.
-    files = [(name, text) for name, text in sql_of_files() if name != "select_version_comment"]
+    files = [
+        (name, text) for name, text in sql_of_files() if name != "select_version_comment"
+    ]
     assert {name: found for name, text in files if (found := reserved(text))} == {}
 
 

@@ -24,11 +24,13 @@ PORTAL = ROOT / "portal"
 CATALOG = PORTAL / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
 VALUE = re.compile(r"%\(\w+\)[sd]|%[sd%]")
 MSGID = re.compile(r'^msgid ((?:"(?:[^"\\]|\\.)*"\s*)+)', re.MULTILINE)
-SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s", "%"}  # the same in every language
+# the same in every language
+SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s", "%"}
 CALLS = ("_", "lazy", "gettext", "gettext_lazy", "ngettext")
 TAG = re.compile(r"\{%\s*translate\s+(\"[^\"]*\"|'[^']*')")
 BLOCK = re.compile(
-    r"\{%\s*blocktranslate[^%]*%\}(.*?)(?:\{%\s*plural\s*%\}(.*?))?\{%\s*endblocktranslate\s*%\}", re.DOTALL
+    r"\{%\s*blocktranslate[^%]*%\}(.*?)(?:\{%\s*plural\s*%\}(.*?))?\{%\s*endblocktranslate\s*%\}",
+    re.DOTALL,
 )
 Words = str | tuple[str, str]  # with its plural, where one is chosen by a number
 
@@ -37,7 +39,11 @@ def of_code() -> Iterator[Words]:
     """What the modules say, and mails."""
     for path in (*PORTAL.rglob("*.py"), ROOT / "catmq_site" / "jobs" / "alarm_mails.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in CALLS
+            ):
                 forms = node.args[: 2 if node.func.id == "ngettext" else 1]
                 said = [one.value for one in forms if isinstance(one, ast.Constant)]
                 if len(said) == len(forms) and isinstance(said[0], str):
@@ -64,7 +70,9 @@ def of_names() -> Iterator[Words]:
         if model._meta.app_label in ("metadata", "django_q"):
             yield from (str(model._meta.verbose_name), str(model._meta.verbose_name_plural))
             yield from (str(field.verbose_name) for field in model._meta.fields)
-            yield from (str(label) for field in model._meta.fields for _, label in field.flatchoices)
+            yield from (
+                str(label) for field in model._meta.fields for _, label in field.flatchoices
+            )
     yield from (job.text for job in JOBS.values())
 
 
@@ -82,7 +90,13 @@ def of_settings() -> Iterator[Words]:
     """What declared settings are called, their units, and what they mean."""
     for one in (*TOPIC.values(), *GROUP.values(), *SUBSCRIPTION.values(), *NODE.values()):
         words = getattr(one.kind, "words", {}).values()
-        yield from (one.label, one.help, one.kind.null, getattr(one.kind, "unit", ""), *words)
+        yield from (
+            one.label,
+            one.help,
+            one.kind.null,
+            getattr(one.kind, "unit", ""),
+            *words,
+        )
 
 
 def of_config() -> Iterator[Words]:
@@ -91,14 +105,17 @@ def of_config() -> Iterator[Words]:
 
 
 def is_translated(words: Words) -> bool:
-    """Asked as the page asks: gettext() finds a text that has a plural in some releases of Python only."""
+    """Asked as the page asks: gettext() finds a text that has a plural in some releases of
+    Python only.
+    """
     if isinstance(words, str):
         return not words or words.isupper() or gettext(words) != words
     return ngettext(*words, 1) != words[0] and ngettext(*words, 2) != words[1]
 
 
 @pytest.mark.parametrize(
-    "source", [of_code, of_templates, of_names, of_findings, of_alarms, of_settings, of_config]
+    "source",
+    [of_code, of_templates, of_names, of_findings, of_alarms, of_settings, of_config],
 )
 def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> None:
     with override("en"):
@@ -111,7 +128,9 @@ def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> 
 def test_every_word_of_a_page_is_in_the_own_catalog() -> None:
     """Django's catalogs have some of the words, in the sense of another page."""
     catalog = CATALOG.read_text()
-    said = {one if isinstance(one, str) else one[0] for one in (*of_code(), *of_templates())}
+    said = {
+        one if isinstance(one, str) else one[0] for one in (*of_code(), *of_templates())
+    }
     own = {ast.literal_eval(f"({found})") for found in MSGID.findall(catalog)}
     assert sorted(said - own - SAME - {""}) == []
 
@@ -134,7 +153,11 @@ def test_the_admin_is_in_the_portal_apps() -> None:
 
 def verbs_and_kinds() -> Iterator[tuple[str, str]]:
     """Those that modules write into the audit log."""
-    for path in (path for name in ("metadata", "messagestore") for path in (ROOT / name).rglob("*.py")):
+    for path in (
+        path
+        for name in ("metadata", "messagestore")
+        for path in (ROOT / name).rglob("*.py")
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 given = {one.arg: one.value for one in node.keywords}
@@ -157,6 +180,7 @@ def test_every_chinese_text_takes_the_same_values() -> None:
     wrong = {
         told: said
         for told, said in catalog.items()
-        if isinstance(told, str) and sorted(VALUE.findall(told)) != sorted(VALUE.findall(said))
+        if isinstance(told, str)
+        and sorted(VALUE.findall(told)) != sorted(VALUE.findall(said))
     }
     assert wrong == {}

@@ -44,7 +44,9 @@ def tab(
     scripts: bool = True,
     zone: str = "UTC",
 ) -> Iterator[Page]:
-    """A page with cookies of its own, in a language and a look; perhaps of a browser that runs no scripts."""
+    """A page with cookies of its own, in a language and a look; perhaps of a browser that
+    runs no scripts.
+    """
     scheme = "dark" if look == "dark" else "light"
     context = browser.new_context(
         base_url=url,

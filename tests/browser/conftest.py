@@ -1,4 +1,6 @@
-"""A whole server and a browser; what is needed is made through client and pages, never through the ORM."""
+"""A whole server and a browser; what is needed is made through client and pages, never
+through the ORM.
+"""
 
 from __future__ import annotations
 

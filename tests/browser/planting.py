@@ -1,4 +1,6 @@
-"""A server with something on every page, for screenshots: the groups of the demo, and what people do."""
+"""A server with something on every page, for screenshots: the groups of the demo, and what
+people do.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def _demo(server: Server) -> Iterator[None]:
     code = [sys.executable, "-P", str(ROOT / "examples/demo.py"), "--rate", "40"]
     environ = {**server.environment(), "PYTHONPATH": str(ROOT / "client/src")}
     sending = subprocess.Popen(
-        [*code, "--data", str(server.data)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*code, "--data", str(server.data)],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield

@@ -18,7 +18,9 @@ def reading(
 ) -> Iterator[Consumer]:
     """A member of a group that calls the handler until the block is left."""
     consumer = Consumer(server.url, api_key=server.api_key, group=group, topics=[topic])
-    thread = threading.Thread(target=consumer.run, args=(handler,), kwargs={"threads": 2}, daemon=True)
+    thread = threading.Thread(
+        target=consumer.run, args=(handler,), kwargs={"threads": 2}, daemon=True
+    )
     thread.start()
     try:
         yield consumer

@@ -18,12 +18,15 @@ from tests.browser.planting import planted
 LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
-    "create/group", "create/key", "create/user", "create/node", "reports", "create/report", "pipeline",
-    "create/archive", "create/replay", "create/purge", "create/import", "help", "parts", "search?q=seen",
+    "create/group", "create/key", "create/user", "create/node", "reports", "create/report",
+    "pipeline",
+    "create/archive", "create/replay", "create/purge", "create/import", "help", "parts",
+    "search?q=seen",
     "brokers", "java-clients", "password", "jobs/record_lag/run",
 )  # fmt: skip
 PLANTED = (  # what is there on the server that is started for it
-    "search", "search?q=mail", "alarms?show=all", "topics?kind=failure", "users/uma", "users/uma/delete",
+    "search", "search?q=mail", "alarms?show=all", "topics?kind=failure", "users/uma",
+    "users/uma/delete",
     "keys/shop/limits", "keys/shop/delete", "runs/1", "runs/1/cancel", "reports/1",
     "audit?name=mailer&of=group", "rebalances?q=mailer&of=group",
 )  # fmt: skip
@@ -60,7 +63,9 @@ def pictures_of(browser: Browser, asked: argparse.Namespace, data: Path) -> int:
     lines = (data / "credentials.env").read_text().splitlines()
     known = dict(line.split("=", 1) for line in lines if "=" in line)
     found = pages(known) | {name: f"/{name}" for name in PLANTED}
-    chosen = {name: path for name, path in found.items() if not asked.only or name in asked.only}
+    chosen = {
+        name: path for name, path in found.items() if not asked.only or name in asked.only
+    }
     for look in asked.looks:
         pictures(browser, known, chosen, look=look, into=asked.into)
     sys.stdout.write(f"{len(chosen) * len(asked.looks)} pictures in {asked.into}\n")
@@ -82,12 +87,15 @@ def arguments() -> argparse.Namespace:
 
 
 def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[str, str]:
-    """Name → path of every page worth a picture; without names, of the first topic and group there are."""
+    """Name → path of every page worth a picture; without names, of the first topic and
+    group there are.
+    """
     transport = HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"])
     admin = Admin(transport)
     topic = topic or next((one["name"] for one in admin.topics()), "")
     names = [one["name"] for one in admin.groups()]
-    usual = "mailer" if "mailer" in names else next(iter(names), "")  # of script/demo: it fails
+    # of script/demo: it fails
+    usual = "mailer" if "mailer" in names else next(iter(names), "")
     node = next((one["name"] for one in admin.nodes()), "main")
     found = {name: f"/{name}" for name in LISTS} | {
         "overview": "/",
@@ -97,7 +105,10 @@ def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[st
         "lost": "/nowhere",
     }
     for broker in admin.brokers()[:1]:
-        found |= {f"broker-{name}": f"/brokers/{broker['name']}/{name}" for name in ("state", "forget")}
+        found |= {
+            f"broker-{name}": f"/brokers/{broker['name']}/{name}"
+            for name in ("state", "forget")
+        }
     if topic:
         found |= of_topic(admin, topic)
     if group or usual:
@@ -109,7 +120,11 @@ def of_topic(admin: Admin, topic: str) -> dict[str, str]:
     """The pages of one topic and of one of its messages."""
     found = {f"topic-{name}": f"/topics/{topic}/{name}" for name in TOPIC_ACTIONS}
     asked = f"/messages?topic={topic}"
-    found |= {"topic": f"/topics/{topic}", "messages-of": asked, "messages-tail": f"{asked}&tail=1&key=k"}
+    found |= {
+        "topic": f"/topics/{topic}",
+        "messages-of": asked,
+        "messages-tail": f"{asked}&tail=1&key=k",
+    }
     for queue in admin.queues(topic):
         found.setdefault("topic-queue", f"/topics/{topic}/queues/{queue['queue']}")
         if queue["head"]:
@@ -133,11 +148,18 @@ def of_group(transport: HttpTransport, group: str) -> dict[str, str]:
 
 
 def pictures(
-    browser: Browser, known: dict[str, str], chosen: dict[str, str], *, look: str, into: Path
+    browser: Browser,
+    known: dict[str, str],
+    chosen: dict[str, str],
+    *,
+    look: str,
+    into: Path,
 ) -> None:
     """One look at the chosen pages."""
     language, scheme, wide = LOOKS[look]
-    with tab(browser, known["CATMQ_URL"], language=language, look=scheme, wide=wide) as page:
+    with tab(
+        browser, known["CATMQ_URL"], language=language, look=scheme, wide=wide
+    ) as page:
         if "login" in chosen:
             picture(page, chosen["login"], into / f"{look}-login.png")
         log_in(page, known["CATMQ_ADMIN_USER"], known["CATMQ_ADMIN_PASSWORD"])

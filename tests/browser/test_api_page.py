@@ -1,4 +1,6 @@
-"""The API's page: an operation is tried with the reader's key, within the page's content security policy."""
+"""The API's page: an operation is tried with the reader's key, within the page's content
+security policy.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def page(server: Server, browser: Browser) -> Iterator[Page]:
     """The API's page; what breaks its policy or its script fails the test."""
     with tab(browser, server.url) as made:
         wrong: list[str] = []
-        made.on("console", lambda one: wrong.append(one.text) if "Policy" in one.text else None)
+        made.on(
+            "console", lambda one: wrong.append(one.text) if "Policy" in one.text else None
+        )
         made.on("pageerror", lambda one: wrong.append(str(one)))
         made.goto("/api/v1/docs")
         yield made

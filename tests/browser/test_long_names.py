@@ -12,7 +12,8 @@ from tests.browser.conftest import enter
 from tests.browser.screenshots import pages
 from tests.support.server import Server
 
-LONG = "".join(["A.name-with_every", "0123456789", "Z" * 73])  # 100 characters, of all kinds that are allowed
+# 100 characters, of all kinds that are allowed
+LONG = "".join(["A.name-with_every", "0123456789", "Z" * 73])
 OFF_SCREEN = "document.documentElement.scrollWidth > innerWidth"
 
 
@@ -30,8 +31,18 @@ def long_names(admin: Admin, producer: Producer) -> None:
 @pytest.mark.usefixtures("long_names")
 def test_nothing_scrolls_sideways_on_a_phone(server: Server, browser: Browser) -> None:
     known = {**server.credentials}
-    chosen = {path for path in pages(known, topic=LONG, group=LONG).values() if LONG in path}
-    lists = {"/", "/topics", "/groups", "/subscriptions", "/messages", "/audit", f"/search?q={LONG}"}
+    chosen = {
+        path for path in pages(known, topic=LONG, group=LONG).values() if LONG in path
+    }
+    lists = {
+        "/",
+        "/topics",
+        "/groups",
+        "/subscriptions",
+        "/messages",
+        "/audit",
+        f"/search?q={LONG}",
+    }
     wide = []
     with tab(browser, server.url, wide=390, high=844, zone="Pacific/Kiritimati") as page:
         enter(page, server)

@@ -1,4 +1,6 @@
-"""How pages behave: keys, what is live, what the URL holds, and what is there without script."""
+"""How pages behave: keys, what is live, what the URL holds, and what is there without
+script.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_the_palette_is_walked_with_the_keyboard_alone(page: Page, topic: str) -
     page.keyboard.type("manner")
     page.wait_for_selector("#palette-found a[href='/groups/mannerly']")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.getAttribute('href')") == f"/topics/{topic}"
+    assert (
+        page.evaluate("document.activeElement.getAttribute('href')") == f"/topics/{topic}"
+    )
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_url("**/groups/mannerly")
@@ -80,7 +84,9 @@ def test_a_menu_opens_and_closes_with_the_keyboard(page: Page, topic: str) -> No
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
 
 
-def test_a_time_says_how_long_ago_and_the_exact_one_on_hover(page: Page, topic: str) -> None:
+def test_a_time_says_how_long_ago_and_the_exact_one_on_hover(
+    page: Page, topic: str
+) -> None:
     page.goto(f"/messages?topic={topic}")
     time = page.locator("main time").first
     assert "ago" in time.inner_text() and "UTC" in (time.get_attribute("title") or "")
@@ -89,7 +95,9 @@ def test_a_time_says_how_long_ago_and_the_exact_one_on_hover(page: Page, topic: 
 def test_fifty_rows_take_three_screens_of_a_phone(
     server: Server, browser: Browser, producer: Producer, topic: str
 ) -> None:
-    for answer in [producer.send_async(topic, json={"n": n}, key=f"key-{n}") for n in range(50)]:
+    for answer in [
+        producer.send_async(topic, json={"n": n}, key=f"key-{n}") for n in range(50)
+    ]:
         answer.result()
     with tab(browser, server.url, wide=390, high=844) as phone:
         enter(phone, server)
@@ -114,7 +122,9 @@ def test_a_live_tail_shows_new_messages_until_it_is_paused(
     with page.expect_response("**/messages?*tail=1"):
         page.clock.run_for(6_000)
     page.locator("main tbody tr", has_text="later").wait_for()
-    assert page.locator("td.fold details[open]").get_attribute("data-keep") == row, "though it moved"
+    assert page.locator("td.fold details[open]").get_attribute("data-keep") == row, (
+        "though it moved"
+    )
     assert page.evaluate("document.activeElement.parentElement.dataset.keep") == row
     page.locator("[data-pause]").focus()
     page.keyboard.press("Enter")
@@ -143,7 +153,9 @@ def test_messages_are_read_and_downloaded_without_script(plain: Page, topic: str
     assert found.value.suggested_filename == f"{topic}-messages.csv"
 
 
-def test_a_filter_is_saved_followed_and_deleted_without_script(plain: Page, topic: str) -> None:
+def test_a_filter_is_saved_followed_and_deleted_without_script(
+    plain: Page, topic: str
+) -> None:
     plain.goto(f"/topics?q={topic}")
     plain.locator(".saved summary").press("Enter")
     plain.fill("#filter_name", "mine")
@@ -163,7 +175,9 @@ def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) ->
     plain.wait_for_url("**/help")
     assert plain.locator("main kbd").count() > 10
     until(lambda: _sparks(plain, topic), limit_s=60, every_s=0.5)
-    assert "Messages per minute" in (plain.locator("svg.spark").first.get_attribute("aria-label") or "")
+    assert "Messages per minute" in (
+        plain.locator("svg.spark").first.get_attribute("aria-label") or ""
+    )
     for path in ("/", f"/topics/{topic}", "/groups/mannerly"):
         plain.goto(path)
         figures = plain.locator("figure.chart")
@@ -178,9 +192,14 @@ def _sparks(page: Page, topic: str) -> int:
     return page.locator("svg.spark[role=img]").count()
 
 
-def test_what_is_live_says_how_old_it_is_and_rests_while_nobody_looks(page: Page, topic: str) -> None:
+def test_what_is_live_says_how_old_it_is_and_rests_while_nobody_looks(
+    page: Page, topic: str
+) -> None:
     asked: list[Request] = []
-    page.on("request", lambda request: asked.append(request) if "hx-request" in request.headers else None)
+    page.on(
+        "request",
+        lambda request: asked.append(request) if "hx-request" in request.headers else None,
+    )
     page.clock.install()
     page.goto(f"/topics/{topic}")
     page.clock.run_for(3_000)
@@ -189,7 +208,9 @@ def test_what_is_live_says_how_old_it_is_and_rests_while_nobody_looks(page: Page
         page.clock.run_for(3_000)
     before = len(asked)
     assert before >= 1
-    page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})"
+    )
     page.clock.run_for(60_000)
     assert len(asked) == before
     page.evaluate("delete document.hidden")
@@ -197,7 +218,9 @@ def test_what_is_live_says_how_old_it_is_and_rests_while_nobody_looks(page: Page
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_what_was_opened_stays_open_and_the_focus_where_it_was(page: Page, topic: str) -> None:
+def test_what_was_opened_stays_open_and_the_focus_where_it_was(
+    page: Page, topic: str
+) -> None:
     page.clock.install()
     page.goto(f"/topics/{topic}")
     page.locator("figure.chart summary").first.click()
@@ -225,7 +248,11 @@ def test_the_url_holds_what_was_searched_sorted_and_chosen(
         enter(other, server)
         other.goto(page.url)
         assert other.locator("[data-search]").input_value() == "mannerl"
-        assert other.locator("main tbody tr").count() == page.locator("main tbody tr").count() >= 1
+        assert (
+            other.locator("main tbody tr").count()
+            == page.locator("main tbody tr").count()
+            >= 1
+        )
         assert other.locator('th[aria-sort="descending"]').count() == 1
     page.goto(f"/topics/{topic}")
     page.locator('a[href="?span=1d"]').click()
@@ -239,20 +266,27 @@ INK = """([canvas, over], n) => {
     const box = canvas.getBoundingClientRect(), place = over.getBoundingClientRect();
     const scale = canvas.width / box.width;
     const x = Math.round((place.left - box.left + n / 29 * place.width) * scale);
-    const top = Math.round((place.top - box.top) * scale), height = Math.round(place.height * scale) + 3;
+    const top = Math.round((place.top - box.top) * scale),
+    height = Math.round(place.height * scale) + 3;
     const all = canvas.getContext("2d").getImageData(x - 1, top, 3, height).data;
     const colour = getComputedStyle(document.documentElement).getPropertyValue("--series-3").trim();
     const wanted = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-    const near = (at) => all[at + 3] > 200 && wanted.every((part, n) => Math.abs(all[at + n] - part) < 24);
+    const near = (at) => all[at + 3] > 200 && wanted.every((part,
+    n) => Math.abs(all[at + n] - part) < 24);
     return [...Array(all.length / 4).keys()].filter((pixel) => near(4 * pixel)).length;
 }"""
 
 
-def test_a_chart_has_gaps_where_no_value_is_and_points_where_one_stands_alone(page: Page) -> None:
+def test_a_chart_has_gaps_where_no_value_is_and_points_where_one_stands_alone(
+    page: Page,
+) -> None:
     page.goto("/parts")
     page.wait_for_selector(".chart .uplot")
     chart = page.locator(".chart").first
-    parts = [chart.locator("canvas").element_handle(), chart.locator(".u-over").element_handle()]
+    parts = [
+        chart.locator("canvas").element_handle(),
+        chart.locator(".u-over").element_handle(),
+    ]
     ink = [page.evaluate(f"(parts) => ({INK})(parts, {n})", parts) for n in range(30)]
     assert [n for n, pixels in enumerate(ink) if not pixels] == [10, 11, 13, 14]
 
@@ -262,22 +296,30 @@ def test_the_events_of_a_chart_are_named_and_hide_no_line(page: Page) -> None:
     page.wait_for_selector(".chart .uplot")
     chart = page.locator(".chart").first
     names = ["Alarm raised", "Alarm resolved", "Offsets reset", "Rebalance"]
-    assert [name.strip() for name in chart.locator(".event-kinds span").all_inner_texts()] == names
+    assert [
+        name.strip() for name in chart.locator(".event-kinds span").all_inner_texts()
+    ] == names
     strips = chart.locator(".happened")
     assert str(strips.nth(2).get_attribute("title")).endswith("Alarm: far behind")
     looks = strips.evaluate_all("all => all.map((one) => getComputedStyle(one).background)")
-    assert all("rgba(0, 0, 0, 0)" in look and "gradient" not in look for look in looks), looks
+    assert all("rgba(0, 0, 0, 0)" in look and "gradient" not in look for look in looks), (
+        looks
+    )
     pixels = chart.locator("canvas").element_handle()
-    assert page.evaluate(f"(canvas) => ({RED})(canvas)", pixels) > 20, "the canvas has the line of the alarm"
+    assert page.evaluate(f"(canvas) => ({RED})(canvas)", pixels) > 20, (
+        "the canvas has the line of the alarm"
+    )
 
 
 # Pixels in the colour of alarms, below what is drawn over them.
 RED = """(canvas) => {
     const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    const reddish = (at) => all[at + 3] > 100 && all[at] > 140 && all[at + 1] < 90 && all[at + 2] < 110;
+    const reddish = (at) => all[at + 3] > 100 && all[at] > 140 && all[at + 1] < 90 && all[at +
+    2] < 110;
     return [...Array(all.length / 4).keys()].filter((pixel) => reddish(4 * pixel)).length;
 }"""
-# Draws a chart once more: its last step has no values, nor has any step one of the third line.
+# Draws a chart once more: its last step has no values, nor has any step one of the third
+# line.
 REDRAW = """() => {
     const figure = document.querySelector(".chart"), copy = figure.cloneNode(true);
     copy.id = "live";
@@ -295,5 +337,7 @@ def test_the_legend_of_a_chart_shows_the_last_known_values(page: Page) -> None:
     page.wait_for_selector(".chart .uplot")
     page.evaluate(REDRAW)
     entries = page.locator("#live .u-legend .u-series:visible").all_inner_texts()
-    assert len(entries) == 3 and not [one for one in entries if "\N{EN DASH}" in one], entries
+    assert len(entries) == 3 and not [one for one in entries if "\N{EN DASH}" in one], (
+        entries
+    )
     assert "sent" in entries[1] and "handled" in entries[2]

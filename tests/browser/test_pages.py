@@ -1,4 +1,6 @@
-"""Every page in a real browser: nobody is kept out of it, and nothing on it is refused by its own policy."""
+"""Every page in a real browser: nobody is kept out of it, and nothing on it is refused by
+its own policy.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from tests.support.waiting import until
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
     .filter((one) => ["serious", "critical"].includes(one.impact))
-    .map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3).join(" | ")}`)"""
+    .map((one) =>
+    `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3).join(" | ")}`)"""
 
 
 FORMS: dict[str, dict[str, str]] = {
@@ -44,14 +47,17 @@ FORMS: dict[str, dict[str, str]] = {
     "/groups/watchers/of/seen": {"retries": "3"},
     "/groups/watchers/dead/redrive": {"error": "LookupError"},
     "/groups/watchers/dead/drop": {"error": "LookupError"},
-    "/create/topic?": {"name": "not a name", "queues": "2"},  # refused: the form with its errors
+    # refused: the form with its errors
+    "/create/topic?": {"name": "not a name", "queues": "2"},
 }
 LONG = {"lines": [f"line {number} of a long message" for number in range(2_000)]}
 
 
 @pytest.fixture
 def something(server: Server, admin: Admin, producer: Producer) -> None:
-    """One of everything to be seen: among them a long message, one that waits for a retry, and one dead."""
+    """One of everything to be seen: among them a long message, one that waits for a retry,
+    and one dead.
+    """
     if any(one["name"] == "seen" for one in admin.topics()):
         return
     admin.create_topic("seen", queues=2)
@@ -82,25 +88,35 @@ def test_the_check_finds_what_keeps_people_out(browser: Browser) -> None:
 
 
 NO_PICTURE = {
-    "filter-delete", "filter-save", "logout", "set_language", "theme",  # no pages of their own
-    "export", "message-body", "messages-download", "names", "report-csv", "report-parquet",  # files, options
-    "alarm-acknowledge", "alarms-acknowledge", "recall", "repair", "group-undo",  # of what passes
+    # no pages of their own
+    "filter-delete", "filter-save", "logout", "set_language", "theme",
+    # files, options
+    "export", "message-body", "messages-download", "names", "report-csv", "report-parquet",
+    # of what passes
+    "alarm-acknowledge", "alarms-acknowledge", "recall", "repair", "group-undo",
     "run-release", "token-delete",  # likewise
 }  # fmt: skip
 
 
 @pytest.mark.usefixtures("something")
 def test_every_route_has_its_picture(server: Server) -> None:
-    paths = {**pages(server.credentials, topic="seen", group="watchers"), **dict.fromkeys(PLANTED, "")}
+    paths = {
+        **pages(server.credentials, topic="seen", group="watchers"),
+        **dict.fromkeys(PLANTED, ""),
+    }
     shown = {
-        resolve(urlsplit(path or f"/{name}").path).url_name for name, path in paths.items() if name != "lost"
+        resolve(urlsplit(path or f"/{name}").path).url_name
+        for name, path in paths.items()
+        if name != "lost"
     }
     assert {one.name for one in urlpatterns} - shown == NO_PICTURE
 
 
 @pytest.mark.everyday
 @pytest.mark.usefixtures("something")
-def test_the_six_most_used_pages_show_their_subject(server: Server, browser: Browser) -> None:
+def test_the_six_most_used_pages_show_their_subject(
+    server: Server, browser: Browser
+) -> None:
     shown = {
         "/": "watchers",  # its dead letter is a problem
         "/topics": "seen",
@@ -116,7 +132,8 @@ def test_the_six_most_used_pages_show_their_subject(server: Server, browser: Bro
             return text in page.locator("main").inner_text()
 
         for path, text in shown.items():
-            # A job counts dead letters, so that of the first page appears some seconds later.
+            # A job counts dead letters, so that of the first page appears some seconds
+            # later.
             until(partial(shows, path, text), limit_s=90, every_s=1)
             complaints += complaints_of(page, path)
     assert complaints == []
@@ -155,11 +172,20 @@ def test_what_forms_would_do_is_open_to_all_too(
 
 @pytest.mark.usefixtures("something")
 @LOOKS
-def test_what_opens_on_pages_is_open_to_all(server: Server, browser: Browser, look: str, wide: int) -> None:
+def test_what_opens_on_pages_is_open_to_all(
+    server: Server, browser: Browser, look: str, wide: int
+) -> None:
     with walking(server, browser, look=look, wide=wide) as (page, complaints):
-        for path in ("/messages?topic=seen&key=k", "/topics/seen", "/groups/watchers", "/topics?q=seen"):
+        for path in (
+            "/messages?topic=seen&key=k",
+            "/topics/seen",
+            "/groups/watchers",
+            "/topics?q=seen",
+        ):
             page.goto(path)
-            page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            page.evaluate(
+                "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+            )
             assert page.locator("main details[open]").count() >= 1
             complaints += complaints_of(page, f"all that opens on {path}")
         page.keyboard.press("Control+k")
@@ -171,7 +197,9 @@ def test_what_opens_on_pages_is_open_to_all(server: Server, browser: Browser, lo
 
 @pytest.mark.usefixtures("something")
 @LOOKS
-def test_a_report_is_drawn_for_all(server: Server, browser: Browser, look: str, wide: int) -> None:
+def test_a_report_is_drawn_for_all(
+    server: Server, browser: Browser, look: str, wide: int
+) -> None:
     with walking(server, browser, look=look, wide=wide) as (page, complaints):
         fill(page, "/create/report", name="volume", engine="direct")
         confirm(page)
@@ -181,12 +209,16 @@ def test_a_report_is_drawn_for_all(server: Server, browser: Browser, look: str, 
 
 
 @contextmanager
-def walking(server: Server, browser: Browser, *, look: str, wide: int) -> Iterator[tuple[Page, list[str]]]:
+def walking(
+    server: Server, browser: Browser, *, look: str, wide: int
+) -> Iterator[tuple[Page, list[str]]]:
     """An administrator's page in a look, and what its browser complains of."""
     complaints: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:
-        if message.type == "error" and not any(status in message.text for status in ("400", "404")):
+        if message.type == "error" and not any(
+            status in message.text for status in ("400", "404")
+        ):
             complaints.append(f"{message.location['url']}: {message.text}")
 
     with tab(browser, server.url, look=look, wide=wide) as page:

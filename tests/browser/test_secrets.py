@@ -1,4 +1,6 @@
-"""What must not be seen twice: keys and passwords, through double clicks, reloads and the way back."""
+"""What must not be seen twice: keys and passwords, through double clicks, reloads and the
+way back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def settled(page: Page) -> str | None:
         return None
 
 
-def test_a_key_that_was_asked_for_by_a_double_click_is_made_and_shown_once(page: Page, admin: Admin) -> None:
+def test_a_key_that_was_asked_for_by_a_double_click_is_made_and_shown_once(
+    page: Page, admin: Admin
+) -> None:
     fill(page, "/create/key", name="till", produce="orders*")
     page.dblclick("[data-confirm]")
     page.wait_for_selector("#secret")
@@ -31,7 +35,8 @@ def test_a_key_that_was_asked_for_by_a_double_click_is_made_and_shown_once(page:
     page.wait_for_selector("main#content")
     assert plaintext not in page.content() and "carried out once" in page.content()
     for way in (page.go_back, page.go_forward):
-        with suppress(Error):  # ERR_CACHE_MISS: the browser would have to send the form again
+        # ERR_CACHE_MISS: the browser would have to send the form again
+        with suppress(Error):
             way()
         assert plaintext not in until(lambda: settled(page))
     page.goto("/keys?q=till")
@@ -54,5 +59,8 @@ def test_a_password_is_in_no_page_after_it_was_typed(page: Page) -> None:
         database="x",
         password=SECRET,
     )
-    assert page.locator(".badge.bad").count() == 1 and page.locator("[data-confirm]").count() == 0
+    assert (
+        page.locator(".badge.bad").count() == 1
+        and page.locator("[data-confirm]").count() == 0
+    )
     assert SECRET not in page.content() and page.input_value("#id_password") == ""

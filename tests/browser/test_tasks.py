@@ -1,4 +1,6 @@
-"""Ten tasks of operators, each from the first page in at most three clicks; what is typed is no click."""
+"""Ten tasks of operators, each from the first page in at most three clicks; what is typed
+is no click.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ def test_who_changed_it(operator: Operator, server: Server) -> None:
     assert admin in row.inner_text()
 
 
-def test_a_colleague_gets_read_only_rights(operator: Operator, server: Server, browser: Browser) -> None:
+def test_a_colleague_gets_read_only_rights(
+    operator: Operator, server: Server, browser: Browser
+) -> None:
     operator.ask("create a user")
     operator.fill(name="vera", password="enough characters")
     operator.change()
@@ -156,7 +160,8 @@ def test_when_the_disk_is_full(operator: Operator) -> None:
     operator.click("main td a code", "main")
     assert operator.page.locator(".tile", has_text="Full in").count() == 1
     assert re.search(
-        r"[1-9].* [KMGT]?i?B$", operator.page.locator(".tile", has_text="Free space").inner_text()
+        r"[1-9].* [KMGT]?i?B$",
+        operator.page.locator(".tile", has_text="Free space").inner_text(),
     )
 
 
@@ -172,12 +177,16 @@ def test_a_report_is_made(operator: Operator) -> None:
     operator.page.select_option('main [name="name"]', "volume")
     operator.change()
     names = operator.page.locator("main table thead th").all_text_contents()
-    rows = operator.page.locator("main tbody tr", has=operator.page.locator("td:text-is('shop')"))
+    rows = operator.page.locator(
+        "main tbody tr", has=operator.page.locator("td:text-is('shop')")
+    )
     cells = rows.locator(f"td:nth-child({names.index('messages') + 1})").all_inner_texts()
     assert sum(map(int, cells)) == 20
 
 
-def test_a_thousand_dead_letters_are_redriven(operator: Operator, server: Server, admin: Admin) -> None:
+def test_a_thousand_dead_letters_are_redriven(
+    operator: Operator, server: Server, admin: Admin
+) -> None:
     page = operator.page
     failed = DeadLetters(HttpTransport(server.url, api_key=server.api_key))
     admin.create_topic("broken", queues=1)
@@ -191,7 +200,9 @@ def test_a_thousand_dead_letters_are_redriven(operator: Operator, server: Server
         until(lambda: dead(failed) == DEAD, limit_s=WAIT_S, every_s=0.5)
     run(page, "check_health")
     until(
-        lambda: page.goto("/") and page.locator("#dead a[href*=menders]").count(), limit_s=WAIT_S, every_s=1
+        lambda: page.goto("/") and page.locator("#dead a[href*=menders]").count(),
+        limit_s=WAIT_S,
+        every_s=1,
     )
     operator.click("#dead a[href*=menders]")
     operator.click("main .head a.button.primary", "1,000")

@@ -1,4 +1,6 @@
-"""What people do with the portal, in a real browser against a real server. The tour is in Chinese."""
+"""What people do with the portal, in a real browser against a real server. The tour is in
+Chinese.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def unread(page: Page) -> str:
 def charted(page: Page) -> float:
     """Messages by the rates of the chart of what was sent, each of ten seconds."""
     cells = page.locator(".chart").first.locator("details tbody td:nth-child(2)")
-    return float(cells.evaluate_all("all => all.reduce((sum, one) => sum + 10 * one.dataset.value, 0)"))
+    return float(
+        cells.evaluate_all(
+            "all => all.reduce((sum, one) => sum + 10 * one.dataset.value, 0)"
+        )
+    )
 
 
 def send(producer: Producer, topic: str, data: Path, *, count: int) -> list[str]:
@@ -107,7 +113,9 @@ def _stop_reset_and_start(page: Page, group: str, ids: list[str]) -> None:
 
 
 def _fail_and_redrive(page: Page, server: Server, topic: str, group: str) -> None:
-    """A handler fails for one file; its message is dead at once, found among the failed and brought back."""
+    """A handler fails for one file; its message is dead at once, found among the failed and
+    brought back.
+    """
     fill(page, f"/groups/{group}/of/{topic}", retries="0")
     confirm(page)
     mended = threading.Event()
@@ -117,13 +125,21 @@ def _fail_and_redrive(page: Page, server: Server, topic: str, group: str) -> Non
             raise LookupError("nobody has the address of README.md")
 
     with reading(server, group=group, topic=topic, handler=handle):
-        until(lambda: _among_the_failed(page, group, "LookupError"), limit_s=LIVE_S, every_s=0.5)
+        until(
+            lambda: _among_the_failed(page, group, "LookupError"),
+            limit_s=LIVE_S,
+            every_s=0.5,
+        )
         assert page.locator("main tbody code", has_text="README.md").count() >= 1
         mended.set()
         page.locator('main tbody a[href*="/dead/redrive"]').first.click()
         page.click("main form.card button.main-act")
         confirm(page)
-        until(lambda: not _among_the_failed(page, group, "LookupError"), limit_s=LIVE_S, every_s=0.5)
+        until(
+            lambda: not _among_the_failed(page, group, "LookupError"),
+            limit_s=LIVE_S,
+            every_s=0.5,
+        )
 
 
 def _among_the_failed(page: Page, group: str, error: str) -> bool:
@@ -183,7 +199,10 @@ def test_a_user_without_rights_is_refused_by_button_and_by_hand_made_post(
         log_in(hers, "uma", "enough characters")
         hers.goto("/groups/guarded")
         assert hers.locator('a[href="/groups/guarded/stop"]').count() == 0
-        token = hers.locator('input[name="csrfmiddlewaretoken"]').first.get_attribute("value") or ""
+        token = (
+            hers.locator('input[name="csrfmiddlewaretoken"]').first.get_attribute("value")
+            or ""
+        )
         form = {"csrfmiddlewaretoken": token, "confirmed": "yes"}
         answer = hers.request.post(f"{server.url}/groups/guarded/stop", form=form)
         assert answer.status == 403
@@ -203,7 +222,10 @@ def test_strange_texts_and_bodies_are_shown_and_do_no_harm(
         b"x" * (1 << 20),
     ]
     keys = ["'\"%_\\", evil, "👾", "50% off", "plain"]
-    ids = [producer.send("strange", body, key=key).message_id for body, key in zip(bodies, keys, strict=True)]
+    ids = [
+        producer.send("strange", body, key=key).message_id
+        for body, key in zip(bodies, keys, strict=True)
+    ]
     for message_id in ids:
         answer = page.goto(f"/messages/strange/{message_id}")
         assert answer is not None and answer.status == 200 and page.title() != "owned"

@@ -1,7 +1,8 @@
-"""Clients that two generators make from the OpenAPI schema list topics, send a message and read it.
+"""Clients that two generators make from the OpenAPI schema list topics, send a message and
+read it.
 
-Both generators are installed in pinned versions into a virtualenv of their own below the user's cache. It
-stays for the next run. openapi-generator needs Java.
+Both generators are installed in pinned versions into a virtualenv of their own below the
+user's cache. It stays for the next run. openapi-generator needs Java.
 """
 
 from __future__ import annotations
@@ -29,11 +30,20 @@ for name in names:
     importlib.import_module(name)
 print(len(names), "modules")
 """
-# Generator, package that it makes, arguments, program that uses the package with the URL and the key.
+# Generator, package that it makes, arguments, program that uses the package with the URL
+# and the key.
 GENERATORS = {
     "openapi-python-client": (
         "cat_mq_client",
-        ("generate", "--meta", "none", "--path", "{schema}", "--output-path", "{made}/cat_mq_client"),
+        (
+            "generate",
+            "--meta",
+            "none",
+            "--path",
+            "{schema}",
+            "--output-path",
+            "{made}/cat_mq_client",
+        ),
         """
 import sys
 from cat_mq_client import AuthenticatedClient
@@ -54,7 +64,15 @@ print(type(refused) is Problem and refused.code.value)
     ),
     "openapi-generator-cli": (
         "openapi_client",
-        ("generate", "--generator-name", "python", "--input-spec", "{schema}", "--output", "{made}"),
+        (
+            "generate",
+            "--generator-name",
+            "python",
+            "--input-spec",
+            "{schema}",
+            "--output",
+            "{made}",
+        ),
         """
 import sys
 from openapi_client import ApiClient, Configuration, MessagesApi, TopicsApi
@@ -84,7 +102,14 @@ def generators() -> None:
     done = VENV / "installed.txt"
     if not done.exists() or done.read_text() != WANTED.read_text():
         run(sys.executable, "-m", "venv", "--clear", str(VENV))
-        run(str(VENV / "bin/pip"), "install", "-q", "--disable-pip-version-check", "-r", str(WANTED))
+        run(
+            str(VENV / "bin/pip"),
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "-r",
+            str(WANTED),
+        )
         done.write_text(WANTED.read_text())
 
 
@@ -130,7 +155,10 @@ def test_a_generated_client_lists_topics_sends_and_reads(
 ) -> None:
     package, arguments, program = GENERATORS[generator]
     made = tmp_path / "made"
-    told = run(str(VENV / "bin" / generator), *(one.format(schema=schema, made=made) for one in arguments))
+    told = run(
+        str(VENV / "bin" / generator),
+        *(one.format(schema=schema, made=made) for one in arguments),
+    )
     assert "Unable to process schema" not in told and "Cannot parse" not in told, told
     python = str(VENV / "bin/python")
     run(python, "-W", "error", "-m", "compileall", "-q", str(made / package))

@@ -1,4 +1,6 @@
-"""Fixtures of the contract tests: a broker that listens, on a node of the engine under test."""
+"""Fixtures of the contract tests: a broker that listens, on a node of the engine under
+test.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,12 @@ from tests.support import broker as brokers
 
 
 @pytest.fixture
-def bare_broker(metadata_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[brokers.Broker]:
-    """A broker without nodes; it rebalances by itself, because no job runner is there to wait for."""
+def bare_broker(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[brokers.Broker]:
+    """A broker without nodes; it rebalances by itself, because no job runner is there to
+    wait for.
+    """
     monkeypatch.setattr("catmq_site.server.maintenance.PATIENCE_S", 0.0)
     with brokers.running() as broker:
         yield broker

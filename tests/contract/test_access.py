@@ -29,11 +29,15 @@ def test_a_missing_key_is_unauthenticated_and_told_the_header(
     assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-@pytest.mark.parametrize("path", ["/topics", "/groups", "/nodes", "/keys", "/brokers", "/consumers/x/pull"])
+@pytest.mark.parametrize(
+    "path", ["/topics", "/groups", "/nodes", "/keys", "/brokers", "/consumers/x/pull"]
+)
 def test_every_endpoint_wants_a_key(broker: Broker, path: str) -> None:
     method = "POST" if path.endswith("pull") else "GET"
     problem(
-        Broker(broker.url, "catmq_wrong").call(method, path, {} if method == "POST" else None),
+        Broker(broker.url, "catmq_wrong").call(
+            method, path, {} if method == "POST" else None
+        ),
         401,
         "unauthenticated",
     )
@@ -41,7 +45,9 @@ def test_every_endpoint_wants_a_key(broker: Broker, path: str) -> None:
 
 def test_a_deleted_key_is_refused(broker: Broker) -> None:
     other = broker.as_key({"browse": ["*"]})
-    name = next(key["name"] for key in broker.ok("GET", "/keys")["keys"] if key["name"] != "test")
+    name = next(
+        key["name"] for key in broker.ok("GET", "/keys")["keys"] if key["name"] != "test"
+    )
     other.ok("GET", "/topics")
     broker.ok("DELETE", f"/keys/{name}", params={"confirm": name})
 
@@ -75,13 +81,20 @@ def test_an_insufficient_key_is_told_the_right_it_lacks(
     *, broker: Broker, topic: str, method: str, path: str, body: Any, words: str
 ) -> None:
     weak = broker.as_key({"consume": ["billing"], "produce": ["other*"]})
-    assert f"lacks the right {words}" in problem(weak.call(method, path, body), 403, "forbidden")["detail"]
+    assert (
+        f"lacks the right {words}"
+        in problem(weak.call(method, path, body), 403, "forbidden")["detail"]
+    )
 
 
-def test_a_limited_admin_cannot_make_a_key_that_may_more_than_itself(broker: Broker) -> None:
+def test_a_limited_admin_cannot_make_a_key_that_may_more_than_itself(
+    broker: Broker,
+) -> None:
     lead = broker.as_key({"admin": ["team-*"]})
     found = problem(
-        lead.call("POST", "/keys", {"name": "team-root", "rights": {"admin": ["*"]}}), 403, "forbidden"
+        lead.call("POST", "/keys", {"name": "team-root", "rights": {"admin": ["*"]}}),
+        403,
+        "forbidden",
     )
     assert "may not give the right admin on *" in found["detail"]
     problem(broker.call("GET", "/keys/team-root"), 404, "key_not_found")
@@ -94,7 +107,11 @@ def test_a_right_on_a_pattern_is_enough(broker: Broker, topic: str) -> None:
 
 def test_joining_needs_consume_on_the_group(broker: Broker, topic: str) -> None:
     weak = broker.as_key({"consume": ["billing"]})
-    body = {"name": "c", "incarnation": "01890a5d-ac96-774b-bcce-b302099a8057", "topics": [topic]}
+    body = {
+        "name": "c",
+        "incarnation": "01890a5d-ac96-774b-bcce-b302099a8057",
+        "topics": [topic],
+    }
     found = problem(weak.call("POST", "/groups/other/consumers", body), 403, "forbidden")
     assert "consume on group other" in found["detail"]
     found = problem(weak.call("POST", "/groups/billing/consumers", body), 403, "forbidden")

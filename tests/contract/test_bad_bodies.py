@@ -1,4 +1,6 @@
-"""Bodies that cannot be taken: each answers a problem that names what is wrong, and stores nothing."""
+"""Bodies that cannot be taken: each answers a problem that names what is wrong, and stores
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,12 @@ def heads(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"messages":[', b"", b"nonsense", b'{"messages":[{"body":"\xff"}]}', b"[" * 5000]
+    "body",
+    [b'{"messages":[', b"", b"nonsense", b'{"messages":[{"body":"\xff"}]}', b"[" * 5000],
 )
-def test_a_body_that_is_no_json_is_malformed_or_of_the_wrong_type(broker: Broker, body: bytes) -> None:
+def test_a_body_that_is_no_json_is_malformed_or_of_the_wrong_type(
+    broker: Broker, body: bytes
+) -> None:
     answer = broker.call("POST", SEND, body)
     problem(answer, 400, answer.json()["code"])
     assert answer.json()["code"] in ("malformed", "invalid")
@@ -49,7 +54,9 @@ def test_a_body_that_is_no_messagepack_is_malformed(broker: Broker, body: bytes)
 
 def test_trailing_bytes_are_malformed_in_messagepack(broker: Broker) -> None:
     body = msgspec.msgpack.encode({"messages": [{"body": "a"}]}) + b"\x00"
-    problem(broker.call("POST", SEND, body, headers={"Content-Type": MSGPACK}), 400, "malformed")
+    problem(
+        broker.call("POST", SEND, body, headers={"Content-Type": MSGPACK}), 400, "malformed"
+    )
 
 
 def one(**fields: Any) -> dict[str, Any]:
@@ -66,7 +73,13 @@ def one(**fields: Any) -> dict[str, Any]:
         ({"messages": []}, "messages"),
         ({"messages": [{"body": "a"}], "batchId": "x"}, "batchId"),
         ({"messages": [{"body": "a"}], "batch_id": "x"}, "batch_id"),
-        ({"messages": [{"body": "a"}], "batch_id": "7c9e6679-7425-40de-944b-e07fc1f90ae7"}, "batch_id"),
+        (
+            {
+                "messages": [{"body": "a"}],
+                "batch_id": "7c9e6679-7425-40de-944b-e07fc1f90ae7",
+            },
+            "batch_id",
+        ),
         (one(body="a", colour="red"), "messages[1].colour"),
         (one(body=1), "messages[1].body"),
         (one(body=None), "messages[1].body"),
@@ -88,12 +101,16 @@ def one(**fields: Any) -> dict[str, Any]:
         (one(body="a", headers={"h": "v" * 8192}), "messages[1].headers"),
     ],
 )
-def test_a_wrong_field_is_named_and_nothing_is_stored(broker: Broker, body: Any, field: str) -> None:
+def test_a_wrong_field_is_named_and_nothing_is_stored(
+    broker: Broker, body: Any, field: str
+) -> None:
     problem(broker.call("POST", SEND, body), 400, "invalid", field)
     assert heads(broker) == 0
 
 
-def test_a_queue_that_is_not_the_topics_is_named_and_nothing_is_stored(broker: Broker) -> None:
+def test_a_queue_that_is_not_the_topics_is_named_and_nothing_is_stored(
+    broker: Broker,
+) -> None:
     answer = broker.call("POST", SEND, one(body="a", queue=999_999))
     problem(answer, 404, "queue_not_found", "messages[1].queue")
     assert heads(broker) == 0
@@ -114,13 +131,17 @@ def test_too_many_messages_are_refused_with_the_limit(broker: Broker) -> None:
 
 
 def test_a_body_over_the_limit_is_refused_with_the_limit(broker: Broker) -> None:
-    answer = broker.call("POST", SEND, {"messages": [{"body": "x" * (config.max_body_bytes + 1)}]})
+    answer = broker.call(
+        "POST", SEND, {"messages": [{"body": "x" * (config.max_body_bytes + 1)}]}
+    )
     found = problem(answer, 413, "too_large", "messages[0].body")
     assert str(config.max_body_bytes) in found["detail"]
     broker.ok("POST", SEND, {"messages": [{"body": "x" * config.max_body_bytes}]})
 
 
-def test_a_content_length_over_the_limit_is_refused_before_the_body_is_sent(broker: Broker) -> None:
+def test_a_content_length_over_the_limit_is_refused_before_the_body_is_sent(
+    broker: Broker,
+) -> None:
     parts = urlsplit(broker.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     connection.putrequest("POST", f"/api/v1{SEND}")
@@ -154,7 +175,11 @@ def chunked(stream: Any) -> Any:
     """A request as gunicorn hands over one with a chunked body."""
     request = RequestFactory().post("/", content_type="application/json")
     del request.META["CONTENT_LENGTH"]
-    request.META |= {"wsgi.input": stream, "wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    request.META |= {
+        "wsgi.input": stream,
+        "wsgi.input_terminated": True,
+        "HTTP_TRANSFER_ENCODING": "chunked",
+    }
     return request
 
 
@@ -193,7 +218,10 @@ def gzipped(broker: Broker, body: bytes) -> Any:
 def test_a_gzipped_request_is_taken(broker: Broker) -> None:
     body = b'{"messages":[{"body":"a"}]}'
     assert gzipped(broker, gzip.compress(body)).status_code == 200
-    assert gzipped(broker, gzip.compress(body[:10]) + gzip.compress(body[10:])).status_code == 200
+    assert (
+        gzipped(broker, gzip.compress(body[:10]) + gzip.compress(body[10:])).status_code
+        == 200
+    )
     assert heads(broker) == 2
 
 
@@ -227,7 +255,10 @@ def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     monkeypatch.setattr(SEND_BODY, "_decode", {})
     monkeypatch.setattr(SEND_BODY, "_usual", None)
     answer = broker.call(
-        "POST", SEND, gzip.compress(body), headers={"Content-Encoding": "gzip", "Content-Type": kind}
+        "POST",
+        SEND,
+        gzip.compress(body),
+        headers={"Content-Encoding": "gzip", "Content-Type": kind},
     )
     problem(answer, 413, "too_large")
 
@@ -236,11 +267,16 @@ def test_commas_in_texts_count_as_no_values() -> None:
     text = msgspec.json.encode({"messages": [{"body": '\\",' * value_limits.FEW_COMMAS}]})
     value_limits.check_json(text, 100)
     with pytest.raises(TooLarge):
-        value_limits.check_json(b'{"a":"\\\\"' + b',"b":1' * value_limits.FEW_COMMAS + b"}", 100)
+        value_limits.check_json(
+            b'{"a":"\\\\"' + b',"b":1' * value_limits.FEW_COMMAS + b"}", 100
+        )
 
 
 def test_values_of_messagepack_are_counted_as_they_are_nested() -> None:
-    value = {"a": [1.5, -70_000, None, True, b"x" * 300, "y" * 70_000], "b": {"c": list(range(70_000))}}
+    value = {
+        "a": [1.5, -70_000, None, True, b"x" * 300, "y" * 70_000],
+        "b": {"c": list(range(70_000))},
+    }
     data = msgspec.msgpack.encode(value)
     value_limits.check_packed(data, 70_013)
     with pytest.raises(TooLarge):
@@ -267,7 +303,12 @@ def test_broken_gzip_is_malformed(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     "content_type",
-    ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "x"],
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/json; charset=latin-1",
+        "x",
+    ],
 )
 def test_another_content_type_is_unsupported(broker: Broker, content_type: str) -> None:
     body = b'{"messages":[{"body":"a"}]}'
@@ -282,7 +323,11 @@ def test_another_content_encoding_is_unsupported(broker: Broker) -> None:
 
 def test_an_answer_that_cannot_be_given_is_not_acceptable(broker: Broker) -> None:
     body = {"messages": [{"body": "a"}]}
-    problem(broker.call("POST", SEND, body, headers={"Accept": "text/csv"}), 406, "not_acceptable")
+    problem(
+        broker.call("POST", SEND, body, headers={"Accept": "text/csv"}),
+        406,
+        "not_acceptable",
+    )
     assert heads(broker) == 0
 
 
@@ -296,7 +341,9 @@ def test_an_answer_that_cannot_be_given_is_not_acceptable(broker: Broker) -> Non
         ("text/html, application/*;q=0.2", "application/json"),
     ],
 )
-def test_accept_chooses_the_format_of_the_answer(broker: Broker, accept: str, answered: str) -> None:
+def test_accept_chooses_the_format_of_the_answer(
+    broker: Broker, accept: str, answered: str
+) -> None:
     answer = broker.call("GET", "/topics", headers={"Accept": accept})
     assert answer.headers["Content-Type"] == answered
 

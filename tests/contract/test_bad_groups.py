@@ -1,4 +1,6 @@
-"""What consumers and operators get wrong about groups: a clear answer, and nothing has changed."""
+"""What consumers and operators get wrong about groups: a clear answer, and nothing has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 from tests.support.waiting import until
 
-RESTLESS = ("Heartbeat", "Lease", "Broker", "BrokerProcess")  # models whose rows change by themselves
+# models whose rows change by themselves
+RESTLESS = ("Heartbeat", "Lease", "Broker", "BrokerProcess")
 
 
 def everything(*queues: int) -> dict[str, Any]:
     """All rows of metadata, and the reader rows of some queues."""
     until(lambda: not rebalance.pending())
-    models = [one for one in apps.get_app_config("metadata").get_models() if one.__name__ not in RESTLESS]
-    rows = {model.__name__: list(model._default_manager.order_by("pk").values()) for model in models}
+    models = [
+        one
+        for one in apps.get_app_config("metadata").get_models()
+        if one.__name__ not in RESTLESS
+    ]
+    rows = {
+        model.__name__: list(model._default_manager.order_by("pk").values())
+        for model in models
+    }
     return rows | {"readers": [tampering.readers(queue) for queue in queues]}
 
 
@@ -52,7 +62,9 @@ def register(broker: Broker, group: str = "readers", **more: Any) -> Any:
     return broker.call("POST", f"/groups/{group}/consumers", body)
 
 
-def test_a_heartbeat_with_a_made_up_epoch_is_told_the_true_one(broker: Broker, queue: int) -> None:
+def test_a_heartbeat_with_a_made_up_epoch_is_told_the_true_one(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     member.heartbeat()
     true = dict(member.owned)
@@ -75,13 +87,18 @@ def test_a_heartbeat_with_a_queue_of_another_group_is_asked_to_give_it_up(
         assert [one["queue"] for one in told["assigned"]] == [queue]
 
 
-def test_pull_acquire_and_commit_with_a_made_up_epoch_are_fenced(broker: Broker, queue: int) -> None:
+def test_pull_acquire_and_commit_with_a_made_up_epoch_are_fenced(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     true = member.owned[queue]
     with nothing_changes(queue):
         for made_up in (0, true - 1, true + 1, 2**63 - 1):
             member.owned = {queue: made_up}
-            assert member.pull(member.position(queue, 0), wait_ms=5000)["queues"][0]["state"] == "fenced"
+            assert (
+                member.pull(member.position(queue, 0), wait_ms=5000)["queues"][0]["state"]
+                == "fenced"
+            )
             assert member.acquire() == [{"queue": queue, "state": "fenced", "offset": None}]
             assert member.commit(member.position(queue, 0)) == ["fenced"]
 
@@ -93,8 +110,13 @@ def test_pull_acquire_and_commit_of_a_queue_of_another_group_are_fenced(
     with nothing_changes(queue, foreign):
         for epoch in {epoch for _, _, epoch, _, _ in tampering.readers(foreign)}:
             member.owned = {foreign: epoch}
-            assert member.pull(member.position(foreign, 0), wait_ms=5000)["queues"][0]["state"] == "fenced"
-            assert member.acquire() == [{"queue": foreign, "state": "fenced", "offset": None}]
+            assert (
+                member.pull(member.position(foreign, 0), wait_ms=5000)["queues"][0]["state"]
+                == "fenced"
+            )
+            assert member.acquire() == [
+                {"queue": foreign, "state": "fenced", "offset": None}
+            ]
             assert member.commit(member.position(foreign, 0)) == ["fenced"]
 
 
@@ -104,9 +126,16 @@ def test_an_id_that_has_ended_is_gone(broker: Broker, queue: int) -> None:
     reader(broker, name="c2")
     position = member.position(queue, 0)
     with nothing_changes(queue):
-        beat = {"generation": member.generation, "owned": [{"queue": queue, "epoch": member.owned[queue]}]}
+        beat = {
+            "generation": member.generation,
+            "owned": [{"queue": queue, "epoch": member.owned[queue]}],
+        }
         problem(broker.call("POST", f"{member.path}/heartbeat", beat), 410, "expired")
-        problem(broker.call("POST", f"{member.path}/acquire", {"queues": beat["owned"]}), 410, "expired")
+        problem(
+            broker.call("POST", f"{member.path}/acquire", {"queues": beat["owned"]}),
+            410,
+            "expired",
+        )
         assert member.pull(position, wait_ms=5000)["queues"][0]["state"] == "fenced"
         assert member.commit(position) == ["fenced"]
         broker.ok("DELETE", member.path)
@@ -135,7 +164,10 @@ def test_an_id_of_another_key_is_forbidden(broker: Broker, queue: int) -> None:
             {"mode": "broadcasting", "instance_id": "one"},
             "has mode clustering, this consumer asks for broadcasting",
         ),
-        ({"session_timeout_ms": 6000}, "has session_timeout_ms 5000, this consumer asks for 6000"),
+        (
+            {"session_timeout_ms": 6000},
+            "has session_timeout_ms 5000, this consumer asks for 6000",
+        ),
         (
             {"mode": "clustering", "session_timeout_ms": 15_000},
             "session_timeout_ms 5000, this consumer asks for 15000",
@@ -153,10 +185,17 @@ def test_a_registration_that_contradicts_its_group_is_refused_with_both_values(
     assert register(broker, mode="clustering", session_timeout_ms=5000).status_code == 201
 
 
-def test_a_consumer_of_a_broadcasting_group_must_name_its_instance(broker: Broker, queue: int) -> None:
+def test_a_consumer_of_a_broadcasting_group_must_name_its_instance(
+    broker: Broker, queue: int
+) -> None:
     broker.ok("POST", "/groups", {"name": "readers", "mode": "broadcasting"})
     with nothing_changes(queue):
-        for more in ({}, {"mode": "broadcasting"}, {"topics": ["single"]}, {"instance_id": ""}):
+        for more in (
+            {},
+            {"mode": "broadcasting"},
+            {"topics": ["single"]},
+            {"instance_id": ""},
+        ):
             problem(register(broker, **more), 400, "invalid", "instance_id")
         new = {"mode": "broadcasting", "topics": ["single"]}
         problem(register(broker, "fresh", **new), 400, "invalid", "instance_id")
@@ -181,7 +220,9 @@ def test_settings_that_no_group_can_have_are_named(
         problem(answer, 400, "invalid", field)
 
 
-def test_a_broadcasting_group_is_not_reset_like_a_shared_one(broker: Broker, queue: int) -> None:
+def test_a_broadcasting_group_is_not_reset_like_a_shared_one(
+    broker: Broker, queue: int
+) -> None:
     for instance in ("one", "two"):
         Member.join(broker, topics=["single"], mode="broadcasting", instance_id=instance)
     broker.ok("PATCH", "/groups/readers", {"stopped": True})
@@ -193,12 +234,19 @@ def test_a_broadcasting_group_is_not_reset_like_a_shared_one(broker: Broker, que
             assert "one, two" in found["detail"]
 
 
-def test_a_shared_group_is_not_reset_like_a_broadcasting_one(broker: Broker, queue: int) -> None:
+def test_a_shared_group_is_not_reset_like_a_broadcasting_one(
+    broker: Broker, queue: int
+) -> None:
     reader(broker)
     broker.ok("PATCH", "/groups/readers", {"stopped": True})
     with nothing_changes(queue):
         reset = {"topic": "single", "to": "latest", "instance": "one"}
-        problem(broker.call("PATCH", "/groups/readers/offsets", reset), 400, "invalid", "instance")
+        problem(
+            broker.call("PATCH", "/groups/readers/offsets", reset),
+            400,
+            "invalid",
+            "instance",
+        )
 
 
 def test_a_rebalance_of_an_unknown_group_touches_none(broker: Broker, queue: int) -> None:

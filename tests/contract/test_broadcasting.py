@@ -17,7 +17,9 @@ def instance(broker: Broker, name: str) -> Member:
 
 
 def send(broker: Broker, *bodies: str) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": body} for body in bodies]})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": body} for body in bodies]}
+    )
 
 
 def bodies(member: Member, queue: int, offset: int = 0) -> list[str]:
@@ -26,7 +28,9 @@ def bodies(member: Member, queue: int, offset: int = 0) -> list[str]:
     return [message["body"] for message in pulled["messages"]]
 
 
-def test_every_instance_gets_every_message_and_has_offsets_of_its_own(broker: Broker, queue: int) -> None:
+def test_every_instance_gets_every_message_and_has_offsets_of_its_own(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "a", "b")
     one, two = instance(broker, "one"), instance(broker, "two")
 
@@ -47,17 +51,27 @@ def test_every_instance_gets_every_message_and_has_offsets_of_its_own(broker: Br
 def test_a_registration_makes_a_broadcasting_group_with_its_session_timeout(
     broker: Broker, queue: int
 ) -> None:
-    body = {"name": "c", "incarnation": str(uuid.uuid4()), "topics": ["single"], "instance_id": "one"}
+    body = {
+        "name": "c",
+        "incarnation": str(uuid.uuid4()),
+        "topics": ["single"],
+        "instance_id": "one",
+    }
     settings = {"mode": "broadcasting", "session_timeout_ms": 6000}
 
     made = broker.ok("POST", "/groups/readers/consumers", {**body, **settings})
 
     assert made["created"] == ["group:readers", "subscription:readers/single"]
     assert (made["session_timeout_ms"], made["heartbeat_interval_ms"]) == (6000, 2000)
-    assert broker.ok("POST", "/groups/readers/consumers", body)["consumer_id"] == made["consumer_id"]
+    assert (
+        broker.ok("POST", "/groups/readers/consumers", body)["consumer_id"]
+        == made["consumer_id"]
+    )
 
 
-def test_an_instance_goes_on_where_it_was_and_its_former_holder_is_told(broker: Broker, queue: int) -> None:
+def test_an_instance_goes_on_where_it_was_and_its_former_holder_is_told(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "a", "b")
     old = instance(broker, "one")
     old.commit(old.position(queue, 1))
@@ -104,7 +118,9 @@ def test_a_topic_subscribed_to_later_reaches_waiting_instances(
     assert {state["state"] for state in one.acquire()} == {"ok"}
 
 
-def test_a_group_with_instances_is_deleted_and_made_anew(broker: Broker, queue: int) -> None:
+def test_a_group_with_instances_is_deleted_and_made_anew(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "a")
     one = instance(broker, "one")
     one.commit(one.position(queue, 1))
@@ -117,13 +133,17 @@ def test_a_group_with_instances_is_deleted_and_made_anew(broker: Broker, queue: 
     assert bodies(again, queue) == ["a"]
 
 
-def test_acquire_and_commit_tell_the_generation_that_the_broker_knows(broker: Broker, queue: int) -> None:
+def test_acquire_and_commit_tell_the_generation_that_the_broker_knows(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     held = {"queue": queue, "epoch": member.owned[queue]}
 
     def told() -> tuple[int, int]:
         acquired = broker.ok("POST", f"{member.path}/acquire", {"queues": [held]})
-        committed = broker.ok("POST", f"{member.path}/commit", {"offsets": [{**held, "offset": 0}]})
+        committed = broker.ok(
+            "POST", f"{member.path}/commit", {"offsets": [{**held, "offset": 0}]}
+        )
         return acquired["generation"], committed["generation"]
 
     until(lambda: told() == (member.generation, member.generation))

@@ -1,4 +1,6 @@
-"""Brokers over HTTP: found by clients, drained and enabled by operators, refusing work while they are out."""
+"""Brokers over HTTP: found by clients, drained and enabled by operators, refusing work
+while they are out.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def registered(broker: Broker) -> Broker:
 
 def another(name: str, *, alive: bool) -> None:
     """The row of a broker elsewhere."""
-    seen = database_now() + timedelta(seconds=8 if alive else -60)  # 8: for as long as a test may take
+    # 8: for as long as a test may take
+    seen = database_now() + timedelta(seconds=8 if alive else -60)
     Row.objects.create(name=name, url=f"http://{name}:1", started_at=seen, last_seen=seen)
 
 
@@ -66,9 +69,15 @@ def test_a_broker_lists_itself_to_everybody_who_has_a_key(broker: Broker) -> Non
     weak = broker.as_key({"consume": ["nothing"]})
     (one,) = listed(weak)
     assert set(one) == {
-        "name", "url", "state", "alive", "version", "started_at_ms", "last_seen_at_ms", "stopped_at_ms",
+        "name", "url", "state", "alive", "version", "started_at_ms", "last_seen_at_ms",
+        "stopped_at_ms",
     }  # fmt: skip
-    assert (one["name"], one["url"], one["state"], one["alive"]) == (ME, broker.url, "in", True)
+    assert (one["name"], one["url"], one["state"], one["alive"]) == (
+        ME,
+        broker.url,
+        "in",
+        True,
+    )
     assert (one["version"], one["stopped_at_ms"]) == (broker.ok("GET", "")["version"], None)
     assert abs(one["last_seen_at_ms"] - time.time() * 1000) < 60_000
     assert weak.ok("GET", f"/brokers/{ME}")["name"] == ME
@@ -93,15 +102,22 @@ def test_an_unknown_broker_is_named_so(registered: Broker) -> None:
         ([], "(body)"),
     ],
 )
-def test_a_wrong_change_is_named_and_nothing_happens(registered: Broker, body: Any, field: str) -> None:
+def test_a_wrong_change_is_named_and_nothing_happens(
+    registered: Broker, body: Any, field: str
+) -> None:
     problem(registered.call("PATCH", f"/brokers/{ME}", body), 400, "invalid", field)
     assert registered.ok("GET", f"/brokers/{ME}")["state"] == "in"
 
 
 def test_pulling_and_forgetting_need_admin_on_everything(registered: Broker) -> None:
-    for rights in ({"manage": ["*"], "produce": ["*"], "consume": ["*"]}, {"admin": ["other*", ME]}):
+    for rights in (
+        {"manage": ["*"], "produce": ["*"], "consume": ["*"]},
+        {"admin": ["other*", ME]},
+    ):
         weak = registered.as_key(rights)
-        found = problem(weak.call("PATCH", f"/brokers/{ME}", {"state": "out"}), 403, "forbidden")
+        found = problem(
+            weak.call("PATCH", f"/brokers/{ME}", {"state": "out"}), 403, "forbidden"
+        )
         assert f"admin on *, which broker {ME} needs" in found["detail"]
         problem(weak.call("DELETE", f"/brokers/{ME}?confirm={ME}"), 403, "forbidden")
     assert registered.ok("GET", f"/brokers/{ME}")["state"] == "in"
@@ -114,7 +130,9 @@ def test_the_last_live_broker_that_is_in_cannot_be_pulled_out(broker: Broker) ->
     assert ready(broker) == (200, [])
 
 
-def test_a_broker_is_forgotten_only_when_it_is_dead_and_the_name_is_repeated(registered: Broker) -> None:
+def test_a_broker_is_forgotten_only_when_it_is_dead_and_the_name_is_repeated(
+    registered: Broker,
+) -> None:
     another("dead", alive=False)
     problem(registered.call("DELETE", "/brokers/dead"), 400, "not_confirmed")
     problem(registered.call("DELETE", f"/brokers/{ME}?confirm={ME}"), 409, "in_use")
@@ -132,7 +150,11 @@ class Work:
 
     def answers(self) -> Iterator[requests.Response]:
         """A register, a pull and a send."""
-        join = {"name": "c9", "incarnation": "0190b6f0-0000-7000-8000-000000000001", "sdk": "test"}
+        join = {
+            "name": "c9",
+            "incarnation": "0190b6f0-0000-7000-8000-000000000001",
+            "sdk": "test",
+        }
         yield self.broker.call("POST", "/groups/readers/consumers", join)
         pulling = {"generation": 0, "queues": [self.member.position(self.queue, 0)]}
         yield self.broker.call("POST", f"{self.member.path}/pull", pulling)
@@ -151,13 +173,19 @@ def test_a_broker_that_is_out_refuses_what_begins_and_does_all_else(work: Work) 
     assert ready(work.broker) == (503, ["this broker was drained"])
     for answer in work.answers():
         found = problem(answer, 503, "draining")
-        assert (found["retriable"], found["retry_after_ms"], answer.headers["Retry-After"]) == (
+        assert (
+            found["retriable"],
+            found["retry_after_ms"],
+            answer.headers["Retry-After"],
+        ) == (
             True,
             1000,
             "1",
         )
         assert "drained" in found["detail"]
-    assert [queue["head"] for queue in work.broker.ok("GET", "/topics/single")["queues"]] == [0]
+    assert [
+        queue["head"] for queue in work.broker.ok("GET", "/topics/single")["queues"]
+    ] == [0]
     assert list(work.member.heartbeat()["assigned"])
     assert work.member.acquire()[0]["state"] == "ok"
     assert work.member.commit(work.member.position(work.queue, 0)) == ["ok"]
@@ -201,8 +229,14 @@ def test_a_broker_that_stops_refuses_and_leaves_the_list_at_once(work: Work) -> 
         assert "stopping" in problem(answer, 503, "draining")["detail"]
     assert work.member.commit(work.member.position(work.queue, 0)) == ["ok"]
     until(lambda: not work.broker.ok("GET", f"/brokers/{ME}")["alive"])
-    # The list is told from memory, which the broker's loop refreshes after it has written its row.
-    until(lambda: {one["name"]: one["alive"] for one in listed(work.broker)} == {ME: False, "other": True})
+    # The list is told from memory, which the broker's loop refreshes after it has written
+    # its row.
+    until(
+        lambda: (
+            {one["name"]: one["alive"] for one in listed(work.broker)}
+            == {ME: False, "other": True}
+        )
+    )
     draining.enable()  # the row says `in`
     assert ready(work.broker)[0] == 503
 
@@ -221,9 +255,14 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
     assert [
-        record.levelname for record in caplog.records if record.name == "catmq_site.server.broker_loop"
+        record.levelname
+        for record in caplog.records
+        if record.name == "catmq_site.server.broker_loop"
     ] == ["WARNING"], "once, and without a traceback"
-    assert {one["name"]: one["state"] for one in listed(work.broker)} == {ME: "out", "other": "in"}
+    assert {one["name"]: one["state"] for one in listed(work.broker)} == {
+        ME: "out",
+        "other": "in",
+    }
     assert work.broker.ok("GET", f"/brokers/{ME}")["alive"]
     assert ready(work.broker)[0] == 503
     assert {answer.status_code for answer in work.answers()} == {503}
@@ -232,7 +271,11 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
 def test_a_broker_whose_name_another_one_has_serves_and_complains(
     registered: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = {"url": "http://elsewhere:1", "incarnation": "another", "last_seen": database_now()}
+    other = {
+        "url": "http://elsewhere:1",
+        "incarnation": "another",
+        "last_seen": database_now(),
+    }
     with caplog.at_level(logging.ERROR):
         Row.objects.filter(name=ME).update(**other, state="out")
         status, because = until(lambda: ready(registered) if ready(registered)[1] else None)

@@ -1,4 +1,6 @@
-"""Reads at the end of a queue that wait: for a message, for their time, never for what is there."""
+"""Reads at the end of a queue that wait: for a message, for their time, never for what is
+there.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ def read(broker: Broker, queue: int, offset: int, wait_ms: int) -> tuple[list[st
     """The bodies, and how long the answer took, s."""
     begun = time.monotonic()
     with_key = HttpTransport(broker.url, api_key=broker.api_key)
-    found = Admin(with_key).messages("single", queue=queue, offset=offset, limit=10, wait_ms=wait_ms)
+    found = Admin(with_key).messages(
+        "single", queue=queue, offset=offset, limit=10, wait_ms=wait_ms
+    )
     with_key.close()
     return [one["body_bytes"].decode() for one in found], time.monotonic() - begun
 
 
-def test_a_read_behind_the_last_message_waits_for_the_next(broker: Broker, queue: int) -> None:
+def test_a_read_behind_the_last_message_waits_for_the_next(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "a")
     got: list[tuple[list[str], float]] = []
     reader = threading.Thread(target=lambda: got.append(read(broker, queue, 1, 20_000)))
@@ -74,12 +80,16 @@ def test_who_lost_its_key_while_it_waited_gets_nothing(broker: Broker, queue: in
     weak = broker.as_key({"browse": ["*"]})
     statuses: list[int] = []
     path = f"/topics/single/messages?queue={queue}&offset=0&wait_ms=20000"
-    waiting = threading.Thread(target=lambda: statuses.append(weak.call("GET", path).status_code))
+    waiting = threading.Thread(
+        target=lambda: statuses.append(weak.call("GET", path).status_code)
+    )
     before = board.waiters()
     waiting.start()
     until(lambda: board.waiters() > before)
     name = next(
-        key["name"] for key in broker.ok("GET", "/keys")["keys"] if key["rights"] == {"browse": ["*"]}
+        key["name"]
+        for key in broker.ok("GET", "/keys")["keys"]
+        if key["rights"] == {"browse": ["*"]}
     )
     broker.ok("DELETE", f"/keys/{name}?confirm={name}")
     snapshot.refresh()

@@ -1,4 +1,6 @@
-"""The real client against the real views: what one writes the other understands, in every format."""
+"""The real client against the real views: what one writes the other understands, in every
+format.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,22 @@ def plain(broker: Broker) -> Iterator[HttpTransport]:
 def consumed(transport: Transport, *, most: int, **options: Any) -> list[Message]:
     """The next messages of group `billing`, at most as many as said."""
     taken: list[Message] = []
-    with Consumer(group="billing", topics=["orders"], transport=transport, **options) as consumer:
+    with Consumer(
+        group="billing", topics=["orders"], transport=transport, **options
+    ) as consumer:
         until(lambda: taken.extend(consumer.poll(timeout_s=0.5)) or len(taken) >= most)
         consumer.commit()
     return taken
 
 
-def test_what_is_sent_comes_back_as_it_was_sent(transport: HttpTransport, topic: str) -> None:
+def test_what_is_sent_comes_back_as_it_was_sent(
+    transport: HttpTransport, topic: str
+) -> None:
     sent: list[tuple[Any, dict[str, Any]]] = [
-        (b"\x00\xff", {"key": "ördérs", "tag": "t", "headers": {"h": "ä"}, "trace_id": "x"}),
+        (
+            b"\x00\xff",
+            {"key": "ördérs", "tag": "t", "headers": {"h": "ä"}, "trace_id": "x"},
+        ),
         ("täxt", {"key": "Orders"}),
         (b"", {}),
         (b"x" * 100_000, {}),
@@ -64,7 +73,11 @@ def test_what_is_sent_comes_back_as_it_was_sent(transport: HttpTransport, topic:
     for (body, more), receipt in zip(sent, receipts, strict=True):
         message = found[receipt.message_id]
         assert message.body == (body.encode() if isinstance(body, str) else body)
-        assert (message.topic, message.queue, message.offset) == (topic, receipt.queue, receipt.offset)
+        assert (message.topic, message.queue, message.offset) == (
+            topic,
+            receipt.queue,
+            receipt.offset,
+        )
         assert (message.key, message.tag) == (more.get("key"), more.get("tag"))
         assert (dict(message.headers or {}), message.trace_id) == (
             more.get("headers", {}),
@@ -101,7 +114,9 @@ def test_a_group_goes_on_where_it_committed(plain: HttpTransport, topic: str) ->
     assert len({message.message_id for message in first}) == 20
 
 
-def test_two_consumers_share_and_one_alone_gets_all(plain: HttpTransport, topic: str) -> None:
+def test_two_consumers_share_and_one_alone_gets_all(
+    plain: HttpTransport, topic: str
+) -> None:
     with (
         Consumer(group="billing", topics=[topic], transport=plain, name="a") as first,
         Consumer(group="billing", topics=[topic], transport=plain, name="b") as second,
@@ -117,14 +132,21 @@ def test_two_consumers_share_and_one_alone_gets_all(plain: HttpTransport, topic:
         until(lambda: first.poll(timeout_s=0.05) or len(first.assignment()) == 2)
 
 
-def test_a_retried_send_is_stored_once(broker: Broker, plain: HttpTransport, topic: str) -> None:
-    body = {"messages": [{"body_bytes": b"a"}, {"body_bytes": b"b", "key": "k"}], "batch_id": uuid7()}
+def test_a_retried_send_is_stored_once(
+    broker: Broker, plain: HttpTransport, topic: str
+) -> None:
+    body = {
+        "messages": [{"body_bytes": b"a"}, {"body_bytes": b"b", "key": "k"}],
+        "batch_id": uuid7(),
+    }
     path = f"/api/v1/topics/{topic}/messages"
     first = plain.request("POST", path, body=body)
     in_json = HttpTransport(broker.url, api_key=broker.api_key, codec=wire.JsonCodec())
     assert in_json.request("POST", path, body=body) == first
     in_json.close()
-    assert sum(queue["head"] for queue in broker.ok("GET", f"/topics/{topic}")["queues"]) == 2
+    assert (
+        sum(queue["head"] for queue in broker.ok("GET", f"/topics/{topic}")["queues"]) == 2
+    )
     other = {**body, "messages": [{"body_bytes": b"c"}, {"body_bytes": b"d", "key": "k"}]}
     with pytest.raises(CatmqError) as caught:
         plain.request("POST", path, body=other)
@@ -134,11 +156,18 @@ def test_a_retried_send_is_stored_once(broker: Broker, plain: HttpTransport, top
 def uuid7() -> str:
     """A UUIDv7 of the year 2024."""
     return (
-        "018cc251-f400-7" + uuid.uuid4().hex[:3] + "-8" + uuid.uuid4().hex[:3] + "-" + uuid.uuid4().hex[:12]
+        "018cc251-f400-7"
+        + uuid.uuid4().hex[:3]
+        + "-8"
+        + uuid.uuid4().hex[:3]
+        + "-"
+        + uuid.uuid4().hex[:12]
     )
 
 
-def test_refusals_become_the_clients_errors(broker: Broker, plain: HttpTransport, topic: str) -> None:
+def test_refusals_become_the_clients_errors(
+    broker: Broker, plain: HttpTransport, topic: str
+) -> None:
     with Producer(transport=plain) as producer:
         with pytest.raises(NotFound, match="catmq topic create nope"):
             producer.send("nope", "a")
@@ -182,7 +211,9 @@ def test_the_clients_management_calls_are_understood(admin: Admin, queue: int) -
     assert admin.change_group("g", stopped=True)["stopped"] is True
     moves = admin.reset_offsets("g", "single", to="earliest", dry_run=True)
     assert moves["dry_run"] is True and moves["reset"] is None
-    assert [(move["queue"], move["from"], move["to"]) for move in moves["moves"]] == [(queue, 0, 0)]
+    assert [(move["queue"], move["from"], move["to"]) for move in moves["moves"]] == [
+        (queue, 0, 0)
+    ]
     assert admin.messages("single", queue=queue, offset=0, limit=10) == []
     assert [row["name"] for row in admin.nodes()] == ["main"]
     admin.unsubscribe("g", "single")
@@ -191,8 +222,12 @@ def test_the_clients_management_calls_are_understood(admin: Admin, queue: int) -
     assert [row["name"] for row in admin.groups()] == []
 
 
-def test_a_lone_consumer_gets_its_first_message_without_a_pause(plain: HttpTransport, topic: str) -> None:
-    """Its queues are assigned by its first heartbeat, and what it pulls then has the message."""
+def test_a_lone_consumer_gets_its_first_message_without_a_pause(
+    plain: HttpTransport, topic: str
+) -> None:
+    """Its queues are assigned by its first heartbeat, and what it pulls then has the
+    message.
+    """
     with Producer(transport=plain) as producer:
         producer.send(topic, "a")
     with (

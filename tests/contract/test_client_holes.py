@@ -1,4 +1,6 @@
-"""The client where messages are missing: it is told, goes on where it should, and skips nothing else."""
+"""The client where messages are missing: it is told, goes on where it should, and skips
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,28 @@ def filled(broker: Broker, queue: int) -> int:
     messages = [{"body": str(number), "queue": queue} for number in range(10)]
     broker.ok("POST", "/topics/single/messages", {"messages": messages})
     broker.ok("POST", "/groups", {"name": "readers"})
-    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"}
+    )
     return queue
 
 
 @pytest.fixture
 def consumer(broker: Broker, filled: int) -> Iterator[Consumer]:
     """A member of group `readers`."""
-    with Consumer(broker.url, api_key=broker.api_key, group="readers", fetch_max_wait_ms=500) as consumer:
+    with Consumer(
+        broker.url, api_key=broker.api_key, group="readers", fetch_max_wait_ms=500
+    ) as consumer:
         yield consumer
 
 
 def offsets_up_to(consumer: Consumer, last: int) -> list[int]:
     """The offsets that come until `last` did."""
     came: list[int] = []
-    until(lambda: came.extend(m.offset for m in consumer.poll(timeout_s=0.2)) or last in came, limit_s=30)
+    until(
+        lambda: came.extend(m.offset for m in consumer.poll(timeout_s=0.2)) or last in came,
+        limit_s=30,
+    )
     return came
 
 
@@ -51,13 +60,17 @@ def test_what_retention_took_is_left_out(consumer: Consumer, filled: int) -> Non
     assert offsets_up_to(consumer, 9) == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_a_seek_above_the_head_goes_back_to_the_first_message(consumer: Consumer, filled: int) -> None:
+def test_a_seek_above_the_head_goes_back_to_the_first_message(
+    consumer: Consumer, filled: int
+) -> None:
     assert offsets_up_to(consumer, 9) == list(range(10))
     consumer.seek(filled, 1000)
     assert offsets_up_to(consumer, 9) == list(range(10))
 
 
-def test_a_seek_above_the_head_is_an_error_where_resets_are_off(broker: Broker, filled: int) -> None:
+def test_a_seek_above_the_head_is_an_error_where_resets_are_off(
+    broker: Broker, filled: int
+) -> None:
     options = {"group": "readers", "auto_offset_reset": "none", "fetch_max_wait_ms": 500}
     with Consumer(broker.url, api_key=broker.api_key, **options) as consumer:
         offsets_up_to(consumer, 9)
@@ -66,7 +79,9 @@ def test_a_seek_above_the_head_is_an_error_where_resets_are_off(broker: Broker, 
             until(lambda: consumer.poll(timeout_s=0.2))
 
 
-def test_nothing_behind_an_undeclared_hole_is_delivered(consumer: Consumer, filled: int) -> None:
+def test_nothing_behind_an_undeclared_hole_is_delivered(
+    consumer: Consumer, filled: int
+) -> None:
     remove(filled, 3)
     assert offsets_up_to(consumer, 2) == [0, 1, 2]
     assert consumer.poll(timeout_s=1.0) == []

@@ -1,4 +1,6 @@
-"""The client's calls for groups and brokers, and the commands made of them, against the real views."""
+"""The client's calls for groups and brokers, and the commands made of them, against the
+real views.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,51 @@ def run(transport: HttpTransport, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def command(*argv: str) -> list[dict[str, Any]]:
         assert main([*argv], transport=transport) == 0, capsys.readouterr().err
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+        return [
+            json.loads(line)
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith("{")
+        ]
 
     return command
 
 
 def test_settings_of_a_group_are_changed_and_taken_back(admin: Admin, run: Run) -> None:
     admin.create_group("g")
-    run("group", "set", "g", "--allow", "10.0.0.0/8", "--deny", "10.1.0.0/16", "--max-active", "2")
+    run(
+        "group",
+        "set",
+        "g",
+        "--allow",
+        "10.0.0.0/8",
+        "--deny",
+        "10.1.0.0/16",
+        "--max-active",
+        "2",
+    )
     group = admin.group("g")
-    assert (group["allow_addresses"], group["deny_addresses"]) == ("10.0.0.0/8", "10.1.0.0/16")
+    assert (group["allow_addresses"], group["deny_addresses"]) == (
+        "10.0.0.0/8",
+        "10.1.0.0/16",
+    )
     assert group["max_active_members"] == 2
-    run("group", "set", "g", "--allow", "", "--max-active", "none", "--session-timeout-ms", "5000")
+    run(
+        "group",
+        "set",
+        "g",
+        "--allow",
+        "",
+        "--max-active",
+        "none",
+        "--session-timeout-ms",
+        "5000",
+    )
     group = admin.group("g")
-    assert (group["allow_addresses"], group["max_active_members"], group["session_timeout_ms"]) == (
+    assert (
+        group["allow_addresses"],
+        group["max_active_members"],
+        group["session_timeout_ms"],
+    ) == (
         "",
         None,
         5000,
@@ -88,7 +121,9 @@ def test_how_long_a_topic_keeps_messages_is_changed_and_taken_back(
     assert (changed["on_unknown"], changed["description"]) == ("resend", "orders")
 
 
-def test_topics_and_queues_are_stopped_and_started(admin: Admin, topic: str, run: Run) -> None:
+def test_topics_and_queues_are_stopped_and_started(
+    admin: Admin, topic: str, run: Run
+) -> None:
     first, second = (row["queue"] for row in admin.topic(topic)["queues"])
     admin.create_group("g")
     admin.subscribe("g", topic)
@@ -112,7 +147,9 @@ def test_a_rebalance_is_planned_done_and_remembered(
     assert run("group", "rebalance", "readers", "--output", "json") == []
     (row,) = run("group", "rebalances", "readers", "--limit", "1", "--output", "json")
     assert row == next(admin.rebalances("readers", page=1))
-    assert len(list(admin.rebalances("readers", page=1))) == len(list(admin.rebalances("readers")))
+    assert len(list(admin.rebalances("readers", page=1))) == len(
+        list(admin.rebalances("readers"))
+    )
     (shown,) = run("group", "show", "readers", "--output", "json")
     assert [member["active"] for member in shown["members"]] == [True]
     for verb in ("show", "rebalances", "rebalance"):
@@ -122,14 +159,34 @@ def test_a_rebalance_is_planned_done_and_remembered(
 def test_positions_of_an_instance_are_shown_and_moved(
     broker: Broker, admin: Admin, queue: int, run: Run
 ) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]}
+    )
     admin.create_group("all", mode="broadcasting")
     for name in ("east", "west"):
-        body = {"name": name, "incarnation": str(uuid.uuid4()), "instance_id": name, "topics": ["single"]}
+        body = {
+            "name": name,
+            "incarnation": str(uuid.uuid4()),
+            "instance_id": name,
+            "topics": ["single"],
+        }
         broker.ok("POST", "/groups/all/consumers", body)
     rows = run("lag", "all", "--output", "json")
-    assert [(row["queue"], row["instance"]) for row in rows] == [(queue, "east"), (queue, "west")]
-    reset = ("offsets", "reset", "all", "single", "--to", "latest", "--stop", "--output", "json")
+    assert [(row["queue"], row["instance"]) for row in rows] == [
+        (queue, "east"),
+        (queue, "west"),
+    ]
+    reset = (
+        "offsets",
+        "reset",
+        "all",
+        "single",
+        "--to",
+        "latest",
+        "--stop",
+        "--output",
+        "json",
+    )
     (move,) = run(*reset, "--instance", "west")
     assert (move["instance"], move["from"], move["to"]) == ("west", 0, 2)
     assert [row["committed"] for row in admin.lag("all")["queues"]] == [0, 2]
@@ -141,12 +198,18 @@ def another(name: str, *, seconds: int) -> None:
     Row.objects.create(name=name, url=f"http://{name}:1", started_at=seen, last_seen=seen)
 
 
-def test_brokers_are_listed_pulled_and_forgotten(broker: Broker, admin: Admin, run: Run) -> None:
+def test_brokers_are_listed_pulled_and_forgotten(
+    broker: Broker, admin: Admin, run: Run
+) -> None:
     another("alive", seconds=8)
     another("gone", seconds=-60)
     until(lambda: len(admin.brokers()) == 3)
     rows = run("brokers", "--output", "json")
-    assert {row["name"]: row["alive"] for row in rows} == {ME: True, "alive": True, "gone": False}
+    assert {row["name"]: row["alive"] for row in rows} == {
+        ME: True,
+        "alive": True,
+        "gone": False,
+    }
     run("brokers")  # as a table
     run("broker", "drain", "alive")
     until(lambda: {b["name"]: b["state"] for b in admin.brokers()}["alive"] == "out")
@@ -155,10 +218,15 @@ def test_brokers_are_listed_pulled_and_forgotten(broker: Broker, admin: Admin, r
     until(lambda: "gone" not in {b["name"] for b in admin.brokers()})
 
 
-def test_a_client_finds_the_brokers_of_the_list_and_avoids_what_is_out(broker: Broker, topic: str) -> None:
+def test_a_client_finds_the_brokers_of_the_list_and_avoids_what_is_out(
+    broker: Broker, topic: str
+) -> None:
     another("127.0.0.2", seconds=8)  # a loopback address, as the broker's own
     until(lambda: len(broker.ok("GET", "/brokers")["brokers"]) == 2)
-    for state, urls in (("in", {broker.url, "http://127.0.0.2:1"}), ("out", {"http://127.0.0.2:1"})):
+    for state, urls in (
+        ("in", {broker.url, "http://127.0.0.2:1"}),
+        ("out", {"http://127.0.0.2:1"}),
+    ):
         broker.ok("PATCH", f"/brokers/{ME}", {"state": state})
         until(lambda state=state: broker.ok("GET", f"/brokers/{ME}")["state"] == state)
         client = HttpTransport(broker.url, api_key=broker.api_key)

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from catmq_client import Consumer, HttpTransport, NewMessage, Producer, ShareConsumer, ShareMessage
+from catmq_client import (
+    Consumer,
+    HttpTransport,
+    NewMessage,
+    Producer,
+    ShareConsumer,
+    ShareMessage,
+)
 from catmq_client.admin.api import Admin
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.working import topology
@@ -53,7 +60,10 @@ def member(transport: Transport, **options: Any) -> ShareConsumer:
 
 def is_all_committed(broker: Broker, count: int) -> bool:
     told = broker.call("GET", "/groups/mails/offsets").json().get("queues", ())
-    return sum(one["committed"] or 0 for one in told if not one["topic"].endswith("_fail")) == count
+    return (
+        sum(one["committed"] or 0 for one in told if not one["topic"].endswith("_fail"))
+        == count
+    )
 
 
 def test_workers_of_tasks_that_start_at_once_for_the_first_time_all_find_what_they_need(
@@ -74,7 +84,11 @@ def test_a_worker_of_tasks_drops_what_it_rejects_where_no_retry_node_is(
 ) -> None:
     send(transport, 6)
     with TaskConsumer(
-        transport=transport, group="mails", topics=["single"], lease_ms=5_000, auto_accept=False
+        transport=transport,
+        group="mails",
+        topics=["single"],
+        lease_ms=5_000,
+        auto_accept=False,
     ) as worker:
         seen = 0
         while seen < 6:
@@ -89,13 +103,21 @@ def test_a_worker_of_tasks_drops_what_it_rejects_where_no_retry_node_is(
 def test_two_members_see_everything_once(broker: Broker, queue: int, codec: str) -> None:
     transport = HttpTransport(broker.url, api_key=broker.api_key, codec=CODECS[codec])
     send(transport, 200, tag="t", headers={"h": "ä"})
-    members = [Running(member(transport, name=f"m{n}"), lambda m: None, threads=3) for n in range(2)]
+    members = [
+        Running(member(transport, name=f"m{n}"), lambda m: None, threads=3)
+        for n in range(2)
+    ]
     with members[0], members[1]:
         until(lambda: is_all_committed(broker, 200))
     seen = [message for one in members for message in one.got]
     assert Counter(numbers(seen)) == Counter(range(200))
     message = seen[0]
-    assert (message.topic, message.tag, message.headers, message.deliveries) == ("single", "t", {"h": "ä"}, 1)
+    assert (message.topic, message.tag, message.headers, message.deliveries) == (
+        "single",
+        "t",
+        {"h": "ä"},
+        1,
+    )
     assert all(one.raised == [] for one in members)
     transport.close()
 
@@ -134,7 +156,9 @@ def test_a_message_that_kills_each_process_that_begins_with_it_is_dead_after_the
 ) -> None:
     """kill -9 at once when it begins: nothing but the report before tells that it did."""
     times = {"lease_ms": 5_000, "session_timeout_ms": 6_000}  # as the program has them
-    broker.ok("POST", "/groups", {"name": "mails", "mode": "share", "max_deliveries": 3, **times})
+    broker.ok(
+        "POST", "/groups", {"name": "mails", "mode": "share", "max_deliveries": 3, **times}
+    )
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "0"}]})
     log, group_id = tmp_path / "log", snapshot.find_group("mails").id
     words = ["mails", "single", str(log), "1", "0", "0"]
@@ -176,7 +200,9 @@ def test_a_message_is_released_rejected_and_retried(
 
     send(transport, 6)
     broker.ok("POST", "/groups", {"name": "mails", "mode": "share", "lease_ms": 5_000})
-    broker.ok("POST", "/groups/mails/subscriptions", {"topic": "single", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/mails/subscriptions", {"topic": "single", "start": "earliest"}
+    )
     broker.ok("PATCH", "/groups/mails/subscriptions/single", {"retry_delays_s": [1]})
     snapshot.refresh()
     with Running(member(transport), handle, threads=2) as running:
@@ -214,7 +240,9 @@ def test_a_message_held_past_several_leases_stops_nobody(
         until(lambda: is_all_committed(broker, 50))
 
 
-def test_a_lost_answer_costs_no_lease(broker: Broker, queue: int, transport: HttpTransport) -> None:
+def test_a_lost_answer_costs_no_lease(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
     class Losing:
         """Loses the first answer that has runs."""
 
@@ -266,7 +294,9 @@ def test_what_somebody_else_leased_meanwhile_is_lost(
             two.commit()
 
 
-def test_a_hundred_threads_work_on_one_queue(broker: Broker, queue: int, transport: HttpTransport) -> None:
+def test_a_hundred_threads_work_on_one_queue(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
     send(transport, 1_000)
     begun = time.monotonic()
     with Running(member(transport), lambda m: time.sleep(0.1), threads=100) as running:
@@ -277,11 +307,15 @@ def test_a_hundred_threads_work_on_one_queue(broker: Broker, queue: int, transpo
     assert took_s < 20, "one after the other they would take 100 s"
 
 
-def test_a_group_of_the_other_kind_is_refused(broker: Broker, queue: int, transport: HttpTransport) -> None:
+def test_a_group_of_the_other_kind_is_refused(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
     with member(transport) as one:
         one.poll(timeout_s=0.5)
         with (
-            Consumer(transport=transport, group="mails", topics=["single"], mode="clustering") as other,
+            Consumer(
+                transport=transport, group="mails", topics=["single"], mode="clustering"
+            ) as other,
             pytest.raises(Conflict),
         ):
             other.poll(timeout_s=LIMIT_S)

@@ -15,16 +15,31 @@ from tests.support.broker import Broker, problem
 def test_an_export_is_imported_and_the_plan_says_what_was_done(broker: Broker) -> None:
     broker.ok("POST", "/topics", {"name": "orders", "queues": 2, "retention_days": 3})
     broker.ok("POST", "/groups", {"name": "billing"})
-    broker.ok("POST", "/groups/billing/subscriptions", {"topic": "orders", "start": "latest"})
+    broker.ok(
+        "POST", "/groups/billing/subscriptions", {"topic": "orders", "start": "latest"}
+    )
     document = broker.ok("GET", "/export")
     assert (document["version"], document["topics"][0]["queues"]) == (1, 2)
-    assert document["subscriptions"][0]["retry_delays_s"] == [10, 30, 60, 300, 600, 1800, 3600]
+    assert document["subscriptions"][0]["retry_delays_s"] == [
+        10,
+        30,
+        60,
+        300,
+        600,
+        1800,
+        3600,
+    ]
     same = broker.ok("POST", "/import", {"document": document})
-    assert (same["dry_run"], [one["outcome"] for one in same["steps"]]) == (False, ["same"] * 3)
+    assert (same["dry_run"], [one["outcome"] for one in same["steps"]]) == (
+        False,
+        ["same"] * 3,
+    )
     document["topics"][0]["name"] = document["subscriptions"][0]["topic"] = "refunds"
     asked = {"document": document, "dry_run": True}
     planned = broker.ok("POST", "/import", asked)
-    assert [(one["place"], one["kind"], one["name"], one["outcome"]) for one in planned["steps"]] == [
+    assert [
+        (one["place"], one["kind"], one["name"], one["outcome"]) for one in planned["steps"]
+    ] == [
         ("topics[0]", "topic", "refunds", "create"),
         ("groups[0]", "group", "billing", "same"),
         ("subscriptions[0]", "subscription", "billing/refunds", "create"),
@@ -59,7 +74,9 @@ def test_a_conflict_names_its_place_and_both_values(broker: Broker, topic: str) 
         "conflict",
         [{"field": "retention_days", "here": 7, "there": 2}],
     )
-    found = problem(broker.call("POST", "/import", {"document": document}), 409, "already_exists")
+    found = problem(
+        broker.call("POST", "/import", {"document": document}), 409, "already_exists"
+    )
     assert [one["field"] for one in found["errors"]] == ["topics[0]"]
     broker.ok("POST", "/import", {"document": document, "existing": "change"})
     assert broker.ok("GET", f"/topics/{topic}")["retention_days"] == 2
@@ -76,7 +93,9 @@ def test_a_conflict_names_its_place_and_both_values(broker: Broker, topic: str) 
         ({"document": {"version": 1, "topics": [{"name": "a", "x": 1}]}}, "topics[0].x"),
     ],
 )
-def test_a_wrong_import_is_named_and_nothing_is_made(broker: Broker, body: Any, field: str) -> None:
+def test_a_wrong_import_is_named_and_nothing_is_made(
+    broker: Broker, body: Any, field: str
+) -> None:
     found = problem(broker.call("POST", "/import", body), 400, "invalid")
     assert [one["field"] for one in found["errors"]] == [field]
     assert broker.ok("GET", "/topics")["topics"] == []
@@ -91,7 +110,9 @@ def test_a_pattern_chooses_topics(broker: Broker, topic: str, queue: int) -> Non
 def test_a_document_may_have_thousands_of_entries(broker: Broker) -> None:
     broker.ok("POST", "/groups", {"name": "g0"})
     settings = {
-        key: value for key, value in broker.ok("GET", "/export")["groups"][0].items() if key != "name"
+        key: value
+        for key, value in broker.ok("GET", "/export")["groups"][0].items()
+        if key != "name"
     }
     groups = [{"name": f"g{number}", **settings} for number in range(2_000)]
     asked = {"document": {"version": 1, "groups": groups}, "dry_run": True}

@@ -1,4 +1,6 @@
-"""Messages that are sent to come later: the real client, the real views, the FakeBroker beside them."""
+"""Messages that are sent to come later: the real client, the real views, the FakeBroker
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def test_a_delayed_message_has_an_id_and_a_time_and_comes_then(
     assert exact.due_at_ms == int(at.timestamp() * 1000)
     assert (now.offset, now.due_at_ms) == (0, None)
     page = Admin(plain).delayed("single")
-    assert [one["message_id"] for one in page["messages"]] == [later.message_id, exact.message_id]
+    assert [one["message_id"] for one in page["messages"]] == [
+        later.message_id,
+        exact.message_id,
+    ]
     assert (page["count"], page["next"]) == (2, None)
     move_all(plain, queue, engine)
     assert bodies(plain, queue) == [b"now", b"later", b"exact"]
@@ -61,7 +66,9 @@ def test_a_recalled_message_never_comes_and_one_that_came_is_not_recalled(
     plain: HttpTransport, queue: int, engine: str
 ) -> None:
     with Producer(transport=plain) as producer:
-        one, other = (producer.send("single", body, delay_ms=HOUR_MS) for body in (b"one", b"other"))
+        one, other = (
+            producer.send("single", body, delay_ms=HOUR_MS) for body in (b"one", b"other")
+        )
         producer.recall(one.message_id)
         producer.recall(one.message_id)
         move_all(plain, queue, engine)
@@ -88,7 +95,12 @@ def test_wrong_delays_are_refused_by_name_and_their_neighbours_are_sent(
                 {"body": b"now"},
             ],
         )
-        assert [isinstance(one, errors.InvalidRequest) for one in results] == [False, True, True, False]
+        assert [isinstance(one, errors.InvalidRequest) for one in results] == [
+            False,
+            True,
+            True,
+            False,
+        ]
         assert "deliver_at_ms" in str(results[1]) and "delay_ms" in str(results[2])
         with pytest.raises(errors.OptionError, match="either"):
             producer.send("single", b"x", delay_ms=1, deliver_at=long_ago)
@@ -102,7 +114,9 @@ def test_the_fake_broker_delays_and_recalls_as_a_broker_does() -> None:
     fake = FakeBroker()
     fake.create_topic("orders", queues=2)
     with Producer(transport=fake) as producer:
-        kept, recalled = (producer.send("orders", b"k", key="k", delay_ms=HOUR_MS) for _ in range(2))
+        kept, recalled = (
+            producer.send("orders", b"k", key="k", delay_ms=HOUR_MS) for _ in range(2)
+        )
         producer.send("orders", b"now", key="k")
         producer.recall(recalled.message_id)
         producer.recall(recalled.message_id)
@@ -122,11 +136,18 @@ def test_the_fake_broker_delays_and_recalls_as_a_broker_does() -> None:
         with Producer(transport=fake) as producer:
             producer.send("orders", b"soon", delay_ms=50)
         taken: list[bytes] = []
-        until(lambda: taken.extend(one.body for one in consumer.poll(timeout_s=0.5)) or len(taken) == 3)
+        until(
+            lambda: (
+                taken.extend(one.body for one in consumer.poll(timeout_s=0.5))
+                or len(taken) == 3
+            )
+        )
     assert sorted(taken) == [b"k", b"now", b"soon"]
 
 
-def test_a_batch_of_delayed_messages_sent_twice_waits_once(broker: Broker, queue: int) -> None:
+def test_a_batch_of_delayed_messages_sent_twice_waits_once(
+    broker: Broker, queue: int
+) -> None:
     batch = {
         "messages": [{"body": "a", "delay_ms": HOUR_MS}, {"body": "b"}],
         "batch_id": "0190163d-8694-739b-aea5-966c26f8ad91",

@@ -33,10 +33,16 @@ def client(broker: Broker) -> Iterator[HttpTransport]:
     made.close()
 
 
-def named(member: Member, queue: int, *offsets: int, error: str | None = None) -> dict[str, Any]:
+def named(
+    member: Member, queue: int, *offsets: int, error: str | None = None
+) -> dict[str, Any]:
     about = {"epoch": member.owned[queue], "first_failed_at_ms": 1_000}
     more = {} if error is None else {"error": error}
-    return {"messages": [{"queue": queue, "offset": offset, **about, **more} for offset in offsets]}
+    return {
+        "messages": [
+            {"queue": queue, "offset": offset, **about, **more} for offset in offsets
+        ]
+    }
 
 
 def fail(member: Member, queue: int, *offsets: int, error: str = "ValueError: no") -> Any:
@@ -76,11 +82,18 @@ def test_a_failed_message_comes_back_to_its_group_with_attempt_and_origin(
     assert (answer["dead"], answer["refused"]) == ([], [])
 
     def come() -> Any:
-        pulled = failing.pull(*(failing.position(place, 0) for place in places), wait_ms=1_000)
+        pulled = failing.pull(
+            *(failing.position(place, 0) for place in places), wait_ms=1_000
+        )
         return [message for one in pulled["queues"] for message in one["messages"]]
 
     (copy,) = until(come, limit_s=30)
-    assert (copy["body"], copy["key"], copy["headers"], copy["attempt"]) == ("m1", "k", None, 1)
+    assert (copy["body"], copy["key"], copy["headers"], copy["attempt"]) == (
+        "m1",
+        "k",
+        None,
+        1,
+    )
     assert copy["origin"] == {
         "topic": "single",
         "queue": queue,
@@ -92,7 +105,9 @@ def test_a_failed_message_comes_back_to_its_group_with_attempt_and_origin(
     assert "origin" not in original
 
 
-def test_wrong_reports_are_refused_by_name(broker: Broker, queue: int, failing: Member) -> None:
+def test_wrong_reports_are_refused_by_name(
+    broker: Broker, queue: int, failing: Member
+) -> None:
     path = f"{failing.path}/failures"
     problem(broker.call("POST", path, {"messages": []}), 400, "invalid")
     twice = named(failing, queue, 0, 0)
@@ -116,16 +131,20 @@ def test_a_key_that_may_only_consume_can_fail_but_not_see_the_dead(
     assert len(fail(member, queue, 0)["retried"]) == 1
     for path in ("/dead", "/dead/summary", "/failed", "/redrives", "/dead/dead-1-1"):
         problem(poor.call("GET", f"/groups/readers{path}"), 403, "forbidden")
-    problem(poor.call("POST", "/groups/readers/dead/redrive", {"all": True}), 403, "forbidden")
+    problem(
+        poor.call("POST", "/groups/readers/dead/redrive", {"all": True}), 403, "forbidden"
+    )
     problem(poor.call("DELETE", "/groups/readers/dead?all=true"), 403, "forbidden")
 
 
-def test_the_dead_are_listed_counted_shown_and_dropped(broker: Broker, queue: int, failing: Member) -> None:
+def test_the_dead_are_listed_counted_shown_and_dropped(
+    broker: Broker, queue: int, failing: Member
+) -> None:
     dead = kill_all(broker, failing, queue)
     assert sorted(one["offset"] for one in dead) == [0, 1, 2]
-    assert {(one["topic"], one["queue"], one["attempts"], one["error_class"]) for one in dead} == {
-        ("single", queue, 1, "ValueError")
-    }
+    assert {
+        (one["topic"], one["queue"], one["attempts"], one["error_class"]) for one in dead
+    } == {("single", queue, 1, "ValueError")}
     pages, after = [], ""
     while True:
         page = broker.ok("GET", f"/groups/readers/dead?limit=1&after={after}")
@@ -134,8 +153,14 @@ def test_the_dead_are_listed_counted_shown_and_dropped(broker: Broker, queue: in
             break
         after = page["next"]
     assert pages == dead
-    assert broker.ok("GET", "/groups/readers/dead?topic=single&error=KeyError")["messages"] == []
-    assert broker.ok("GET", "/groups/readers/dead?topic=single&error=ValueError")["messages"] == dead
+    assert (
+        broker.ok("GET", "/groups/readers/dead?topic=single&error=KeyError")["messages"]
+        == []
+    )
+    assert (
+        broker.ok("GET", "/groups/readers/dead?topic=single&error=ValueError")["messages"]
+        == dead
+    )
     summary = broker.ok("GET", "/groups/readers/dead/summary")
     (count,) = summary["errors"]
     assert (summary["count"], count["topic"], count["error_class"], count["count"]) == (
@@ -143,9 +168,17 @@ def test_the_dead_are_listed_counted_shown_and_dropped(broker: Broker, queue: in
     )  # fmt: skip
     whole = broker.ok("GET", f"/groups/readers/dead/{dead[0]['id']}")
     assert (whole["body"], whole["error"]) == (f"m{dead[0]['offset']}", "ValueError: no")
-    assert broker.ok("DELETE", f"/groups/readers/dead?ids={dead[0]['id']}") == {"dropped": 1}
-    problem(broker.call("GET", f"/groups/readers/dead/{dead[0]['id']}"), 404, "message_not_found")
-    assert broker.ok("DELETE", "/groups/readers/dead?error=ValueError&topic=single") == {"dropped": 2}
+    assert broker.ok("DELETE", f"/groups/readers/dead?ids={dead[0]['id']}") == {
+        "dropped": 1
+    }
+    problem(
+        broker.call("GET", f"/groups/readers/dead/{dead[0]['id']}"),
+        404,
+        "message_not_found",
+    )
+    assert broker.ok("DELETE", "/groups/readers/dead?error=ValueError&topic=single") == {
+        "dropped": 2
+    }
     problem(broker.call("DELETE", "/groups/readers/dead"), 400, "invalid", "all")
     problem(broker.call("GET", "/groups/readers/dead/7-1"), 400, "invalid", "id")
     problem(broker.call("GET", "/groups/readers/dead?after=x"), 400, "invalid", "after")
@@ -172,7 +205,9 @@ def test_a_redrive_to_a_topic_that_is_closed_is_refused_and_changes_nothing(
     kill_all(broker, failing, queue)
     broker.ok("PATCH", "/nodes/main", {"state": "read_only"})
     snapshot.refresh()
-    answer = broker.call("POST", "/groups/readers/dead/redrive", {"all": True, "to": "topic"})
+    answer = broker.call(
+        "POST", "/groups/readers/dead/redrive", {"all": True, "to": "topic"}
+    )
     problem(answer, 503, "no_writable_queue")
     assert broker.ok("GET", "/groups/readers/redrives")["redrives"] == []
     assert len(broker.ok("GET", "/groups/readers/dead")["messages"]) == 3
@@ -191,10 +226,16 @@ def test_the_commands_show_redrive_and_drop(
     assert "readers_single_fail" in waiting and "ValueError: no" in waiting
     change(broker, retries=0)
     assert len(fail(failing, queue, 1, 2)["dead"]) == 2
-    rows = [json.loads(line) for line in run("dlq", "list", "readers", "--output", "json").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in run("dlq", "list", "readers", "--output", "json").splitlines()
+    ]
     assert {row["offset"] for row in rows} == {1, 2}
     assert "ValueError" in run("dlq", "summary", "readers")
-    assert json.loads(run("dlq", "show", "readers", rows[0]["id"]))["body"] == f"m{rows[0]['offset']}"
+    assert (
+        json.loads(run("dlq", "show", "readers", rows[0]["id"]))["body"]
+        == f"m{rows[0]['offset']}"
+    )
     run("dlq", "redrive", "readers", code=2)
     assert "running" in run("dlq", "redrive", "readers", rows[0]["id"])
     until(lambda: "done" in run("dlq", "redrives", "readers"))

@@ -1,4 +1,6 @@
-"""SimulatedBroker, and FakeBroker with one member, answer as a broker does: one story told to all."""
+"""SimulatedBroker, and FakeBroker with one member, answer as a broker does: one story told
+to all.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Stop = Callable[[bool, dict[str, Any]], object]
 
 
 class Story:
-    """Calls of a group's members, and what was answered: queues by number, epochs from 0 on."""
+    """Calls of a group's members, and what was answered: queues by number, epochs from 0
+    on.
+    """
 
     def __init__(self, transport: Transport, queues: list[int]) -> None:
         self._transport = transport
@@ -33,26 +37,45 @@ class Story:
         self.heard: list[int] = []
         self.told: list[Any] = []
 
-    def register(self, member: str, incarnation: int = 1, group: str = "g", **more: Any) -> None:
+    def register(
+        self, member: str, incarnation: int = 1, group: str = "g", **more: Any
+    ) -> None:
         """A later process of the same name takes the earlier one's place in the story."""
-        body = {"name": member, "incarnation": f"{INCARNATION}{incarnation}", "topics": ["orders"], **more}
+        body = {
+            "name": member,
+            "incarnation": f"{INCARNATION}{incarnation}",
+            "topics": ["orders"],
+            **more,
+        }
         answer = self._call("POST", ("groups", group, "consumers"), body)
         if answer is not None:
             self.ids[member] = answer["consumer_id"]
             self._generations[member] = 0
-            self.told.append((answer["session_timeout_ms"], answer["heartbeat_interval_ms"]))
+            self.told.append(
+                (answer["session_timeout_ms"], answer["heartbeat_interval_ms"])
+            )
 
     def heartbeat(self, member: str, holds: dict[int, int]) -> None:
         """`holds`: epoch by the queue's number."""
-        owned = [{"queue": self.queues[n], "epoch": self._real(epoch)} for n, epoch in holds.items()]
-        answer = self._of(member, "heartbeat", {"generation": self._generations[member], "owned": owned})
+        owned = [
+            {"queue": self.queues[n], "epoch": self._real(epoch)}
+            for n, epoch in holds.items()
+        ]
+        answer = self._of(
+            member, "heartbeat", {"generation": self._generations[member], "owned": owned}
+        )
         if answer is not None:
             self._generations[member] = answer["generation"]
             assigned = [
                 (self._numbers[one["queue"]], self._told(one["epoch"]), one["stopped"])
                 for one in answer["assigned"]
             ]
-            self.told.append((sorted(assigned), sorted(self._numbers[queue] for queue in answer["revoked"])))
+            self.told.append(
+                (
+                    sorted(assigned),
+                    sorted(self._numbers[queue] for queue in answer["revoked"]),
+                )
+            )
 
     def acquire(self, member: str, number: int, epoch: int) -> None:
         body = {"queues": [{"queue": self.queues[number], "epoch": self._real(epoch)}]}
@@ -62,7 +85,11 @@ class Story:
             self.told += [(one["state"], one["offset"]) for one in answer["queues"]]
 
     def commit(self, member: str, number: int, epoch: int, offset: int) -> None:
-        body = {"offsets": [{"queue": self.queues[number], "epoch": self._real(epoch), "offset": offset}]}
+        body = {
+            "offsets": [
+                {"queue": self.queues[number], "epoch": self._real(epoch), "offset": offset}
+            ]
+        }
         answer = self._of(member, "commit", body)
         if answer is not None:
             self.heard.append(answer["generation"])
@@ -70,10 +97,17 @@ class Story:
 
     def pull(self, member: str, number: int, epoch: int, offset: int) -> None:
         asked = {"queue": self.queues[number], "epoch": self._real(epoch), "offset": offset}
-        body = {"generation": self._generations[member], "queues": [asked], "wait_ms": 0, "max_messages": 9}
+        body = {
+            "generation": self._generations[member],
+            "queues": [asked],
+            "wait_ms": 0,
+            "max_messages": 9,
+        }
         answer = self._of(member, "pull", body)
         if answer is not None:
-            assert answer["assignment_changed"] == (answer["generation"] > self._generations[member])
+            assert answer["assignment_changed"] == (
+                answer["generation"] > self._generations[member]
+            )
             for one in answer["queues"]:
                 offsets = [message["offset"] for message in one["messages"]]
                 self.told.append((one["state"], offsets, one["next_offset"]))
@@ -88,11 +122,15 @@ class Story:
     def _of(self, member: str, verb: str, body: dict[str, Any]) -> Any:
         return self._call("POST", ("consumers", self.ids[member], verb), body)
 
-    def _call(self, method: str, parts: tuple[str, ...], body: dict[str, Any] | None) -> Any:
+    def _call(
+        self, method: str, parts: tuple[str, ...], body: dict[str, Any] | None
+    ) -> Any:
         try:
             return self._transport.request(method, api_path(*parts), body=body)
         except CatmqError as error:
-            self.told.append((error.status, error.code, [one.field for one in error.errors]))
+            self.told.append(
+                (error.status, error.code, [one.field for one in error.errors])
+            )
             return None
 
     def _told(self, epoch: int) -> int:
@@ -150,7 +188,9 @@ def tell_of_stops(story: Story, stop: Stop) -> None:
 
 
 def tell_of_identities(story: Story) -> None:
-    """The same process again, the next process of the same name, and the former one that did not end."""
+    """The same process again, the next process of the same name, and the former one that
+    did not end.
+    """
     story.register("a")
     former = story.ids["a"]
     story.register("a", incarnation=4)
@@ -171,7 +211,13 @@ def tell_of_broadcasting(story: Story) -> None:
     """Two instances of another group, and what the second process of one finds."""
     story.register("x", group="all", mode="broadcasting", session_timeout_ms=6_000)
     for name in ("x", "y"):
-        story.register(name, group="all", mode="broadcasting", session_timeout_ms=6_000, instance_id=name)
+        story.register(
+            name,
+            group="all",
+            mode="broadcasting",
+            session_timeout_ms=6_000,
+            instance_id=name,
+        )
         story.begin_epochs()
         story.heartbeat(name, {})
         story.acquire(name, 0, 0)
@@ -203,12 +249,20 @@ def real(broker: Broker, topic: str) -> Story:
     transport = HttpTransport(broker.url, api_key=broker.api_key, codec=JsonCodec())
     queues = [row["queue"] for row in broker.ok("GET", f"/topics/{topic}")["queues"]]
     for queue in queues[:1]:
-        broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "x", "queue": queue}] * 2})
+        broker.ok(
+            "POST",
+            f"/topics/{topic}/messages",
+            {"messages": [{"body": "x", "queue": queue}] * 2},
+        )
     story = Story(transport, queues)
 
     def stop(stopped: bool, where: dict[str, Any]) -> None:
         path = "/groups/g" if not where else f"/groups/g/subscriptions/{topic}"
-        body = {"stopped_queues": [where["queue"]] * stopped} if "queue" in where else {"stopped": stopped}
+        body = (
+            {"stopped_queues": [where["queue"]] * stopped}
+            if "queue" in where
+            else {"stopped": stopped}
+        )
         broker.ok("PATCH", path, body)
         snapshot.refresh()  # as the loop of a worker would
 
@@ -244,13 +298,17 @@ def fake() -> Story:
     return story
 
 
-def test_the_simulated_broker_answers_as_a_broker_does(real: Story, simulated: Story) -> None:
+def test_the_simulated_broker_answers_as_a_broker_does(
+    real: Story, simulated: Story
+) -> None:
     assert len(real.told) > 60
     assert simulated.told == real.told
     assert len(simulated.heard) == len(real.heard)
 
 
-def test_the_fake_broker_answers_a_lone_member_as_a_broker_does(simulated: Story, fake: Story) -> None:
+def test_the_fake_broker_answers_a_lone_member_as_a_broker_does(
+    simulated: Story, fake: Story
+) -> None:
     assert len(fake.told) == 10
     assert fake.told == simulated.told[:10]
 

@@ -1,4 +1,6 @@
-"""Failures, settings and filters: one story told to FakeBroker and to a broker, and what each answers."""
+"""Failures, settings and filters: one story told to FakeBroker and to a broker, and what
+each answers.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,18 @@ from tests.support.broker import Broker
 
 Configure = Callable[[dict[str, Any]], object]
 SEND = ("old", "new", "old", "new", "old")
-REGIONS = ({"region": "eu"}, {"region": "us"}, None, {"region": "asia"}, {"region": "us", "kind": "order"})
-MESSAGES = {"messages": [{"body": t, "tag": t, "headers": h} for t, h in zip(SEND, REGIONS, strict=True)]}
+REGIONS = (
+    {"region": "eu"},
+    {"region": "us"},
+    None,
+    {"region": "asia"},
+    {"region": "us", "kind": "order"},
+)
+MESSAGES = {
+    "messages": [
+        {"body": t, "tag": t, "headers": h} for t, h in zip(SEND, REGIONS, strict=True)
+    ]
+}
 
 
 class Story:
@@ -32,7 +44,11 @@ class Story:
 
     def tell(self) -> list[Any]:
         """All of it; what was answered."""
-        name = {"name": "a", "incarnation": "00000000-0000-7000-8000-000000000001", "topics": ["orders"]}
+        name = {
+            "name": "a",
+            "incarnation": "00000000-0000-7000-8000-000000000001",
+            "topics": ["orders"],
+        }
         self._id = self._call("POST", ("groups", "g", "consumers"), name)["consumer_id"]
         self._generation = 0
         self._beat()
@@ -40,7 +56,11 @@ class Story:
         self._pull(0)
         self._fail({"offset": 0, "error": "ValueError: bad", "first_failed_at_ms": 1_000})
         self._fail({"offset": 0, "error": "another", "first_failed_at_ms": 2_000})
-        self._fail({"offset": 1, "last": True}, {"offset": 9}, {"offset": 2, "epoch": self._epoch + 1})
+        self._fail(
+            {"offset": 1, "last": True},
+            {"offset": 9},
+            {"offset": 2, "epoch": self._epoch + 1},
+        )
         self._set({"retries": 0})
         self._fail({"offset": 3})
         self._set({"retries": 5, "ordered": True, "retry_delays_s": [1, 2], "threads": 3})
@@ -69,16 +89,29 @@ class Story:
 
     def _pull(self, offset: int) -> None:
         asked = {"queue": self._queue, "epoch": self._epoch, "offset": offset}
-        body = {"generation": self._generation, "queues": [asked], "wait_ms": 0, "max_messages": 9}
+        body = {
+            "generation": self._generation,
+            "queues": [asked],
+            "wait_ms": 0,
+            "max_messages": 9,
+        }
         (one,) = self._of("pull", body)["queues"]
-        found = [(message["offset"], message["tag"], message["attempt"]) for message in one["messages"]]
+        found = [
+            (message["offset"], message["tag"], message["attempt"])
+            for message in one["messages"]
+        ]
         self.told.append((one["state"], found, one["next_offset"]))
 
     def _fail(self, *messages: dict[str, Any]) -> None:
-        named = [{"queue": self._queue, "epoch": self._epoch, **message} for message in messages]
+        named = [
+            {"queue": self._queue, "epoch": self._epoch, **message} for message in messages
+        ]
         answer = self._of("failures", {"messages": named})
         lists = {
-            verdict: [(one["offset"], one.get("attempt"), one.get("state")) for one in answer[verdict]]
+            verdict: [
+                (one["offset"], one.get("attempt"), one.get("state"))
+                for one in answer[verdict]
+            ]
             for verdict in ("retried", "dead", "refused")
         }
         self.told.append(lists)

@@ -19,7 +19,8 @@ from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from tests.support.broker import Broker
 
-# Lets the leases of all runs that begin at these offsets be over, and whatever follows from it happen.
+# Lets the leases of all runs that begin at these offsets be over, and whatever follows from
+# it happen.
 Expire = Callable[..., object]
 COUNT = 24
 
@@ -104,7 +105,10 @@ class Story:
         self._lease("b", max_messages=5)
         first = min(place for member, place in self._runs if member == "b" and place > 10)
         self._fail(
-            "b", first, {"offset": first, "error": "ValueError: bad"}, {"offset": first + 1, "final": True}
+            "b",
+            first,
+            {"offset": first, "error": "ValueError: bad"},
+            {"offset": first + 1, "final": True},
         )
         self._fail("b", first, {"offset": first + 2, "delay_ms": 60_000}, {"offset": first})
         self._fail("a", 4, {"offset": 4})
@@ -113,11 +117,18 @@ class Story:
 
     def _tell_of_other_groups(self) -> None:
         place = {"queue": self._queue, "epoch": 1}
-        pull = {"generation": 0, "wait_ms": 0, "max_messages": 9, "queues": [{**place, "offset": 0}]}
+        pull = {
+            "generation": 0,
+            "wait_ms": 0,
+            "max_messages": 9,
+            "queues": [{**place, "offset": 0}],
+        }
         self._of("a", "pull", pull)
         self._of("a", "acquire", {"queues": [place]})
         self._of("a", "commit", {"offsets": [{**place, "offset": 0}]})
-        self._call("POST", ("groups", "plain", "consumers"), {**_name("p"), "topics": ["orders"]})
+        self._call(
+            "POST", ("groups", "plain", "consumers"), {**_name("p"), "topics": ["orders"]}
+        )
         self._join("p", group="plain")
 
     def _join(self, member: str, *, group: str = "g", **more: Any) -> None:
@@ -127,7 +138,9 @@ class Story:
             self._ids[member] = answer["consumer_id"]
             self._expire()
             told = self._of(member, "heartbeat", {"generation": 0, "owned": []})
-            self.told.append((told["assigned"], told["revoked"], sorted(told["subscriptions"])))
+            self.told.append(
+                (told["assigned"], told["revoked"], sorted(told["subscriptions"]))
+            )
 
     def _lease(self, member: str, **asked: Any) -> None:
         answer = self._of(member, "share", asked)
@@ -156,8 +169,14 @@ class Story:
         answer = self._of(member, "share/done", {"done": [one]})
         if answer is not None:
             (told,) = answer["done"]
-            assert (told["queue"], told["first"], told["grant"]) == (self._queue, first, run["grant"])
-            self.told.append((told["state"], told.get("lease_ms"), bool(told.get("detail"))))
+            assert (told["queue"], told["first"], told["grant"]) == (
+                self._queue,
+                first,
+                run["grant"],
+            )
+            self.told.append(
+                (told["state"], told.get("lease_ms"), bool(told.get("detail")))
+            )
 
     def _fail(self, member: str, first: int, *messages: dict[str, Any]) -> None:
         grant = self._runs[member, first]["grant"]
@@ -166,7 +185,8 @@ class Story:
         if answer is not None:
             lists = {
                 verdict: sorted(
-                    (one["offset"], one.get("attempt"), one.get("state")) for one in answer[verdict]
+                    (one["offset"], one.get("attempt"), one.get("state"))
+                    for one in answer[verdict]
                 )
                 for verdict in ("retried", "dead", "refused")
             }
@@ -191,7 +211,11 @@ def _name(member: str) -> dict[str, Any]:
 def real(failure_node: str, broker: Broker) -> list[Any]:
     made = broker.ok("POST", "/topics", {"name": "orders", "queues": 1})
     queue = made["queues"][0]["queue"]
-    broker.ok("POST", "/topics/orders/messages", {"messages": [{"body": str(n)} for n in range(COUNT)]})
+    broker.ok(
+        "POST",
+        "/topics/orders/messages",
+        {"messages": [{"body": str(n)} for n in range(COUNT)]},
+    )
     transport = HttpTransport(broker.url, api_key=broker.api_key, codec=JsonCodec())
 
     def expire(*firsts: int) -> None:

@@ -35,7 +35,9 @@ def test_a_full_node_answers_503_and_stores_nothing_and_reading_goes_on(
     queue = made["queues"][0]["queue"]
     broker.ok("POST", "/topics/orders/messages", {"messages": [{"body": "before"}]})
     fill(broker, monkeypatch, "main")
-    answer = broker.call("POST", "/topics/orders/messages", {"messages": [{"body": "after"}]})
+    answer = broker.call(
+        "POST", "/topics/orders/messages", {"messages": [{"body": "after"}]}
+    )
     told = problem(answer, 503, "node_full")
     assert (told["retriable"], told["retry_after_ms"] > 0) == (True, True)
     read = broker.ok("GET", f"/topics/orders/messages?queue={queue}&offset=0&limit=9")

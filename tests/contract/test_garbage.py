@@ -24,7 +24,9 @@ def living() -> set[int]:
     return {id(one) for one in gc.get_objects() if isinstance(one, KINDS)}
 
 
-def test_requests_and_what_they_carry_go_when_they_are_answered(broker: Broker, queue: int) -> None:
+def test_requests_and_what_they_carry_go_when_they_are_answered(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     producer = Producer(broker.url, api_key=broker.api_key)
     gc.collect()

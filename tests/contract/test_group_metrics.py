@@ -36,7 +36,9 @@ Labels = frozenset[tuple[str, str]]
 
 @pytest.fixture(autouse=True)
 def fresh(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A board without figures; and nothing counted for groups of earlier tests, which had the same ids."""
+    """A board without figures; and nothing counted for groups of earlier tests, which had
+    the same ids.
+    """
     monkeypatch.setattr(group_metrics, "board", Board(None))
     metrics_history.evict_groups(())
 
@@ -77,7 +79,9 @@ def refreshed(broker: Broker) -> Scrape:
     return Scrape(broker)
 
 
-def test_the_lag_of_a_share_group_is_what_is_not_finished(broker: Broker, queue: int) -> None:
+def test_the_lag_of_a_share_group_is_what_is_not_finished(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, "single", 30)
     held, *others = [*member.lease(max_messages=10), *member.lease(max_messages=10)]
@@ -90,7 +94,9 @@ def send(broker: Broker, topic: str, count: int) -> None:
     broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "x"}] * count})
 
 
-def test_a_broker_without_figures_says_nothing_of_groups(broker: Broker, queue: int) -> None:
+def test_a_broker_without_figures_says_nothing_of_groups(
+    broker: Broker, queue: int
+) -> None:
     assert Scrape(broker).groups("catmq_group_lag_messages") == set()
 
 
@@ -110,7 +116,9 @@ def test_the_figures_agree_with_the_tables(broker: Broker, queue: int) -> None:
     assert seen.value("catmq_topic_log_end_offset", topic="single", queue=queue) == 20
     assert seen.value("catmq_group_members", group="readers") == 1
     assert seen.value("catmq_group_dead_letters", group="readers") == 0
-    assert seen.value("catmq_group_messages_handled_total", group="readers") == 7, "as far as its position"
+    assert seen.value("catmq_group_messages_handled_total", group="readers") == 7, (
+        "as far as its position"
+    )
     assert seen.value("catmq_group_messages_pulled_total", group="readers") == 40, (
         "twice as many as there are"
     )
@@ -119,7 +127,9 @@ def test_the_figures_agree_with_the_tables(broker: Broker, queue: int) -> None:
     assert (seen.value("catmq_group_figures_age_seconds", source="nodes") or 99) < 10
 
 
-def test_a_group_that_has_read_everything_is_behind_by_nothing(broker: Broker, queue: int) -> None:
+def test_a_group_that_has_read_everything_is_behind_by_nothing(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "single", 3)
     member = reader(broker)
     member.commit(member.position(queue, 3))
@@ -128,18 +138,26 @@ def test_a_group_that_has_read_everything_is_behind_by_nothing(broker: Broker, q
     assert seen.value("catmq_group_lag_seconds", group="readers", topic="single") == 0
 
 
-def test_of_a_broadcasting_group_the_slowest_instance_counts(broker: Broker, queue: int) -> None:
+def test_of_a_broadcasting_group_the_slowest_instance_counts(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "single", 10)
     broker.ok("POST", "/groups", {"name": "caches", "mode": "broadcasting"})
-    broker.ok("POST", "/groups/caches/subscriptions", {"topic": "single", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/caches/subscriptions", {"topic": "single", "start": "earliest"}
+    )
     for name, offset in (("a", 9), ("b", 4)):
-        member = Member.join(broker, group="caches", name=name, instance_id=name, mode="broadcasting")
+        member = Member.join(
+            broker, group="caches", name=name, instance_id=name, mode="broadcasting"
+        )
         member.heartbeat()
         member.acquire()
         assert member.commit(member.position(queue, offset)) == ["ok"]
     seen = refreshed(broker)
     assert seen.value("catmq_group_lag_messages", group="caches", topic="single") == 6
-    assert seen.value("catmq_group_messages_handled_total", group="caches") == 13, "each instance counts"
+    assert seen.value("catmq_group_messages_handled_total", group="caches") == 13, (
+        "each instance counts"
+    )
 
 
 def test_only_so_many_groups_are_named_those_furthest_behind(
@@ -155,7 +173,13 @@ def test_only_so_many_groups_are_named_those_furthest_behind(
     monkeypatch.setattr(group_metrics, "config", _Most(3))
     seen = refreshed(broker)
     named = {"g0", "g1", "g2"}
-    for name in ("lag_messages", "lag_seconds", "members", "messages_handled_total", "messages_pulled_total"):
+    for name in (
+        "lag_messages",
+        "lag_seconds",
+        "members",
+        "messages_handled_total",
+        "messages_pulled_total",
+    ):
         assert seen.groups(f"catmq_group_{name}") == named
     assert seen.value("catmq_groups_left_out") == 2
     monkeypatch.setattr(group_metrics, "config", _Most(config.metrics_groups))
@@ -185,7 +209,9 @@ def test_a_scrape_goes_on_while_metadata_is_away(
     told.metadata_read_at -= 100
     assert member.commit(member.position(queue, 2)) == ["ok"]
     seen = refreshed(broker)
-    assert seen.value("catmq_group_lag_messages", group="readers", topic="single") == 3, "the nodes answer"
+    assert seen.value("catmq_group_lag_messages", group="readers", topic="single") == 3, (
+        "the nodes answer"
+    )
     assert seen.value("catmq_group_members", group="readers") == 1, "as it was"
     assert (seen.value("catmq_group_figures_age_seconds", source="metadata") or 0) > 100
     assert (seen.value("catmq_group_figures_age_seconds", source="nodes") or 99) < 10
@@ -244,11 +270,15 @@ def test_failed_messages_are_pending_until_they_are_handled(
     seen = refreshed(broker)
     assert seen.value("catmq_group_retries_pending", group="readers") == 2
     assert {
-        dict(labels).get("topic") for name, labels in seen.samples if name == "catmq_group_lag_messages"
+        dict(labels).get("topic")
+        for name, labels in seen.samples
+        if name == "catmq_group_lag_messages"
     } == {"single"}, "retry topics are in retries_pending"
 
 
-def test_a_declared_gap_and_what_retention_took_are_not_behind(broker: Broker, queue: int) -> None:
+def test_a_declared_gap_and_what_retention_took_are_not_behind(
+    broker: Broker, queue: int
+) -> None:
     send(broker, "single", 10)
     reader(broker)
     with node_pools.node_of(queue).writing() as session:
@@ -274,8 +304,12 @@ def test_all_workers_tell_the_same_and_another_follows_the_one_that_reads(
         monkeypatch.setattr(group_metrics, "board", board)
         scrapes.append(Scrape(broker).samples)
     ages = {key for key in scrapes[0] if key[0] == "catmq_group_figures_age_seconds"}
-    named = {key for key in scrapes[0] if key[0].startswith(("catmq_group", "catmq_topic"))} - ages
-    assert named and {key: scrapes[0][key] for key in named} == {key: scrapes[1].get(key) for key in named}
+    named = {
+        key for key in scrapes[0] if key[0].startswith(("catmq_group", "catmq_topic"))
+    } - ages
+    assert named and {key: scrapes[0][key] for key in named} == {
+        key: scrapes[1].get(key) for key in named
+    }
 
     one.publish(lambda: {7: (10, 4)})
     other.publish(lambda: {7: (1, 1), 8: (2, 2)})
@@ -296,7 +330,8 @@ def test_damaged_files_of_dead_workers_do_not_end_a_scrape(tmp_path: Path) -> No
     board.publish(lambda: {7: (10, 4)})
     (tmp_path / "totals_1_1.json").write_bytes(b'{"7":[1')
     (tmp_path / "totals_2_2.json").touch()
-    (tmp_path / "totals_3_3.json").symlink_to("removed")  # between the listing and the reading
+    # between the listing and the reading
+    (tmp_path / "totals_3_3.json").symlink_to("removed")
     assert board.totals() == {7: (10, 4)}
     assert board.refresh()
     told = board.told()
@@ -336,11 +371,15 @@ sys.stdin.read()
 """
 
 
-def test_when_the_worker_that_reads_is_killed_another_does(broker: Broker, tmp_path: Path) -> None:
+def test_when_the_worker_that_reads_is_killed_another_does(
+    broker: Broker, tmp_path: Path
+) -> None:
     environment = {**os.environ, "CATMQ_DATA_DIR": str(config.data_dir)}
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as worker:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True
+    ) as worker:
         assert worker.stdout is not None and worker.stdout.readline() == "leads\n"
         board = Board(tmp_path)
         assert not board.refresh()

@@ -43,7 +43,9 @@ def ready(broker: Broker) -> tuple[int, str, list[str]]:
     return answer.status_code, answer.json()["status"], answer.json()["because"]
 
 
-def test_a_broker_lives_without_asking_a_database(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_lives_without_asking_a_database(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away() -> None:
         raise MetadataUnavailable("frozen")
 
@@ -117,13 +119,20 @@ def test_a_method_that_a_client_made_up_is_no_label(broker: Broker) -> None:
 
 
 def test_metrics_count_requests_messages_and_errors(broker: Broker, topic: str) -> None:
-    route = 'catmq_requests_total{method="POST",route="api/v1/topics/<str:topic>/messages",status="200"}'
+    route = (
+        'catmq_requests_total{method="POST",route="api/v1/topics/<str:topic>/messages",'
+        'status="200"}'
+    )
     error = 'catmq_errors_total{code="topic_not_found"}'
     lines = (route, error, "catmq_messages_sent_total")
     before = [metric(broker, line) for line in lines]
     broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}] * 3})
     broker.call("GET", "/topics/nope")
-    assert [metric(broker, line) for line in lines] == [before[0] + 1, before[1] + 1, before[2] + 3]
+    assert [metric(broker, line) for line in lines] == [
+        before[0] + 1,
+        before[1] + 1,
+        before[2] + 3,
+    ]
     assert metric(broker, "catmq_snapshot_age_seconds") >= 0
     registry.probe()
     assert 0 < metric(broker, 'catmq_node_seconds{node="main"}') < 10
@@ -147,16 +156,22 @@ def test_metrics_are_added_up_over_processes(metadata_db: None, tmp_path: Path) 
     shown = ""
     for number in ("2", "5"):
         command = [sys.executable, "-c", COUNT_AND_SHOW, number]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         shown = done.stdout
     assert "catmq_messages_sent_total 7.0" in shown
 
 
-def test_files_of_workers_that_cannot_be_read_are_left_out_of_metrics(tmp_path: Path) -> None:
+def test_files_of_workers_that_cannot_be_read_are_left_out_of_metrics(
+    tmp_path: Path,
+) -> None:
     for pid in (1, 2):
         file = MmapedDict(f"{tmp_path}/counter_{pid}.db")
-        file.write_value(mmap_key("catmq_pulls", "catmq_pulls_total", [], [], "Pulls."), 2.0, 0.0)
+        file.write_value(
+            mmap_key("catmq_pulls", "catmq_pulls_total", [], [], "Pulls."), 2.0, 0.0
+        )
         file.close()
     whole = (tmp_path / "counter_1.db").read_bytes()
     header, key = whole[:8], whole.index(b"[")
@@ -166,7 +181,9 @@ def test_files_of_workers_that_cannot_be_read_are_left_out_of_metrics(tmp_path: 
     (tmp_path / "counter_6.db").write_bytes(whole[:key] + b"!" + whole[key + 1 :])
     (tmp_path / "counter_7.db").symlink_to("removed")  # between the listing and the reading
     (metric,) = WorkerFiles(tmp_path).collect()
-    assert [(sample.name, sample.value) for sample in metric.samples] == [("catmq_pulls_total", 4.0)]
+    assert [(sample.name, sample.value) for sample in metric.samples] == [
+        ("catmq_pulls_total", 4.0)
+    ]
 
 
 def test_the_api_tells_version_and_limits(broker: Broker) -> None:
@@ -183,17 +200,29 @@ def test_the_schema_is_valid_and_complete(broker: Broker, tmp_path: Path) -> Non
     answer = get(broker, "/api/v1/schema?format=json")
     schema: Any = msgspec.json.decode(answer.content)
     send = schema["paths"]["/api/v1/topics/{topic}/messages"]["post"]
-    assert set(send["requestBody"]["content"]) == {"application/json", "application/msgpack"}
-    assert {"SendRequest", "JsonMessage", "PullAnswer", "Problem"} <= set(schema["components"]["schemas"])
+    assert set(send["requestBody"]["content"]) == {
+        "application/json",
+        "application/msgpack",
+    }
+    assert {"SendRequest", "JsonMessage", "PullAnswer", "Problem"} <= set(
+        schema["components"]["schemas"]
+    )
 
 
-def test_the_docs_page_loads_only_its_own_script_and_explains_every_code(broker: Broker) -> None:
+def test_the_docs_page_loads_only_its_own_script_and_explains_every_code(
+    broker: Broker,
+) -> None:
     page = get(broker, "/api/v1/docs")
     assert page.headers["Content-Type"].startswith("text/html")
     assert re.findall(r"<script[^>]*>[^<]*", page.text) == ['<script src="docs.js" defer>']
-    assert "default-src 'none'; script-src 'self';" in page.headers["Content-Security-Policy"]
+    assert (
+        "default-src 'none'; script-src 'self';" in page.headers["Content-Security-Policy"]
+    )
     assert "unsafe" not in page.headers["Content-Security-Policy"]
-    assert get(broker, "/api/v1/docs.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert (
+        get(broker, "/api/v1/docs.js").headers["Content-Type"]
+        == "text/javascript; charset=utf-8"
+    )
     assert not re.search(r"(src|href)=\"?http", page.text) and "@import" not in page.text
     assert "/api/v1/topics/{topic}/messages" in page.text
     for code in Code:
@@ -203,33 +232,47 @@ def test_the_docs_page_loads_only_its_own_script_and_explains_every_code(broker:
 def test_every_property_and_parameter_of_the_schema_is_described(broker: Broker) -> None:
     schema = get(broker, "/api/v1/schema?format=json").json()
     parts = schema["components"]["schemas"].items()
-    silent = [f"{part}.{name}" for part, one in parts for name, each in one.get("properties", {}).items()
-              if not each.get("description")]  # fmt: skip
+    silent = [
+        f"{part}.{name}"
+        for part, one in parts
+        for name, each in one.get("properties", {}).items()
+        if not each.get("description")
+    ]
     asked = [each["name"] for path in schema["paths"].values() for one in path.values()
              for each in one.get("parameters", ()) if not each.get("description")]  # fmt: skip
-    assert (silent, asked) == ([], []), "brokerapi/descriptions.py has one text for each name"
+    assert (silent, asked) == ([], []), (
+        "brokerapi/descriptions.py has one text for each name"
+    )
 
 
 def test_the_examples_of_the_docs_page_are_taken_by_the_shapes(broker: Broker) -> None:
     """The request that the page shows is sent as it stands: no field of it is wrong."""
     page = html.unescape(get(broker, "/api/v1/docs").text)
-    shown = re.findall(r'curl -X (\w+) "\$CATMQ_URL/api/v1([^"]+)"[^<]*?-d \'([^<]*?)\'</pre>', page)
+    shown = re.findall(
+        r'curl -X (\w+) "\$CATMQ_URL/api/v1([^"]+)"[^<]*?-d \'([^<]*?)\'</pre>', page
+    )
     assert len(shown) > 20
     for method, path, body in shown:
         answer = broker.call(method, path.replace("/orders", "/nothing"), json.loads(body))
-        wrong = answer.status_code == 400 and answer.json()["code"] != "node_refused"  # it is not there
+        # it is not there
+        wrong = answer.status_code == 400 and answer.json()["code"] != "node_refused"
         assert not wrong, (method, path, body, answer.text)
 
 
 def test_a_fault_of_the_broker_carries_an_id_that_is_in_its_log(
-    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fault(**_: Any) -> None:
         raise RuntimeError("the secret of the broker")
 
     monkeypatch.setattr(publish, "send", fault)
     with caplog.at_level(logging.ERROR):
-        answer = broker.call("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}]})
+        answer = broker.call(
+            "POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}]}
+        )
     found = problem(answer, 500, "internal")
     assert "secret" not in answer.text
     assert found["id"] in found["detail"]
@@ -239,10 +282,18 @@ def test_a_fault_of_the_broker_carries_an_id_that_is_in_its_log(
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(NodeUnavailable("node main is away", retry_after_ms=1500), 503), (OutcomeUnknown("nobody knows"), 504)],
+    [
+        (NodeUnavailable("node main is away", retry_after_ms=1500), 503),
+        (OutcomeUnknown("nobody knows"), 504),
+    ],
 )
 def test_an_error_that_may_be_repeated_says_so(
-    *, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+    *,
+    broker: Broker,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: int,
 ) -> None:
     def fail(**_: Any) -> None:
         raise error
@@ -260,7 +311,9 @@ def test_a_send_of_which_a_part_is_refused_names_each_fate(
 ) -> None:
     runs = [publish.Run(1, publish.Receipt(7, 3)), publish.Run(1, NodeUnavailable("away"))]
     monkeypatch.setattr(publish, "send", lambda **_: runs)
-    answer = broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}] * 2})
+    answer = broker.ok(
+        "POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}] * 2}
+    )
     assert answer["results"] == [
         {"queue": 7, "offset": 3, "message_id": "7-3"},
         {"error": {"code": "node_unavailable", "detail": "away", "retriable": True}},

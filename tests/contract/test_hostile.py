@@ -1,4 +1,6 @@
-"""Requests that are meant to cost much: each is answered in bounded time and memory, and does little."""
+"""Requests that are meant to cost much: each is answered in bounded time and memory, and
+does little.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def schemas(broker: Broker) -> list[requests.Response]:
     url = f"{broker.url}/api/v1/schema"
     accepts = ("application/vnd.oai.openapi", "application/vnd.oai.openapi+json", "*/*")
     asked = [(url, {"Accept": accept}) for accept in accepts] + [(f"{url}?format=json", {})]
-    return [requests.get(where, headers=headers, timeout=40) for where, headers in asked * 3]
+    return [
+        requests.get(where, headers=headers, timeout=40) for where, headers in asked * 3
+    ]
 
 
 def test_the_schema_is_made_once_however_often_it_is_asked_for(
@@ -62,20 +66,34 @@ def test_the_schema_takes_no_other_method_and_no_other_form(broker: Broker) -> N
 
 
 def booleans(value: Any, path: str = "") -> Iterator[str]:
-    """Return where something that must be a schema is true or false: generators of clients stop there."""
+    """Return where something that must be a schema is true or false: generators of clients
+    stop there.
+    """
     if isinstance(value, list):
         for index, part in enumerate(value):
             yield from booleans(part, f"{path}/{index}")
     elif isinstance(value, dict):
         for name, part in value.items():
-            if isinstance(part, bool) and name in ("items", "contains", "not", "schema", "propertyNames"):
+            if isinstance(part, bool) and name in (
+                "items",
+                "contains",
+                "not",
+                "schema",
+                "propertyNames",
+            ):
                 yield f"{path}/{name}"
             if name in ("properties", "$defs", "schemas", "patternProperties"):
-                yield from (f"{path}/{name}/{one}" for one, of in part.items() if isinstance(of, bool))
+                yield from (
+                    f"{path}/{name}/{one}"
+                    for one, of in part.items()
+                    if isinstance(of, bool)
+                )
             yield from booleans(part, f"{path}/{name}")
 
 
-def test_generators_of_clients_find_a_schema_wherever_they_look_for_one(broker: Broker) -> None:
+def test_generators_of_clients_find_a_schema_wherever_they_look_for_one(
+    broker: Broker,
+) -> None:
     schema = msgspec.json.decode(docs.schema("json", packed=False))
 
     assert list(booleans(schema)) == []
@@ -98,14 +116,25 @@ def test_a_long_name_of_an_unknown_field_is_told_in_part(broker: Broker) -> None
     assert len(answer.content) < 2_000
 
 
-def test_a_management_request_of_too_many_bytes_is_too_large(broker: Broker, topic: str) -> None:
+def test_a_management_request_of_too_many_bytes_is_too_large(
+    broker: Broker, topic: str
+) -> None:
     body = {"name": "new", "description": "x" * (256 << 10)}
-    for path, method in (("/topics", "POST"), (f"/topics/{topic}", "PATCH"), ("/keys", "POST")):
-        assert "262144 bytes" in problem(broker.call(method, path, body), 413, "too_large")["detail"]
+    for path, method in (
+        ("/topics", "POST"),
+        (f"/topics/{topic}", "PATCH"),
+        ("/keys", "POST"),
+    ):
+        assert (
+            "262144 bytes"
+            in problem(broker.call(method, path, body), 413, "too_large")["detail"]
+        )
 
 
 def test_a_management_request_of_too_many_values_is_refused(broker: Broker) -> None:
-    many = broker.call("POST", "/keys", {"name": "k", "rights": {"produce": ["x"] * 30_000}})
+    many = broker.call(
+        "POST", "/keys", {"name": "k", "rights": {"produce": ["x"] * 30_000}}
+    )
     assert "more than" in problem(many, 400, "invalid", "(body)")["detail"]
 
 
@@ -135,20 +164,34 @@ def test_text_that_is_no_utf8_is_malformed_in_messagepack_wherever_it_stands(
     good = msgspec.msgpack.encode({"messages": [{"body": "a", "key": "KEY", "tag": "TAG"}]})
     for word in (b"KEY", b"TAG", b"body", b"messages"):
         body = good.replace(word, b"\xff" * len(word))
-        answer = broker.call("POST", f"/topics/{topic}/messages", body, headers={"Content-Type": MSGPACK})
+        answer = broker.call(
+            "POST", f"/topics/{topic}/messages", body, headers={"Content-Type": MSGPACK}
+        )
         problem(answer, 400, "malformed")
 
 
-@pytest.mark.parametrize("path", ["/api/v1", "/livez", "/metrics", "/api/v1/topics", "/api/nowhere"])
-def test_no_answer_to_a_program_is_kept_or_taken_for_a_page(broker: Broker, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/api/v1", "/livez", "/metrics", "/api/v1/topics", "/api/nowhere"]
+)
+def test_no_answer_to_a_program_is_kept_or_taken_for_a_page(
+    broker: Broker, path: str
+) -> None:
     answer = broker.call("GET", f"{broker.url}{path}")
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize(("places", "status", "code"), [((9, 0), 429, "rate_limited"), ((0, 9), 503, "busy")])
+@pytest.mark.parametrize(
+    ("places", "status", "code"), [((9, 0), 429, "rate_limited"), ((0, 9), 503, "busy")]
+)
 def test_above_the_limit_of_searches_one_is_refused_at_once(
-    *, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, places: Any, status: int, code: str
+    *,
+    broker: Broker,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    places: Any,
+    status: int,
+    code: str,
 ) -> None:
     most, most_of_one = places
     monkeypatch.setattr(search, "_places", Places(most=most, most_of_one=most_of_one))
@@ -171,7 +214,9 @@ def test_a_search_gives_its_place_back_also_when_it_fails(
     broker.ok("GET", f"/topics/{topic}/messages?contains=x")
 
 
-def test_one_consumer_cannot_take_all_places_of_waiting_pulls(broker: Broker, queue: int) -> None:
+def test_one_consumer_cannot_take_all_places_of_waiting_pulls(
+    broker: Broker, queue: int
+) -> None:
     greedy = reader(broker)
     who = greedy.path.removeprefix("/consumers/")
     taken = [who for _ in range(longpoll.PLACES_OF_ONE) if longpoll._places.take(who)]
@@ -204,7 +249,9 @@ def test_a_broadcasting_group_has_so_many_instances_at_most(
     assert join(2).status_code == 201, "who is known may return"
 
 
-@pytest.mark.parametrize(("trusted", "seen"), [((), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.7")])
+@pytest.mark.parametrize(
+    ("trusted", "seen"), [((), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.7")]
+)
 def test_only_a_trusted_proxy_may_name_the_client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, trusted: tuple[str, ...], seen: str
 ) -> None:
@@ -212,4 +259,9 @@ def test_only_a_trusted_proxy_may_name_the_client(
     headers = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}
     broker.ok("POST", "/topics", {"name": "seen", "queues": 1}, headers=headers)
 
-    assert AuditLog.objects.filter(kind="topic", name="seen").values_list("address", flat=True)[0] == seen
+    assert (
+        AuditLog.objects.filter(kind="topic", name="seen").values_list(
+            "address", flat=True
+        )[0]
+        == seen
+    )

@@ -1,4 +1,6 @@
-"""Requests of Java clients by address and client: what is counted, kept and shown, and to whom."""
+"""Requests of Java clients by address and client: what is counted, kept and shown, and to
+whom.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,29 @@ def wire(broker: Broker, queue: int, metadata_db: None) -> Iterator[Wire]:
 
 def publish(wire: Wire, topic: str = "single", version: str = "5.5.1") -> None:
     """Send a message as a client of this version does, whatever the answer."""
-    wire.call(CONSUMER + "publish", {"topicName": topic, "msgs": [{"body": "x"}], "sdkVersion": version})
+    wire.call(
+        CONSUMER + "publish",
+        {"topicName": topic, "msgs": [{"body": "x"}], "sdkVersion": version},
+    )
 
 
 def found() -> dict[str, tuple[int, int, int]]:
-    return {one.sdk: (one.answered, one.refused, one.limited) for one in java_callers.latest(actor=ME)}
+    return {
+        one.sdk: (one.answered, one.refused, one.limited)
+        for one in java_callers.latest(actor=ME)
+    }
 
 
-def test_requests_are_counted_by_client_and_outcome(wire: Wire, request: pytest.FixtureRequest) -> None:
+def test_requests_are_counted_by_client_and_outcome(
+    wire: Wire, request: pytest.FixtureRequest
+) -> None:
     publish(wire)  # not let in: refused before it is read
     request.getfixturevalue("java_let_in")
-    for topic, version in (("single", "5.5.1"), ("nowhere", "5.5.1"), ("single", "${project.version}")):
+    for topic, version in (
+        ("single", "5.5.1"),
+        ("nowhere", "5.5.1"),
+        ("single", "${project.version}"),
+    ):
         publish(wire, topic, version)
     java_callers.count(address="127.0.0.1", sdk="", outcome="limited")
     assert java_callers.flush() == 3
@@ -50,7 +64,9 @@ def test_requests_are_counted_by_client_and_outcome(wire: Wire, request: pytest.
 
 
 @pytest.mark.usefixtures("java_let_in")
-def test_one_that_is_too_fast_is_counted_as_limited(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_too_fast_is_counted_as_limited(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(endpoint, "_buckets", {})
     monkeypatch.setattr(endpoint.rates, "wait_s", lambda *_, **__: 1.0)
     publish(wire)

@@ -1,4 +1,6 @@
-"""Java clients of PMQ and CatMQ against a real broker: what each call answers, and what a group does."""
+"""Java clients of PMQ and CatMQ against a real broker: what each call answers, and what a
+group does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("java_let_in")
 def group(broker: Broker, queue: int) -> str:
     """The name of a group that reads topic `single` from its beginning."""
     broker.ok("POST", "/groups", {"name": "readers"})
-    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"}
+    )
     return "readers"
 
 
@@ -54,14 +58,20 @@ def client(broker: Broker) -> Iterator[Clients]:
 
 def send(broker: Broker, *bodies: str) -> None:
     wire = Wire(broker.url)
-    body = {"topicName": "single", "synFlag": 1, "msgs": [{"id": 0, "body": one} for one in bodies]}
+    body = {
+        "topicName": "single",
+        "synFlag": 1,
+        "msgs": [{"id": 0, "body": one} for one in bodies],
+    }
     assert wire.call(CONSUMER + "publish", body)["suc"] is True
     wire.close()
 
 
 def committed(broker: Broker) -> int:
     (row,) = [
-        one for one in broker.ok("GET", "/groups/readers/offsets")["queues"] if one["topic"] == "single"
+        one
+        for one in broker.ok("GET", "/groups/readers/offsets")["queues"]
+        if one["topic"] == "single"
     ]
     return int(row["committed"])
 
@@ -75,7 +85,9 @@ def ask(broker: Broker, path: str, body: dict[str, Any]) -> dict[str, Any]:
         wire.close()
 
 
-def test_a_client_reads_what_another_sent_and_commits_it(broker: Broker, group: str, client: Clients) -> None:
+def test_a_client_reads_what_another_sent_and_commits_it(
+    broker: Broker, group: str, client: Clients
+) -> None:
     got: list[dict[str, Any]] = []
     send(broker, "a", "b", "c")
     client(lambda message, queue: got.append(message) or True)
@@ -115,15 +127,25 @@ def join(broker: Broker, name: str = "127.0.0.1|1|7|8080") -> int:
     return java_id
 
 
-def told(broker: Broker, java_id: int, version: int = 0) -> tuple[dict[str, int], dict[str, Any]]:
+def told(
+    broker: Broker, java_id: int, version: int = 0
+) -> tuple[dict[str, int], dict[str, Any]]:
     """(versions, queue of topic `single`) as a poll tells them."""
     group = poll(broker, java_id, version)["consumerGroups"]["readers"]
-    return group["meta"], next(one for one in group["queues"].values() if one["topicName"] == "single")
+    return group["meta"], next(
+        one for one in group["queues"].values() if one["topicName"] == "single"
+    )
 
 
-def commit(broker: Broker, queue: dict[str, Any], offset: int, *, flag: int = 0) -> dict[str, Any]:
+def commit(
+    broker: Broker, queue: dict[str, Any], offset: int, *, flag: int = 0
+) -> dict[str, Any]:
     one = {name: queue[name] for name in ("queueOffsetId", "offsetVersion", "topicName")}
-    return ask(broker, CONSUMER + "commitOffset", {"queueOffsets": [{**one, "offset": offset}], "flag": flag})
+    return ask(
+        broker,
+        CONSUMER + "commitOffset",
+        {"queueOffsets": [{**one, "offset": offset}], "flag": flag},
+    )
 
 
 def pull(broker: Broker, queue: dict[str, Any], start: int = 0) -> list[str]:
@@ -131,7 +153,9 @@ def pull(broker: Broker, queue: dict[str, Any], start: int = 0) -> list[str]:
     return [one["body"] for one in ask(broker, CONSUMER + "pullData", body)["msgs"]]
 
 
-def test_flag_1_that_moved_an_offset_tells_where_to_go_on(broker: Broker, group: str) -> None:
+def test_flag_1_that_moved_an_offset_tells_where_to_go_on(
+    broker: Broker, group: str
+) -> None:
     send(broker, "a", "b", "c")
     java_id = join(broker)
     meta, queue = told(broker, java_id)
@@ -144,7 +168,9 @@ def test_flag_1_that_moved_an_offset_tells_where_to_go_on(broker: Broker, group:
     assert committed(broker) == 2, "a commit of the former offsetVersion counts no more"
 
 
-def test_flag_1_ends_a_waiting_poll(broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_1_ends_a_waiting_poll(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(polling, "START_HOLD_S", 7.0)
     broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})
     send(broker, "a")
@@ -152,13 +178,17 @@ def test_flag_1_ends_a_waiting_poll(broker: Broker, group: str, monkeypatch: pyt
     meta, queue = told(broker, java_id)
     commit(broker, queue, 1)
     begun, ended = time.monotonic(), threading.Event()
-    threading.Thread(target=lambda: (poll(broker, java_id, meta["version"]), ended.set())).start()
+    threading.Thread(
+        target=lambda: (poll(broker, java_id, meta["version"]), ended.set())
+    ).start()
     assert not ended.wait(0.7)
     commit(broker, queue, 1, flag=1)
     assert ended.wait(2) and time.monotonic() - begun < 4
 
 
-def timed_commit(broker: Broker, queue: dict[str, Any], offset: int) -> tuple[threading.Thread, list[float]]:
+def timed_commit(
+    broker: Broker, queue: dict[str, Any], offset: int
+) -> tuple[threading.Thread, list[float]]:
     """A commit on its way, and a list that gets how long it took."""
     took: list[float] = []
 
@@ -185,7 +215,9 @@ def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
     assert not took
     send(broker, "b")
     waiting.join(2)
-    assert took and 0.4 < took[0] < 3, "the client has the new message, and must commit it soon"
+    assert took and 0.4 < took[0] < 3, (
+        "the client has the new message, and must commit it soon"
+    )
     behind, took = timed_commit(broker, queue, 1)
     behind.join(2)
     assert took and took[0] < 2, "a message is there already"
@@ -211,25 +243,40 @@ def test_a_waiting_poll_ends_when_its_client_hangs_up(
     gone = threading.Event()
     monkeypatch.setattr(Call, "has_hung_up", lambda call: gone.is_set())
     begun, ended = time.monotonic(), threading.Event()
-    threading.Thread(target=lambda: (poll(broker, java_id, meta["version"]), ended.set())).start()
+    threading.Thread(
+        target=lambda: (poll(broker, java_id, meta["version"]), ended.set())
+    ).start()
     assert not ended.wait(0.8)
     gone.set()
     assert ended.wait(2) and time.monotonic() - begun < 4
 
 
-def test_more_threads_come_with_a_rebalance_and_other_settings_without(broker: Broker, group: str) -> None:
+def test_more_threads_come_with_a_rebalance_and_other_settings_without(
+    broker: Broker, group: str
+) -> None:
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"threads": 2})
     java_id = join(broker)
-    meta, queue = until(lambda: (found := told(broker, java_id)) and found[1]["threadSize"] == 2 and found)
+    meta, queue = until(
+        lambda: (found := told(broker, java_id)) and found[1]["threadSize"] == 2 and found
+    )
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"handler_batch": 5})
     second, queue = until(
-        lambda: poll(broker, java_id, meta["version"])["consumerGroups"] and told(broker, java_id)
+        lambda: (
+            poll(broker, java_id, meta["version"])["consumerGroups"]
+            and told(broker, java_id)
+        )
     )
     assert queue["consumerBatchSize"] == 5
-    assert second["rbVersion"] == meta["rbVersion"] and second["metaVersion"] > meta["metaVersion"]
+    assert (
+        second["rbVersion"] == meta["rbVersion"]
+        and second["metaVersion"] > meta["metaVersion"]
+    )
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"threads": 8})
     third, queue = until(
-        lambda: poll(broker, java_id, second["version"])["consumerGroups"] and told(broker, java_id)
+        lambda: (
+            poll(broker, java_id, second["version"])["consumerGroups"]
+            and told(broker, java_id)
+        )
     )
     assert queue["threadSize"] == 8 and third["rbVersion"] > second["rbVersion"]
 
@@ -248,7 +295,9 @@ def test_an_offset_that_was_reset_reaches_a_running_client(
 def test_a_pull_from_beyond_a_reset_does_not_wait_for_the_end_of_its_hold(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to the poll that tells the client of the reset, and a pull from the old offset, cross."""
+    """The answer to the poll that tells the client of the reset, and a pull from the old
+    offset, cross.
+    """
     monkeypatch.setattr(reading, "HOLD_MS", 1_000)
     send(broker, "a", "b")
     java_id = join(broker)
@@ -292,7 +341,8 @@ def test_a_client_that_hears_of_a_rebalance_by_its_check_starts_as_soon(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It starts when its poll, which comes later, and further ones are answered."""
-    broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})  # polls wait for half of it at most
+    # polls wait for half of it at most
+    broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})
     broker.ok("POST", "/topics", {"name": "wide", "queues": 4})
     broker.ok("POST", "/groups/readers/subscriptions", {"topic": "wide"})
     java_id = join(broker)
@@ -311,9 +361,13 @@ def test_two_polls_of_one_client_wait_side_by_side(broker: Broker, group: str) -
     java_id = join(broker)
     meta, _ = told(broker, java_id)
     done: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: done.append(poll(broker, java_id, meta["version"])))
+    waiting = threading.Thread(
+        target=lambda: done.append(poll(broker, java_id, meta["version"]))
+    )
     waiting.start()
-    assert told(broker, java_id)[0] == meta, "the check is answered at once, with the same versions"
+    assert told(broker, java_id)[0] == meta, (
+        "the check is answered at once, with the same versions"
+    )
     waiting.join()
     assert done[0]["consumerGroups"] == {} and done[0]["consumerDeleted"] == 0
 
@@ -326,12 +380,20 @@ def test_a_client_of_whom_nobody_knows_waits_for_its_answer_and_hears_it_from_ea
     assert answer["consumerDeleted"] == 1 and answer["consumerGroups"] == {}
     assert 1 < time.monotonic() - begun < 3
     for asyn in (0, 1):
-        assert ask(broker, CONSUMER + "heartbeat", {"consumerId": 1, "asyn": asyn})["deleted"] == 1
+        assert (
+            ask(broker, CONSUMER + "heartbeat", {"consumerId": 1, "asyn": asyn})["deleted"]
+            == 1
+        )
 
 
-def test_a_client_that_has_just_registered_is_not_deleted(broker: Broker, group: str) -> None:
+def test_a_client_that_has_just_registered_is_not_deleted(
+    broker: Broker, group: str
+) -> None:
     java_id = ask(broker, CONSUMER + "register", {"name": "127.0.0.1|1|7null "})["id"]
-    assert ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 0})["deleted"] == 0
+    assert (
+        ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 0})["deleted"]
+        == 0
+    )
 
 
 @pytest.mark.parametrize(("age_s", "deleted"), [(15, 0), (30, 1)])
@@ -339,14 +401,19 @@ def test_a_client_that_expired_soon_after_it_registered_is_told_to_register_anew
     broker: Broker, group: str, age_s: int, deleted: int
 ) -> None:
     java_id = int((time.time() - age_s) * 1000) << java_members.RANDOM_BITS
-    assert ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"] == deleted
+    assert (
+        ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"]
+        == deleted
+    )
 
 
 @pytest.mark.parametrize("checks", [False, True])
 def test_heartbeats_without_polls_keep_nobody_alive(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch, checks: bool
 ) -> None:
-    """The thread that compares what a client was told goes on when the one that polls has ended."""
+    """The thread that compares what a client was told goes on when the one that polls has
+    ended.
+    """
     monkeypatch.setattr(java_members, "SILENT_S", 0.5)
     broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 2_000})
     java_id = join(broker)
@@ -355,8 +422,14 @@ def test_heartbeats_without_polls_keep_nobody_alive(
     def is_deleted() -> bool:
         if checks:
             answer = poll(broker, java_id)
-            assert answer["consumerDeleted"] or answer["consumerGroups"]["readers"]["queues"]
-        return bool(ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"])
+            assert (
+                answer["consumerDeleted"] or answer["consumerGroups"]["readers"]["queues"]
+            )
+        return bool(
+            ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})[
+                "deleted"
+            ]
+        )
 
     assert not is_deleted()
     with pytest.MonkeyPatch.context() as patched:
@@ -365,27 +438,39 @@ def test_heartbeats_without_polls_keep_nobody_alive(
     assert broker.ok("GET", "/groups/readers")["members"] == []
 
 
-def test_queues_that_go_to_another_than_was_told_are_given_up_too(broker: Broker, topic: str) -> None:
-    """The second rebalance leaves the first client what it was told, and sends a queue to the third."""
+def test_queues_that_go_to_another_than_was_told_are_given_up_too(
+    broker: Broker, topic: str
+) -> None:
+    """The second rebalance leaves the first client what it was told, and sends a queue to
+    the third.
+    """
     broker.ok("POST", "/topics", {"name": "wide", "queues": 4})
     broker.ok("POST", "/groups", {"name": "readers"})
-    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "wide", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/readers/subscriptions", {"topic": "wide", "start": "earliest"}
+    )
     first = join(broker, "127.0.0.1|1|7|8081")
     before = poll(broker, first)["consumerGroups"]["readers"]
     assert len(before["queues"]) == 4
     join(broker, "127.0.0.1|2|7|8082")
-    kept = until(lambda: poll(broker, first, before["meta"]["version"])["consumerGroups"])["readers"]
+    kept = until(lambda: poll(broker, first, before["meta"]["version"])["consumerGroups"])[
+        "readers"
+    ]
     assert len(kept["queues"]) == 2
     join(broker, "127.0.0.1|3|7|8083")
     poll(broker, first, kept["meta"]["version"])
 
     def owners() -> list[str]:
-        return [one["owner"] for one in broker.ok("GET", "/groups/readers/offsets")["queues"]]
+        return [
+            one["owner"] for one in broker.ok("GET", "/groups/readers/offsets")["queues"]
+        ]
 
     until(lambda: len(set(owners())) == 3)
 
 
-def test_a_former_owner_gets_no_messages_and_commits_nothing(broker: Broker, group: str) -> None:
+def test_a_former_owner_gets_no_messages_and_commits_nothing(
+    broker: Broker, group: str
+) -> None:
     send(broker, "a", "b")
     java_id = join(broker)
     _, queue = told(broker, java_id)
@@ -398,8 +483,16 @@ def test_a_former_owner_gets_no_messages_and_commits_nothing(broker: Broker, gro
     assert pull(broker, mine) == ["a", "b"]
 
 
-def test_messages_of_other_clients_come_with_all_they_carry(broker: Broker, group: str) -> None:
-    message = {"body": "ü", "key": "k", "tag": "red", "trace_id": "t", "headers": {"h": "1"}}
+def test_messages_of_other_clients_come_with_all_they_carry(
+    broker: Broker, group: str
+) -> None:
+    message = {
+        "body": "ü",
+        "key": "k",
+        "tag": "red",
+        "trace_id": "t",
+        "headers": {"h": "1"},
+    }
     binary = {"body_base64": "/w==", "headers": None}
     broker.ok("POST", "/topics/single/messages", {"messages": [message, binary]})
     _, queue = told(broker, join(broker))
@@ -441,7 +534,9 @@ def test_failures_come_again_and_the_last_one_is_dead(
 
     send(broker, "bad", "good")
     client(handle)
-    until(lambda: len(broker.ok("GET", "/groups/readers/dead")["messages"]) == 1, limit_s=30)
+    until(
+        lambda: len(broker.ok("GET", "/groups/readers/dead")["messages"]) == 1, limit_s=30
+    )
     assert sorted(tries) == [("bad", 0, 1), ("bad", 1, 2), ("good", 0, 1)]
 
 
@@ -469,7 +564,9 @@ def away(*_: Any) -> Any:
     raise NodeUnavailable("away")
 
 
-def test_every_client_of_a_broadcasting_group_gets_everything(broker: Broker, queue: int) -> None:
+def test_every_client_of_a_broadcasting_group_gets_everything(
+    broker: Broker, queue: int
+) -> None:
     broker.ok("POST", "/groups", {"name": "all", "mode": "broadcasting"})
     broker.ok("POST", "/groups/all/subscriptions", {"topic": "single", "start": "earliest"})
     got: list[tuple[int, str]] = []
@@ -495,7 +592,9 @@ def test_every_client_of_a_broadcasting_group_gets_everything(broker: Broker, qu
 def test_a_send_that_got_no_answer_is_stored_once(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first answer says 503, as after a lost connection to the node; the client sends the same bytes."""
+    """The first answer says 503, as after a lost connection to the node; the client sends
+    the same bytes.
+    """
     real = sending.publish.send
 
     def stored_but_unknown(**given: Any) -> Any:
@@ -509,12 +608,13 @@ def test_a_send_that_got_no_answer_is_stored_once(
     monkeypatch.setattr(sending.publish, "send", real)
     assert ask(broker, CONSUMER + "publish", body)["suc"] is True
     assert [
-        one["body"] for one in broker.ok("GET", f"/topics/single/messages?{here(broker)}")["messages"]
+        one["body"]
+        for one in broker.ok("GET", f"/topics/single/messages?{here(broker)}")["messages"]
     ] == ["once"]
     assert ask(broker, CONSUMER + "publish", body)["suc"] is True
-    assert len(broker.ok("GET", f"/topics/single/messages?{here(broker)}")["messages"]) == 2, (
-        "a send of its own"
-    )
+    assert (
+        len(broker.ok("GET", f"/topics/single/messages?{here(broker)}")["messages"]) == 2
+    ), "a send of its own"
 
 
 def here(broker: Broker) -> str:
@@ -541,13 +641,19 @@ def test_the_key_of_java_clients_limits_what_they_may(
     answer = ask(broker, CONSUMER + "publish", body)
     assert answer["suc"] is False and "services" in answer["msg"]
     broker.ok("POST", "/keys", {"name": "services", "rights": {"produce": ["others"]}})
-    refused = until(lambda: "produce" in (found := ask(broker, CONSUMER + "publish", body))["msg"] and found)
+    refused = until(
+        lambda: (
+            "produce" in (found := ask(broker, CONSUMER + "publish", body))["msg"] and found
+        )
+    )
     assert refused["suc"] is False
     token = broker.as_key({"produce": ["single"]}).api_key
     assert ask(broker, CONSUMER + "publish", {**body, "token": token})["suc"] is True
 
 
-def test_a_topic_with_send_tokens_takes_only_messages_that_name_one(broker: Broker, queue: int) -> None:
+def test_a_topic_with_send_tokens_takes_only_messages_that_name_one(
+    broker: Broker, queue: int
+) -> None:
     body = {"topicName": "single", "msgs": [{"id": 0, "body": "x"}]}
 
     def publish(**more: str) -> dict[str, Any]:
@@ -559,14 +665,18 @@ def test_a_topic_with_send_tokens_takes_only_messages_that_name_one(broker: Brok
     second = broker.ok("POST", "/topics/single/send-tokens")
     for wrong in ({}, {"token": ""}, {"token": "other"}):
         answer = publish(**wrong)
-        assert answer["suc"] is False and answer["sleepTime"] == 0 and "send token" in answer["msg"]
+        assert (
+            answer["suc"] is False
+            and answer["sleepTime"] == 0
+            and "send token" in answer["msg"]
+        )
     assert publish(token=first["token"])["suc"] is True
     assert publish(token=second["token"])["suc"] is True
     assert publish(token=broker.as_key({"produce": ["single"]}).api_key)["suc"] is True
     assert publish(token=broker.as_key({"produce": ["other"]}).api_key)["suc"] is False
-    assert [one["id"] for one in broker.ok("GET", "/topics/single/send-tokens")["tokens"]] == [
-        *(first["id"], second["id"])
-    ]
+    assert [
+        one["id"] for one in broker.ok("GET", "/topics/single/send-tokens")["tokens"]
+    ] == [*(first["id"], second["id"])]
     broker.ok("DELETE", f"/topics/single/send-tokens/{first['id']}?confirm={first['id']}")
     assert publish(token=first["token"])["suc"] is False
     broker.ok("DELETE", f"/topics/single/send-tokens/{second['id']}?confirm={second['id']}")

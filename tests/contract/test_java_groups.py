@@ -23,7 +23,11 @@ def groups(java_let_in: None, broker: Broker, queue: int) -> None:
     """Two groups that read topic `single`."""
     for group in GROUPS:
         broker.ok("POST", "/groups", {"name": group})
-        broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "single", "start": "earliest"})
+        broker.ok(
+            "POST",
+            f"/groups/{group}/subscriptions",
+            {"topic": "single", "start": "earliest"},
+        )
 
 
 @pytest.fixture
@@ -44,7 +48,12 @@ def client(broker: Broker, got: list[tuple[str, str]]) -> Iterator[Clients]:
     def start() -> JavaClient:
         named = {group: ["single"] for group in GROUPS}
         made.append(
-            JavaClient(broker.url, named, handle, timing=Timing(commit=0.1, first_beat=0.2, beat=0.5))
+            JavaClient(
+                broker.url,
+                named,
+                handle,
+                timing=Timing(commit=0.1, first_beat=0.2, beat=0.5),
+            )
         )
         made[-1].start()
         return made[-1]
@@ -73,13 +82,18 @@ def test_a_client_that_lost_one_membership_joins_all_its_groups_anew(
     before, begun = one.id, time.monotonic()
     lose(one, "lost")
     until(lambda: one.id != before, limit_s=30)
-    assert time.monotonic() - begun < 20, "its heartbeat said so only after its other membership had expired"
+    assert time.monotonic() - begun < 20, (
+        "its heartbeat said so only after its other membership had expired"
+    )
     send(broker, "b")
     until(lambda: {("kept", "b"), ("lost", "b")} <= set(got), limit_s=30)
 
 
 def test_a_deleted_group_stops_none_of_the_others(
-    broker: Broker, client: Clients, got: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    client: Clients,
+    got: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(java_members, "YOUNG_S", 0.0)
     one = client()
@@ -92,10 +106,17 @@ def test_a_deleted_group_stops_none_of_the_others(
     until(lambda: ("kept", "b") in got)
     asked = one.calls["getConsumerGroupPolling"]
     broker.ok("PATCH", "/groups/kept/subscriptions/single", {"handler_batch": 5})
-    until(lambda: any(queue["consumerBatchSize"] == 5 for queue in one.known["kept"].queues.values()))
-    assert one.calls["getConsumerGroupPolling"] - asked < 20, "it was told the same again and again"
+    until(
+        lambda: any(
+            queue["consumerBatchSize"] == 5 for queue in one.known["kept"].queues.values()
+        )
+    )
+    assert one.calls["getConsumerGroupPolling"] - asked < 20, (
+        "it was told the same again and again"
+    )
     before = one.id
-    lose(one, "kept")  # as after an outage: it joins anew, and still names the deleted group
+    # as after an outage: it joins anew, and still names the deleted group
+    lose(one, "kept")
     until(lambda: one.id != before, limit_s=30)
     send(broker, "c")
     until(lambda: ("kept", "c") in got, limit_s=30)
@@ -107,12 +128,16 @@ def test_a_deleted_group_stops_none_of_the_others(
 
 
 def test_a_group_that_never_was_stops_a_client_at_its_start(broker: Broker) -> None:
-    wrong = JavaClient(broker.url, {"kept": ["single"], "lsot": ["single"]}, lambda message, queue: True)
+    wrong = JavaClient(
+        broker.url, {"kept": ["single"], "lsot": ["single"]}, lambda message, queue: True
+    )
     with pytest.raises(AssertionError, match="lsot"):
         wrong.start()
 
 
-def test_a_member_that_was_told_something_or_left_is_looked_at_in_full(client: Clients) -> None:
+def test_a_member_that_was_told_something_or_left_is_looked_at_in_full(
+    client: Clients,
+) -> None:
     one = client()
     kept, lost = java_members.of_client(one.id)
     members = [kept.consumer.member_id, lost.consumer.member_id]

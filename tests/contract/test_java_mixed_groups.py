@@ -1,4 +1,6 @@
-"""Python and Java clients in one group: they share its queues, and nothing is lost when some are killed."""
+"""Python and Java clients in one group: they share its queues, and nothing is lost when
+some are killed.
+"""
 
 from __future__ import annotations
 
@@ -62,14 +64,18 @@ class ReaderRows:
         queues = snapshot.find_topic("wide").queues
         while not self._stop.wait(LOOK_S):
             with node_pools.node_of(queues[0]).reading() as session:
-                rows = reader_sql.read_positions(session, group_id=group, queues=queues, instance="")
+                rows = reader_sql.read_positions(
+                    session, group_id=group, queues=queues, instance=""
+                )
             for row in rows.values():
                 if row.owner and row.epoch is not None:
                     self.seen.setdefault((row.queue, row.epoch), set()).add(row.owner)
 
 
 @pytest.fixture
-def group(failure_node: str, broker: Broker, tmp_path: Path, java_let_in: None) -> Iterator[Group]:
+def group(
+    failure_node: str, broker: Broker, tmp_path: Path, java_let_in: None
+) -> Iterator[Group]:
     broker.ok("POST", "/topics", {"name": "wide", "queues": QUEUES})
     broker.ok("POST", "/groups", {"name": "mixed", "session_timeout_ms": 4_000})
     broker.ok("POST", "/groups/mixed/subscriptions", {"topic": "wide", "start": "earliest"})
@@ -88,14 +94,18 @@ class Sender:
         self.sent: set[str] = set()
 
     def send(self, count: int, kind: str = "m") -> None:
-        bodies = [f"{kind}-{number}." for number in range(len(self.sent), len(self.sent) + count)]
+        bodies = [
+            f"{kind}-{number}." for number in range(len(self.sent), len(self.sent) + count)
+        ]
         with Producer(self._broker.url, api_key=self._broker.api_key) as producer:
             for body in bodies:
                 producer.send("wide", body.encode(), key=body)
         self.sent |= set(bodies)
 
 
-def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, group: Group) -> None:
+def test_two_of_each_share_the_queues_and_kills_lose_nothing(
+    broker: Broker, group: Group
+) -> None:
     sender = Sender(broker)
     with ReaderRows() as rows:
         group.begin("java-1", "java-2", "python-1", "python-2")
@@ -105,7 +115,9 @@ def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, gro
             *("catmq-client", "catmq-client", "pmq-java", "pmq-java")
         ]
         sender.send(200)
-        until(lambda: group.bodies() == sender.sent and len(group.members()) == 4, limit_s=60)
+        until(
+            lambda: group.bodies() == sender.sent and len(group.members()) == 4, limit_s=60
+        )
         group.kill("java-1")
         group.kill("python-1")
         sender.send(200)
@@ -121,14 +133,20 @@ def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, gro
     assert_one_member_of_an_epoch(group.all_handled())
 
 
-def test_a_message_that_failed_at_one_kind_is_handled_by_the_other(broker: Broker, group: Group) -> None:
+def test_a_message_that_failed_at_one_kind_is_handled_by_the_other(
+    broker: Broker, group: Group
+) -> None:
     sender = Sender(broker)
     group.begin("java-1", "python-1")
     until(lambda: len(group.owners()) == 2, limit_s=60)
 
     def crossings() -> set[tuple[str, str]]:
         failed = group.failed()
-        return {(failed[body], name) for name, _, _, body in group.all_handled() if body in failed}
+        return {
+            (failed[body], name)
+            for name, _, _, body in group.all_handled()
+            if body in failed
+        }
 
     sender.send(40, "bad")
     until(lambda: group.bodies() == sender.sent, limit_s=60)

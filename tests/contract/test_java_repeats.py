@@ -1,4 +1,6 @@
-"""Java clients with nothing to read: they wait in the worker's loop without a thread, and miss nothing."""
+"""Java clients with nothing to read: they wait in the worker's loop without a thread, and
+miss nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("java_let_in")
 def group(broker: Broker, topic: str) -> str:
     """The name of a group that reads the two queues of topic `orders`."""
     broker.ok("POST", "/groups", {"name": "readers"})
-    broker.ok("POST", "/groups/readers/subscriptions", {"topic": topic, "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/readers/subscriptions", {"topic": topic, "start": "earliest"}
+    )
     return "readers"
 
 
@@ -73,7 +77,8 @@ def held(broker: Broker) -> int:
 
 
 def idle(broker: Broker, start: Start) -> tuple[JavaClient, Reader]:
-    """A client that has read and committed both queues to the end, and waits without a thread.
+    """A client that has read and committed both queues to the end, and waits without a
+    thread.
 
     No thread may wait here, so the full answers before come at once.
     """
@@ -102,7 +107,9 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_that_an_idle_client_asks_takes_no_thread_and_is_counted(
     broker: Broker, start: Start, monkeypatch: pytest.MonkeyPatch, polls_elsewhere: bool
 ) -> None:
-    """Another process may have its polls, so that a heartbeat here is what tells that it lives."""
+    """Another process may have its polls, so that a heartbeat here is what tells that it
+    lives.
+    """
     if polls_elsewhere:
         monkeypatch.setattr(polling, "has_just_polled", lambda java_id: False)
     client, _ = idle(broker, start)
@@ -115,14 +122,20 @@ def test_all_that_an_idle_client_asks_takes_no_thread_and_is_counted(
 
     made = Counter(client.calls)
     made.subtract(asked)
-    assert made["pullData"] >= 2 and made["getConsumerGroupPolling"] >= 2 and made["commitOffset"] >= 2
+    assert (
+        made["pullData"] >= 2
+        and made["getConsumerGroupPolling"] >= 2
+        and made["commitOffset"] >= 2
+    )
     assert made["heartbeat"] >= 4 and looked_up.call_count <= 1
     assert metrics.REPEATED._value.get() - counted >= made.total() - 5, (
         "those that wait now are not counted yet"
     )
     ((caller, counts),) = java_callers._counts.items()
     assert caller[1].startswith("pmq-java/") and counts["answered"] >= made.total() - 5
-    assert (Heartbeat.objects.get().last_seen - seen_at).total_seconds() >= 1, "its polls keep it alive"
+    assert (Heartbeat.objects.get().last_seen - seen_at).total_seconds() >= 1, (
+        "its polls keep it alive"
+    )
 
 
 def test_a_message_ends_the_wait_at_once(broker: Broker, start: Start) -> None:
@@ -136,13 +149,19 @@ def test_a_message_ends_the_wait_at_once(broker: Broker, start: Start) -> None:
     assert reader.bodies.count("news") == 1
 
 
-def test_a_member_that_joins_ends_the_wait_of_the_poll(broker: Broker, start: Start) -> None:
+def test_a_member_that_joins_ends_the_wait_of_the_poll(
+    broker: Broker, start: Start
+) -> None:
     idle(broker, start)
     reader = Reader()
 
     begun = time.monotonic()
     other = start(reader)
-    until(lambda: [one for one in other.known["readers"].queues if other.known["readers"].running])
+    until(
+        lambda: [
+            one for one in other.known["readers"].queues if other.known["readers"].running
+        ]
+    )
 
     assert time.monotonic() - begun < 6.0, "the poll waits for up to 7 s"
     send(broker, *(f"after-{number}" for number in range(20)))
@@ -154,12 +173,19 @@ def test_settings_that_change_end_it_too(broker: Broker, start: Start) -> None:
 
     begun = time.monotonic()
     broker.ok("PATCH", "/groups/readers/subscriptions/orders", {"handler_batch": 7})
-    until(lambda: {one["consumerBatchSize"] for one in client.known["readers"].queues.values()} == {7})
+    until(
+        lambda: (
+            {one["consumerBatchSize"] for one in client.known["readers"].queues.values()}
+            == {7}
+        )
+    )
 
     assert time.monotonic() - begun < 3.0
 
 
-def test_an_offset_that_is_set_back_reaches_a_client_that_waits(broker: Broker, start: Start) -> None:
+def test_an_offset_that_is_set_back_reaches_a_client_that_waits(
+    broker: Broker, start: Start
+) -> None:
     _, reader = idle(broker, start)
     assert len(reader.bodies) == 20
 
@@ -204,7 +230,11 @@ def test_a_rate_that_is_exceeded_is_told_as_ever(broker: Broker, start: Start) -
     idle(broker, start)
     java_callers.flush()
 
-    with mock.patch.object(endpoint, "config", replace(config, java_requests_per_s=1, workers=1_000)):
+    with mock.patch.object(
+        endpoint, "config", replace(config, java_requests_per_s=1, workers=1_000)
+    ):
         endpoint._buckets.clear()
-        until(lambda: sum(counts["limited"] for counts in java_callers._counts.values()) >= 2)
+        until(
+            lambda: sum(counts["limited"] for counts in java_callers._counts.values()) >= 2
+        )
     endpoint._buckets.clear()

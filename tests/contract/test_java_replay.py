@@ -1,8 +1,10 @@
-"""Calls of Java clients in recorded runs, made to our broker: its answers have all fields that they read.
+"""Calls of Java clients in recorded runs, made to our broker: its answers have all fields
+that they read.
 
-`java_calls` has the calls, each with the shape of the answer in the state that it was in, and the order in
-which each run made them. Ids, versions and offsets are those that our broker told. What a run caused by other
-means (a setting that an operator changed, a message that came) is caused before the call that shows it.
+`java_calls` has the calls, each with the shape of the answer in the state that it was in,
+and the order in which each run made them. Ids, versions and offsets are those that our
+broker told. What a run caused by other means (a setting that an operator changed, a message
+that came) is caused before the call that shows it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,11 @@ class Run:
         self.topic = broker.ok("POST", "/topics", {"name": "t1", "queues": QUEUES})
         for group, mode in (("g1", "clustering"), ("g2", "broadcasting")):
             broker.ok("POST", "/groups", {"name": group, "mode": mode})
-            broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "t1", "start": "earliest"})
+            broker.ok(
+                "POST",
+                f"/groups/{group}/subscriptions",
+                {"topic": "t1", "start": "earliest"},
+            )
             broker.ok("PATCH", f"/groups/{group}/subscriptions/t1", {"retry_delays_s": [1]})
         self.ids: dict[str, int] = {}
         self.versions: dict[tuple[str, str], int] = {}
@@ -75,7 +81,11 @@ class Run:
         name = call["call"].rstrip("/").rpartition("/")[2]
         step = getattr(self, f"_{name}", None)
         answer = step(call) if step else self.ask(call["call"], call["request"])
-        shape = {key: part for key, part in call["answer"].items() if key not in ("state", "meta", "queue")}
+        shape = {
+            key: part
+            for key, part in call["answer"].items()
+            if key not in ("state", "meta", "queue")
+        }
         assert_shape(shape, answer, name)
 
     def _register(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +95,9 @@ class Run:
 
     def _registerConsumerGroup(self, call: dict[str, Any]) -> dict[str, Any]:
         request = call["request"]
-        answer = self.ask(call["call"], request | {"consumerId": self.ids[request["consumerId"]]})
+        answer = self.ask(
+            call["call"], request | {"consumerId": self.ids[request["consumerId"]]}
+        )
         for group in request["consumerGroupNames"]:
             self.group = group
             self.versions[request["consumerId"], group] = 0
@@ -94,14 +106,19 @@ class Run:
 
     def _deRegister(self, call: dict[str, Any]) -> dict[str, Any]:
         client = call["request"]["id"]
-        answer = self.ask(call["call"], call["request"] | {"id": self.ids.get(client, NOBODY)})
+        answer = self.ask(
+            call["call"], call["request"] | {"id": self.ids.get(client, NOBODY)}
+        )
         self.versions = {key: one for key, one in self.versions.items() if key[0] != client}
         self.settle()
         return answer
 
     def _heartbeat(self, call: dict[str, Any]) -> dict[str, Any]:
         request = call["request"]
-        return self.ask(call["call"], request | {"consumerId": self.ids.get(request["consumerId"], NOBODY)})
+        return self.ask(
+            call["call"],
+            request | {"consumerId": self.ids.get(request["consumerId"], NOBODY)},
+        )
 
     def settle(self) -> None:
         """Let all clients poll until none has news."""
@@ -113,7 +130,10 @@ class Run:
 
     def poll(self, client: str, group: str) -> dict[str, Any]:
         """The group as a poll with the newest version tells it, {} without news."""
-        body = {"consumerId": self.ids[client], "consumerGroupVersion": {group: self.versions[client, group]}}
+        body = {
+            "consumerId": self.ids[client],
+            "consumerGroupVersion": {group: self.versions[client, group]},
+        }
         answer = self.ask("/api/client/consumer/getConsumerGroupPolling", body)
         return self.take(client, answer).get(group, {})
 
@@ -126,7 +146,9 @@ class Run:
         return found
 
     def label(self, group: str, one: dict[str, Any]) -> str:
-        """A queue as the runs call it: by its group, and the order among those of its topic."""
+        """A queue as the runs call it: by its group, and the order among those of its
+        topic.
+        """
         raw = one["queueId"] & (1 << 31) - 1
         if one["topicType"] == 1:
             return f"{group} t1 {[row['queue'] for row in self.topic['queues']].index(raw)}"
@@ -134,9 +156,15 @@ class Run:
 
     def _getConsumerGroupPolling(self, call: dict[str, Any]) -> dict[str, Any]:
         request, shape = call["request"], call["answer"]
-        client, (group, version) = request["consumerId"], next(iter(request["consumerGroupVersion"].items()))
+        client, (group, version) = (
+            request["consumerId"],
+            next(iter(request["consumerGroupVersion"].items())),
+        )
         known = self.versions.get((client, group), 0) if version else 0
-        body = request | {"consumerId": self.ids[client], "consumerGroupVersion": {group: known}}
+        body = request | {
+            "consumerId": self.ids[client],
+            "consumerGroupVersion": {group: known},
+        }
         if shape["state"] == "deleted" or (client, group) not in self.versions:
             answer = self.ask(call["call"], body | {"consumerId": NOBODY})
             assert answer["consumerDeleted"] == 1
@@ -144,7 +172,9 @@ class Run:
         if shape["state"] == "data" and version:
             path = f"/groups/{group}/subscriptions/t1"
             self.broker.ok("PATCH", path, {"max_poll_records": next(self.settings)})
-            answer = until(lambda: (found := self.ask(call["call"], body))["consumerGroups"] and found)
+            answer = until(
+                lambda: (found := self.ask(call["call"], body))["consumerGroups"] and found
+            )
         else:
             answer = self.ask(call["call"], body)
         found = self.take(client, answer)
@@ -155,16 +185,22 @@ class Run:
             assert told["queues"]
             for key, one in told["queues"].items():
                 assert key == str(one["queueId"])
-                wanted = {name: part for name, part in shape["queue"].items() if name != "tag"}
+                wanted = {
+                    name: part for name, part in shape["queue"].items() if name != "tag"
+                }
                 assert_shape(wanted, one, "queue")
         return answer
 
     def _pullData(self, call: dict[str, Any]) -> dict[str, Any]:
-        request, group = call["request"], call["request"].get("consumerGroupName") or self.group
+        request, group = (
+            call["request"],
+            call["request"].get("consumerGroupName") or self.group,
+        )
         kind = request["queueId"].partition(" ")[0]
         wanted = bool(call["answer"]["msgs"])
         if kind == "fail" and group == "g2":
-            return {**self.ask("/api/client/tool/addLog", {}), "msgs": []}  # instances have no retry topics
+            # instances have no retry topics
+            return {**self.ask("/api/client/tool/addLog", {}), "msgs": []}
         if wanted and kind == "fail":
             self.fail(group, call)
             return until(lambda: self.pull_retries(group))
@@ -176,14 +212,24 @@ class Run:
         return self.pull(label, request, wait=wanted)
 
     def pull_retries(self, group: str) -> dict[str, Any] | None:
-        """The answer that has messages, of the queues of failed messages; it is not known which gets them."""
+        """The answer that has messages, of the queues of failed messages; it is not known
+        which gets them.
+        """
         answers = [self.pull(f"{group} fail {number}") for number in (0, 1)]
         return next((one for one in answers if one["msgs"]), None)
 
     def send(self, label: str) -> None:
         queue = self.topic["queues"][int(label.split()[-1])]["queue"]
-        message = {"body": "text", "key": "b1", "tag": "red", "trace_id": "trace", "headers": {"h": "1"}}
-        self.broker.ok("POST", "/topics/t1/messages", {"messages": [{**message, "queue": queue}]})
+        message = {
+            "body": "text",
+            "key": "b1",
+            "tag": "red",
+            "trace_id": "trace",
+            "headers": {"h": "1"},
+        }
+        self.broker.ok(
+            "POST", "/topics/t1/messages", {"messages": [{**message, "queue": queue}]}
+        )
 
     def pull(
         self, label: str, request: dict[str, Any] | None = None, *, wait: bool = False
@@ -191,7 +237,12 @@ class Run:
         """Pull from where the client is; what it gets counts as read."""
         one = self.told[label]
         start = one.setdefault("read", one["offset"])
-        body = {**(request or {}), "queueId": one["queueId"], "offsetStart": start, "offsetEnd": start + 50}
+        body = {
+            **(request or {}),
+            "queueId": one["queueId"],
+            "offsetStart": start,
+            "offsetEnd": start + 50,
+        }
 
         def ask() -> dict[str, Any] | None:
             answer = self.ask("/api/client/consumer/pullData", body)
@@ -210,13 +261,20 @@ class Run:
             "queueId": self.told[label]["queueId"],
             "failMsg": {"msgs": [failed], "topicName": "g1_t1_fail"},
         }
-        assert self.ask("/api/client/consumer/publishAndUpdateResultFailMsg", body)["suc"] is True
+        assert (
+            self.ask("/api/client/consumer/publishAndUpdateResultFailMsg", body)["suc"]
+            is True
+        )
 
     def _publishAndUpdateResultFailMsg(self, call: dict[str, Any]) -> dict[str, Any]:
         request, shape = json.loads(json.dumps(call["request"])), call["answer"]
         label = f"{self.group} {request['queueId']}"
         if self.group == "g2":
-            return {**self.ask("/api/client/tool/addLog", {}), "suc": shape["suc"] == "bool"}  # as above
+            # as above
+            return {
+                **self.ask("/api/client/tool/addLog", {}),
+                "suc": shape["suc"] == "bool",
+            }
         request["queueId"] = self.told[label]["queueId"]
         for message in (request.get("failMsg") or {}).get("msgs", ()):
             self.send(label)
@@ -230,9 +288,15 @@ class Run:
         for given in call["request"]["queueOffsets"]:
             group = given.get("consumerGroupName") or self.group
             one = self.told.get(f"{group} {given['queueOffsetId']}")
-            if one is not None:  # a queue of failures of a broadcasting group is none of ours
-                at = {"queueOffsetId": one["queueOffsetId"], "offsetVersion": one["offsetVersion"]}
-                offsets.append(given | at | {"offset": one.get("read", 0) if given["offset"] else 0})
+            # a queue of failures of a broadcasting group is none of ours
+            if one is not None:
+                at = {
+                    "queueOffsetId": one["queueOffsetId"],
+                    "offsetVersion": one["offsetVersion"],
+                }
+                offsets.append(
+                    given | at | {"offset": one.get("read", 0) if given["offset"] else 0}
+                )
         answer = self.ask(call["call"], call["request"] | {"queueOffsets": offsets})
         assert answer["suc"] is True
         self.settle()
@@ -268,7 +332,14 @@ def test_our_answers_have_what_a_recorded_client_read(run: Run, name: str) -> No
 
 
 def test_a_field_that_is_missing_or_of_another_type_is_noticed() -> None:
-    assert_shape({"id": "int", "msgs": [{"id": "int"}]}, {"id": 1, "msgs": [{"id": 2}]}, "x")
-    for wrong in ({"msgs": []}, {"id": "1", "msgs": []}, {"id": 1, "msgs": [{}]}, {"id": None, "msgs": []}):
+    assert_shape(
+        {"id": "int", "msgs": [{"id": "int"}]}, {"id": 1, "msgs": [{"id": 2}]}, "x"
+    )
+    for wrong in (
+        {"msgs": []},
+        {"id": "1", "msgs": []},
+        {"id": 1, "msgs": [{}]},
+        {"id": None, "msgs": []},
+    ):
         with pytest.raises(AssertionError):
             assert_shape({"id": "int", "msgs": [{"id": "int"}]}, wrong, "x")

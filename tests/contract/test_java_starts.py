@@ -1,4 +1,6 @@
-"""Java clients that lost the threads that pull: they are told to start again, once, and nobody else is."""
+"""Java clients that lost the threads that pull: they are told to start again, once, and
+nobody else is.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,28 @@ Clients = Callable[[Handle], JavaClient]
 
 
 @pytest.fixture
-def client(broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
-    """A function that starts a client of a group that reads topic `single`; all are closed at the end."""
+def client(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Clients]:
+    """A function that starts a client of a group that reads topic `single`; all are closed
+    at the end.
+    """
     monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
     monkeypatch.setattr(java_pulls, "SILENT_S", -1.0)  # whatever was noted is long ago
     monkeypatch.setattr(java_starts, "WATCHED_S", 0.0)
     monkeypatch.setattr(java_pulls, "_noted", {})
     broker.ok("POST", "/groups", {"name": "readers"})
-    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"})
+    broker.ok(
+        "POST", "/groups/readers/subscriptions", {"topic": "single", "start": "earliest"}
+    )
     made: list[JavaClient] = []
 
     def start(handle: Handle) -> JavaClient:
-        made.append(JavaClient(broker.url, {"readers": ["single"]}, handle, timing=Timing(commit=0.1)))
+        made.append(
+            JavaClient(
+                broker.url, {"readers": ["single"]}, handle, timing=Timing(commit=0.1)
+            )
+        )
         made[-1].start()
         return made[-1]
 
@@ -53,12 +65,16 @@ def committed(broker: Broker) -> int:
 
 
 def end_pulls(client: JavaClient) -> None:
-    """End the threads that pull, as two failed pulls end those of CatMQ's client; it polls and commits on."""
+    """End the threads that pull, as two failed pulls end those of CatMQ's client; it polls
+    and commits on.
+    """
     for one in client._executors.values():
         one._stopped.set()
 
 
-def test_a_client_whose_pulls_have_ended_is_told_to_start_again_once(broker: Broker, client: Clients) -> None:
+def test_a_client_whose_pulls_have_ended_is_told_to_start_again_once(
+    broker: Broker, client: Clients
+) -> None:
     got: list[str] = []
     send(broker, "a")
     dead = client(lambda message, queue: got.append(message["body"]) or True)
@@ -75,7 +91,9 @@ def test_a_client_whose_pulls_have_ended_is_told_to_start_again_once(broker: Bro
     assert starts.run_once() == 1, "it has pulled since, so it is watched again"
 
 
-def test_a_client_that_handles_a_message_for_long_is_left_alone(broker: Broker, client: Clients) -> None:
+def test_a_client_that_handles_a_message_for_long_is_left_alone(
+    broker: Broker, client: Clients
+) -> None:
     begun, done = threading.Event(), threading.Event()
     send(broker, "long")
     client(lambda message, queue: begun.set() or done.wait(20))

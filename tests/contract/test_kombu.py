@@ -1,4 +1,6 @@
-"""The kombu transport against the real views: queues, exchanges, leases, delays and what goes wrong."""
+"""The kombu transport against the real views: queues, exchanges, leases, delays and what
+goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from kombu.transport.virtual.base import NotEquivalentError
 import catmq_client.contrib.kombu  # registers catmq://
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
-from catmq_client.errors import Closed, ConnectFailed, NotFound, OptionError, Unauthenticated
+from catmq_client.errors import (
+    Closed,
+    ConnectFailed,
+    NotFound,
+    OptionError,
+    Unauthenticated,
+)
 from tests.support.broker import Broker
 from tests.support.tls_front import tls_front
 from tests.support.waiting import until
@@ -56,9 +64,13 @@ def admin(broker: Broker) -> Admin:
     return Admin(HttpTransport(broker.url, api_key=broker.api_key))
 
 
-def send(connection: kombu.Connection, *bodies: Any, queue: kombu.Queue = MAILS, **more: Any) -> None:
+def send(
+    connection: kombu.Connection, *bodies: Any, queue: kombu.Queue = MAILS, **more: Any
+) -> None:
     with connection.channel() as channel:
-        producer = kombu.Producer(channel, exchange=queue.exchange, routing_key=queue.routing_key)
+        producer = kombu.Producer(
+            channel, exchange=queue.exchange, routing_key=queue.routing_key
+        )
         for body in bodies:
             producer.publish(body, declare=[queue], **more)
 
@@ -73,11 +85,19 @@ def drained(connection: kombu.Connection, count: int = 1, *, seconds: float = 10
 
 
 def received(
-    connection: kombu.Connection, count: int, queue: kombu.Queue = MAILS, *, then_s: float = 0.5
+    connection: kombu.Connection,
+    count: int,
+    queue: kombu.Queue = MAILS,
+    *,
+    then_s: float = 0.5,
 ) -> list[Any]:
-    """So many messages of a queue, and those that come within a moment after them, acknowledged."""
+    """So many messages of a queue, and those that come within a moment after them,
+    acknowledged.
+    """
     got: list[Any] = []
-    with kombu.Consumer(connection, [queue], on_message=lambda message: (got.append(message), message.ack())):
+    with kombu.Consumer(
+        connection, [queue], on_message=lambda message: (got.append(message), message.ack())
+    ):
         drained(connection, count)
         drained(connection, seconds=then_s)
     return got
@@ -87,7 +107,9 @@ def bodies(messages: list[Any]) -> list[Any]:
     return [message.payload for message in messages]
 
 
-def test_a_message_is_delivered_once_and_found_by_task_and_id(broker: Broker, connect: Connect) -> None:
+def test_a_message_is_delivered_once_and_found_by_task_and_id(
+    broker: Broker, connect: Connect
+) -> None:
     send(connect(), {"n": 1}, headers={"task": "shop.mail", "id": "4711"})
     assert bodies(received(connect(), 1)) == [{"n": 1}]
     assert received(connect(), 0) == []
@@ -145,7 +167,9 @@ def test_multiple_acknowledges_all_before(connect: Connect) -> None:
     assert bodies(received(connect(), 1)) == bodies(held[3:])
 
 
-def test_no_more_is_leased_than_the_prefetch_count(broker: Broker, connect: Connect) -> None:
+def test_no_more_is_leased_than_the_prefetch_count(
+    broker: Broker, connect: Connect
+) -> None:
     one = connect()
     send(one, *range(6))
     held: list[Any] = []
@@ -160,7 +184,9 @@ def test_no_more_is_leased_than_the_prefetch_count(broker: Broker, connect: Conn
         assert len(held) == 3
 
 
-def test_what_comes_for_a_consumer_that_was_cancelled_goes_to_others_at_once(connect: Connect) -> None:
+def test_what_comes_for_a_consumer_that_was_cancelled_goes_to_others_at_once(
+    connect: Connect,
+) -> None:
     one, other = connect(lease_s=60), connect(lease_s=60)
     with kombu.Consumer(one, [MAILS], on_message=print):
         drained(one, seconds=1.0)  # its pull waits at the broker still
@@ -186,7 +212,9 @@ def test_rejected_messages_are_dropped_requeued_or_dead(
 
 def test_priorities_come_first(connect: Connect) -> None:
     one = connect(priority_steps=[0, 5, 9])
-    queue = kombu.Queue("urgent", kombu.Exchange("urgent"), routing_key="urgent", max_priority=9)
+    queue = kombu.Queue(
+        "urgent", kombu.Exchange("urgent"), routing_key="urgent", max_priority=9
+    )
     for priority in (0, 9, 5, 6):
         send(one, priority, queue=queue, priority=priority)
     assert bodies(received(one, 4, queue)) == [9, 5, 6, 0]
@@ -199,8 +227,13 @@ def test_a_priority_that_does_nothing_is_logged_once(
     assert caplog.text.count("priorities are ignored; set priority_steps") == 1
 
 
-def test_exchanges_route_between_processes_that_did_not_declare_the_queues(connect: Connect) -> None:
-    topic, everywhere = kombu.Exchange("events", type="topic"), kombu.Exchange("all", type="fanout")
+def test_exchanges_route_between_processes_that_did_not_declare_the_queues(
+    connect: Connect,
+) -> None:
+    topic, everywhere = (
+        kombu.Exchange("events", type="topic"),
+        kombu.Exchange("all", type="fanout"),
+    )
     queues = [
         kombu.Queue("paid", topic, routing_key="order.paid"),
         kombu.Queue("orders", topic, routing_key="order.#"),
@@ -214,11 +247,20 @@ def test_exchanges_route_between_processes_that_did_not_declare_the_queues(conne
     for key in ("order.paid", "order.made"):
         producer.publish(key, exchange="events", routing_key=key)
     producer.publish("x", exchange="all", routing_key="whatever")
-    got = [bodies(received(other, count, queue)) for queue, count in zip(queues, (1, 2, 1), strict=True)]
-    assert [sorted(one) for one in got] == [["order.paid"], ["order.made", "order.paid"], ["x"]]
+    got = [
+        bodies(received(other, count, queue))
+        for queue, count in zip(queues, (1, 2, 1), strict=True)
+    ]
+    assert [sorted(one) for one in got] == [
+        ["order.paid"],
+        ["order.made", "order.paid"],
+        ["x"],
+    ]
 
 
-def test_a_broadcast_reaches_every_process_and_replies_find_their_asker(connect: Connect) -> None:
+def test_a_broadcast_reaches_every_process_and_replies_find_their_asker(
+    connect: Connect,
+) -> None:
     from kombu.pidbox import Mailbox
 
     workers, asker = [connect(topic_queues=n) for n in (1, 2)], connect(topic_queues=3)
@@ -248,7 +290,9 @@ def test_a_broadcast_reaches_every_process_and_replies_find_their_asker(connect:
             thread.join()
 
 
-def test_a_task_with_an_eta_is_delayed_by_the_broker(broker: Broker, connect: Connect) -> None:
+def test_a_task_with_an_eta_is_delayed_by_the_broker(
+    broker: Broker, connect: Connect
+) -> None:
     one = connect()
     MAILS(one.default_channel).declare()
     due = datetime.now(UTC) + timedelta(seconds=6)
@@ -274,12 +318,18 @@ def test_an_eta_beyond_the_longest_delay_is_delayed_as_long_as_may_be(
 def test_a_task_that_arrives_before_its_eta_is_delayed_again(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(minutes=10, seconds=1))
+    monkeypatch.setattr(
+        "catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(minutes=10, seconds=1)
+    )
     one = connect()
-    monkeypatch.setattr("catmq_client.contrib.kombu.cluster.messages.MOST_DELAY", timedelta(seconds=1))
+    monkeypatch.setattr(
+        "catmq_client.contrib.kombu.cluster.messages.MOST_DELAY", timedelta(seconds=1)
+    )
     due = datetime.now(UTC) + timedelta(days=1)
     send(one, "later", headers={"task": "t", "id": "1", "eta": due.isoformat()})
-    monkeypatch.setattr("catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(days=366))
+    monkeypatch.setattr(
+        "catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(days=366)
+    )
     assert received(one, 0, then_s=4.0) == []
     (waits,) = admin(broker).delayed("shop.mails")["messages"]
     assert waits["due_at_ms"] == int(due.timestamp() * 1000)
@@ -405,7 +455,8 @@ WRONG_TASKS: list[Any] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:Exception raised outside body")  # Celery's way to report it
+# Celery's way to report it
+@pytest.mark.filterwarnings("ignore:Exception raised outside body")
 def test_no_message_ends_a_worker_of_celery(failure_node: str, broker: Broker) -> None:
     url = broker.url.replace("http://", f"catmq://:{broker.api_key}@") + "/shop"
     app = Celery("shop", broker=url)
@@ -417,8 +468,15 @@ def test_no_message_ends_a_worker_of_celery(failure_node: str, broker: Broker) -
         noted.append(text)
 
     note.delay("first")
-    bodies = [json.dumps(wrong) for wrong in WRONG_TASKS] + ["[" * 5_000, '{"properties": ' + "9" * 5_000]
-    broker.ok("POST", "/topics/shop.tasks/messages", {"messages": [{"body": body} for body in bodies]})
+    bodies = [json.dumps(wrong) for wrong in WRONG_TASKS] + [
+        "[" * 5_000,
+        '{"properties": ' + "9" * 5_000,
+    ]
+    broker.ok(
+        "POST",
+        "/topics/shop.tasks/messages",
+        {"messages": [{"body": body} for body in bodies]},
+    )
     note.delay("last")
     with start_worker(app, pool="solo", perform_ping_check=False):
         until(lambda: "last" in noted)
@@ -460,7 +518,10 @@ app.control.ping(timeout=0.5)
 def test_processes_that_use_a_new_queue_at_once_all_send(broker: Broker) -> None:
     url = broker.url.replace("http://", f"catmq://:{broker.api_key}@") + "/shop"
     command, pipe = [sys.executable, "-c", FIRST_USE, url], subprocess.PIPE
-    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    processes = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        for _ in range(4)
+    ]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
     for process in processes:
@@ -488,7 +549,11 @@ def test_a_closed_channel_says_that_its_connection_is_lost(connect: Connect) -> 
     with connect() as connection:
         channel = connection.channel()
         channel.close()
-        for use in (channel.queue_declare, channel.get_exchanges, lambda: channel.basic_get("mails")):
+        for use in (
+            channel.queue_declare,
+            channel.get_exchanges,
+            lambda: channel.basic_get("mails"),
+        ):
             with pytest.raises(connection.connection_errors):
                 use()
 
@@ -518,7 +583,9 @@ def test_a_fork_sends_but_does_not_touch_what_its_parent_holds(connect: Connect)
         held[0].ack()
 
 
-def test_the_second_broker_is_used_when_the_first_is_away(broker: Broker, connect: Connect) -> None:
+def test_the_second_broker_is_used_when_the_first_is_away(
+    broker: Broker, connect: Connect
+) -> None:
     key, host = broker.api_key, broker.url.removeprefix("http://")
     one = connect(f"catmq://:{key}@127.0.0.1:9/shop;catmq://:{key}@{host}/shop")
     one.ensure_connection(max_retries=3, interval_start=0)
@@ -526,7 +593,9 @@ def test_the_second_broker_is_used_when_the_first_is_away(broker: Broker, connec
     assert bodies(received(one, 1)) == ["a"]
 
 
-def test_tls_is_spoken_and_certificates_are_checked(broker: Broker, connect: Connect, tmp_path: Path) -> None:
+def test_tls_is_spoken_and_certificates_are_checked(
+    broker: Broker, connect: Connect, tmp_path: Path
+) -> None:
     with tls_front(tmp_path) as (port, ca):
         url = f"catmqs://:{broker.api_key}@127.0.0.1:{port}/shop"
         with pytest.raises(ConnectFailed, match="certificate"):
@@ -534,7 +603,9 @@ def test_tls_is_spoken_and_certificates_are_checked(broker: Broker, connect: Con
         one = connect(url, verify=str(ca))
         send(one, "secret")
         assert bodies(received(one, 1)) == ["secret"]
-        by_option = kombu.Connection(url.replace("catmqs", "catmq"), ssl={"ca_certs": str(ca)})
+        by_option = kombu.Connection(
+            url.replace("catmqs", "catmq"), ssl={"ca_certs": str(ca)}
+        )
         by_option.connect()
         by_option.close()
         one.close()

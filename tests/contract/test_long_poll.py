@@ -64,7 +64,9 @@ def test_the_time_ends_the_wait_with_an_empty_answer(broker: Broker, queue: int)
     assert answer["assignment_changed"] is False
 
 
-def test_a_change_of_the_group_ends_the_wait(broker: Broker, queue: int, topic: str) -> None:
+def test_a_change_of_the_group_ends_the_wait(
+    broker: Broker, queue: int, topic: str
+) -> None:
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     broker.ok("POST", "/groups/readers/subscriptions", {"topic": topic})
@@ -73,16 +75,25 @@ def test_a_change_of_the_group_ends_the_wait(broker: Broker, queue: int, topic: 
     assert answer["generation"] > member.generation
 
 
-def test_a_member_without_queues_waits_with_an_empty_list(broker: Broker, queue: int) -> None:
+def test_a_member_without_queues_waits_with_an_empty_list(
+    broker: Broker, queue: int
+) -> None:
     first = reader(broker)
     idle = Member.join(broker, name="c2")
-    until(lambda: idle.heartbeat()["assigned"] == [] and idle.generation >= first.heartbeat()["generation"])
+    until(
+        lambda: (
+            idle.heartbeat()["assigned"] == []
+            and idle.generation >= first.heartbeat()["generation"]
+        )
+    )
     future = waiting(lambda: idle.pull(wait_ms=LONG_MS))
     broker.ok("DELETE", first.path)
     assert quick(future)["assignment_changed"] is True
 
 
-def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(broker: Broker, queue: int) -> None:
+def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     draining.leave()
@@ -110,7 +121,10 @@ def test_above_the_cap_a_pull_is_answered_at_once(
 @pytest.mark.parametrize("address", ["", "192.0.2.1"])
 def test_consumers_of_one_key_or_address_leave_places_to_others(address: str) -> None:
     places = Places(most=4, most_of_one=2, most_shared=3)
-    mine = [longpoll.asker(f"c{n}", key_id=n if address else 1, address=address or f"a{n}") for n in range(4)]
+    mine = [
+        longpoll.asker(f"c{n}", key_id=n if address else 1, address=address or f"a{n}")
+        for n in range(4)
+    ]
     assert [places.take(*waiter) for waiter in mine] == [True, True, True, False]
     assert places.take(*longpoll.asker("other", key_id=9, address="198.51.100.1"))
     places.give_back(*mine[0])
@@ -135,7 +149,9 @@ def test_a_fenced_queue_is_told_at_once(broker: Broker, queue: int) -> None:
     old = reader(broker)
     reader(broker)
     begun = time.monotonic()
-    assert old.pull(old.position(queue, 0), wait_ms=LONG_MS)["queues"][0]["state"] == "fenced"
+    assert (
+        old.pull(old.position(queue, 0), wait_ms=LONG_MS)["queues"][0]["state"] == "fenced"
+    )
     assert time.monotonic() - begun < LONG_MS / 4000
 
 
@@ -169,25 +185,37 @@ def test_a_waiting_pull_holds_no_connection_of_metadata(
     assert not any(held)
 
 
-def test_a_wait_goes_on_behind_messages_that_a_tag_filter_leaves_out(broker: Broker, queue: int) -> None:
+def test_a_wait_goes_on_behind_messages_that_a_tag_filter_leaves_out(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
     snapshot.refresh()
     member.heartbeat()
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     for _ in range(3):
-        broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]})
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "b", "tag": "new"}]})
+        broker.ok(
+            "POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]}
+        )
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "b", "tag": "new"}]}
+    )
     (answer,) = quick(future)["queues"]
-    assert [message["offset"] for message in answer["messages"]] == [3] and answer["next_offset"] == 4
+    assert [message["offset"] for message in answer["messages"]] == [3] and answer[
+        "next_offset"
+    ] == 4
 
 
-def test_a_wait_that_only_passed_others_tells_at_its_end_how_far_it_is(broker: Broker, queue: int) -> None:
+def test_a_wait_that_only_passed_others_tells_at_its_end_how_far_it_is(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
     snapshot.refresh()
     member.heartbeat()
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 5})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 5}
+    )
     (answer,) = member.pull(member.position(queue, 0), wait_ms=300)["queues"]
     assert answer["messages"] == [] and answer["next_offset"] == 5
     assert member.commit(member.position(queue, 5)) == ["ok"]
@@ -202,7 +230,9 @@ def test_a_wait_that_passed_others_tells_soon_how_far_it_is(
     member.heartbeat()
     monkeypatch.setattr(longpoll, "PASSED_WAIT_S", 0.2)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]}
+    )
     assert quick(future)["queues"][0]["next_offset"] == 1
 
 
@@ -215,5 +245,7 @@ def test_a_wait_ends_once_it_has_passed_the_scan_limit(
     member.heartbeat()
     monkeypatch.setattr(longpoll, "config", Config(scan_limit=4))
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 4})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 4}
+    )
     assert quick(future)["queues"][0]["next_offset"] == 4

@@ -16,18 +16,36 @@ from tests.support.tampering import age
 
 def test_a_topic_is_created_shown_changed_and_deleted(broker: Broker) -> None:
     made = broker.call(
-        "POST", "/topics", {"name": "orders", "queues": 3, "retention_days": 2, "description": " x "}
+        "POST",
+        "/topics",
+        {"name": "orders", "queues": 3, "retention_days": 2, "description": " x "},
     )
     assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/topics/orders")
     shown = broker.ok("GET", made.headers["Location"].removeprefix("/api/v1"))
     assert shown == made.json()
-    assert (shown["state"], shown["retention_days"], shown["description"]) == ("ready", 2, " x ")
-    assert [(queue["number"], queue["low"], queue["head"], queue["node"]) for queue in shown["queues"]] == [
-        (number, 0, 0, "main") for number in range(3)
-    ]
-    assert broker.ok("PATCH", "/topics/orders", {"retention_bytes": 1 << 30})["retention_bytes"] == 1 << 30
-    assert broker.ok("PATCH", "/topics/orders", {"retention_bytes": None})["retention_bytes"] is None
-    assert broker.call("DELETE", "/topics/orders", params={"confirm": "orders"}).status_code == 204
+    assert (shown["state"], shown["retention_days"], shown["description"]) == (
+        "ready",
+        2,
+        " x ",
+    )
+    assert [
+        (queue["number"], queue["low"], queue["head"], queue["node"])
+        for queue in shown["queues"]
+    ] == [(number, 0, 0, "main") for number in range(3)]
+    assert (
+        broker.ok("PATCH", "/topics/orders", {"retention_bytes": 1 << 30})[
+            "retention_bytes"
+        ]
+        == 1 << 30
+    )
+    assert (
+        broker.ok("PATCH", "/topics/orders", {"retention_bytes": None})["retention_bytes"]
+        is None
+    )
+    assert (
+        broker.call("DELETE", "/topics/orders", params={"confirm": "orders"}).status_code
+        == 204
+    )
     problem(broker.call("GET", "/topics/orders"), 404, "topic_not_found")
 
 
@@ -58,7 +76,9 @@ def test_a_keyed_message_goes_where_the_layout_says(broker: Broker, topic: str) 
         ("t", "(body)"),
     ],
 )
-def test_a_wrong_field_of_a_topic_is_named_and_nothing_is_made(broker: Broker, body: Any, field: str) -> None:
+def test_a_wrong_field_of_a_topic_is_named_and_nothing_is_made(
+    broker: Broker, body: Any, field: str
+) -> None:
     problem(broker.call("POST", "/topics", body), 400, "invalid", field)
     assert broker.ok("GET", "/topics")["topics"] == []
 
@@ -68,14 +88,26 @@ def test_what_exists_is_not_made_again(broker: Broker, topic: str) -> None:
     broker.ok("POST", "/groups", {"name": "g"})
     problem(broker.call("POST", "/groups", {"name": "g"}), 409, "already_exists")
     broker.ok("POST", "/groups/g/subscriptions", {"topic": topic})
-    problem(broker.call("POST", "/groups/g/subscriptions", {"topic": topic}), 409, "already_exists")
+    problem(
+        broker.call("POST", "/groups/g/subscriptions", {"topic": topic}),
+        409,
+        "already_exists",
+    )
     node = {"name": "main", "engine": "sqlite", "database": "other.sqlite3"}
     problem(broker.call("POST", "/nodes", node), 409, "already_exists")
-    problem(broker.call("POST", "/keys", {"name": "test", "rights": {"admin": ["*"]}}), 409, "already_exists")
+    problem(
+        broker.call("POST", "/keys", {"name": "test", "rights": {"admin": ["*"]}}),
+        409,
+        "already_exists",
+    )
 
 
-@pytest.mark.parametrize("path", ["/topics/orders", "/groups/g", "/nodes/main", "/keys/test"])
-def test_deleting_must_be_confirmed_with_the_name(broker: Broker, topic: str, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/topics/orders", "/groups/g", "/nodes/main", "/keys/test"]
+)
+def test_deleting_must_be_confirmed_with_the_name(
+    broker: Broker, topic: str, path: str
+) -> None:
     broker.ok("POST", "/groups", {"name": "g"})
     for query in ({}, {"confirm": "x"}):
         found = problem(broker.call("DELETE", path, params=query), 400, "not_confirmed")
@@ -86,7 +118,9 @@ def test_deleting_must_be_confirmed_with_the_name(broker: Broker, topic: str, pa
 def test_what_is_in_use_is_not_deleted(broker: Broker, topic: str) -> None:
     broker.ok("POST", "/groups", {"name": "g"})
     broker.ok("POST", "/groups/g/subscriptions", {"topic": topic})
-    found = problem(broker.call("DELETE", f"/topics/{topic}?confirm={topic}"), 409, "in_use")
+    found = problem(
+        broker.call("DELETE", f"/topics/{topic}?confirm={topic}"), 409, "in_use"
+    )
     assert "g" in found["detail"]
     problem(broker.call("DELETE", "/nodes/main?confirm=main"), 409, "in_use")
 
@@ -108,14 +142,19 @@ def test_lists_are_paged_by_name_and_searched(broker: Broker) -> None:
 
 
 def test_a_group_is_created_stopped_and_deleted(broker: Broker, topic: str) -> None:
-    made = broker.call("POST", "/groups", {"name": "g", "session_timeout_ms": 5000, "owners": "ann"})
+    made = broker.call(
+        "POST", "/groups", {"name": "g", "session_timeout_ms": 5000, "owners": "ann"}
+    )
     assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/groups/g")
     assert broker.ok("GET", "/groups/g") == made.json()
     assert broker.ok("PATCH", "/groups/g", {"stopped": True})["stopped"] is True
     problem(broker.call("PATCH", "/groups/g", {}), 400, "invalid")
     problem(broker.call("PATCH", "/groups/g", {"mode": "x"}), 400, "invalid", "mode")
     problem(
-        broker.call("PATCH", "/groups/g", {"session_timeout_ms": 1}), 400, "invalid", "session_timeout_ms"
+        broker.call("PATCH", "/groups/g", {"session_timeout_ms": 1}),
+        400,
+        "invalid",
+        "session_timeout_ms",
     )
     assert broker.call("DELETE", "/groups/g?confirm=g").status_code == 204
     problem(broker.call("GET", "/groups/g"), 404, "group_not_found")
@@ -125,7 +164,9 @@ def test_a_subscription_starts_where_it_is_told(broker: Broker, queue: int) -> N
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
     for group, start, lag in (("g1", "earliest", 1), ("g2", "latest", 0)):
         broker.ok("POST", "/groups", {"name": group})
-        made = broker.call("POST", f"/groups/{group}/subscriptions", {"topic": "single", "start": start})
+        made = broker.call(
+            "POST", f"/groups/{group}/subscriptions", {"topic": "single", "start": start}
+        )
         assert made.headers["Location"] == f"/api/v1/groups/{group}/subscriptions/single"
         assert (made.json()["state"], made.json()["start"]) == ("ready", start)
         (row,) = broker.ok("GET", f"/groups/{group}/offsets")["queues"]
@@ -133,14 +174,23 @@ def test_a_subscription_starts_where_it_is_told(broker: Broker, queue: int) -> N
 
 
 def test_a_subscription_starts_at_a_time(broker: Broker, queue: int) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]}
+    )
     age(queue, 0, 1, seconds=7_200)
     for group, start in (("g1", {"start_ago_ms": 3_600_000}), ("g2", {"start_at_ms": 0})):
         broker.ok("POST", "/groups", {"name": group})
-        made = broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "single", **start})
-        assert made["start"] == "earliest" and made["start_at_ms"] >= start.get("start_at_ms", 1)
+        made = broker.ok(
+            "POST", f"/groups/{group}/subscriptions", {"topic": "single", **start}
+        )
+        assert made["start"] == "earliest" and made["start_at_ms"] >= start.get(
+            "start_at_ms", 1
+        )
         assert broker.ok("GET", f"/groups/{group}/subscriptions/single") == made
-    assert [broker.ok("GET", f"/groups/{one}/offsets")["lag"] for one in ("g1", "g2")] == [1, 2]
+    assert [broker.ok("GET", f"/groups/{one}/offsets")["lag"] for one in ("g1", "g2")] == [
+        1,
+        2,
+    ]
     broker.ok("POST", "/groups", {"name": "g3"})
     for wrong, field in (
         ({"start_at_ms": "yesterday"}, "start_at_ms"),
@@ -149,7 +199,9 @@ def test_a_subscription_starts_at_a_time(broker: Broker, queue: int) -> None:
         ({"start_at_ms": 1, "start_ago_ms": 1}, "start_ago_ms"),
         ({"start": "latest", "start_ago_ms": 1}, "start"),
     ):
-        answer = broker.call("POST", "/groups/g3/subscriptions", {"topic": "single", **wrong})
+        answer = broker.call(
+            "POST", "/groups/g3/subscriptions", {"topic": "single", **wrong}
+        )
         problem(answer, 400, "invalid", field)
     assert broker.ok("GET", "/groups/g3/subscriptions")["subscriptions"] == []
 
@@ -159,10 +211,15 @@ def test_a_subscription_is_stopped_and_ended(broker: Broker, topic: str) -> None
     broker.ok("POST", "/groups/g/subscriptions", {"topic": topic})
     path = f"/groups/g/subscriptions/{topic}"
     assert broker.ok("PATCH", path, {"stopped": True})["stopped"] is True
-    assert [found["topic"] for found in broker.ok("GET", "/groups/g/subscriptions")["subscriptions"]] == [
-        topic
-    ]
-    problem(broker.call("POST", "/groups/g/subscriptions", {"topic": "nope"}), 404, "topic_not_found")
+    assert [
+        found["topic"]
+        for found in broker.ok("GET", "/groups/g/subscriptions")["subscriptions"]
+    ] == [topic]
+    problem(
+        broker.call("POST", "/groups/g/subscriptions", {"topic": "nope"}),
+        404,
+        "topic_not_found",
+    )
     problem(
         broker.call("POST", "/groups/g/subscriptions", {"topic": topic, "start": "x"}),
         400,
@@ -174,7 +231,11 @@ def test_a_subscription_is_stopped_and_ended(broker: Broker, topic: str) -> None
 
 
 def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(5)]})
+    broker.ok(
+        "POST",
+        "/topics/single/messages",
+        {"messages": [{"body": str(n)} for n in range(5)]},
+    )
     member = reader(broker)
     member.commit(member.position(queue, 3))
     move = {"topic": "single", "to": "offset", "offset": 99}
@@ -190,7 +251,15 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
 
     back = broker.ok("POST", "/groups/readers/offsets/undo", {"reset": made["reset"]})
     assert back["moves"] == [
-        {**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None, "kept": False}
+        {
+            **moved,
+            "from": 5,
+            "to": 3,
+            "skipped": 0,
+            "repeated": 2,
+            "asked": None,
+            "kept": False,
+        }
     ]
     assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 2
     past = broker.ok("GET", "/groups/readers/offsets/moves")["moves"]
@@ -199,12 +268,20 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
         (made["reset"], 3, 5, None),
     ]
     assert past[0]["actor"] == "key test" and past[0]["done"] is True
-    problem(broker.call("POST", "/groups/readers/offsets/undo", {"reset": "none"}), 404, "reset_not_found")
+    problem(
+        broker.call("POST", "/groups/readers/offsets/undo", {"reset": "none"}),
+        404,
+        "reset_not_found",
+    )
     problem(broker.call("POST", "/groups/readers/offsets/undo", {}), 404, "reset_not_found")
 
 
 def test_a_group_takes_over_the_offsets_of_another(broker: Broker, queue: int) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(5)]})
+    broker.ok(
+        "POST",
+        "/topics/single/messages",
+        {"messages": [{"body": str(n)} for n in range(5)]},
+    )
     member = reader(broker)
     member.commit(member.position(queue, 3))
     broker.ok("POST", "/groups", {"name": "copy"})
@@ -218,7 +295,9 @@ def test_a_group_takes_over_the_offsets_of_another(broker: Broker, queue: int) -
     )["moves"]
     assert (move["queue"], move["from"], move["to"], move["kept"]) == (queue, 0, 3, False)
     missing = problem(
-        broker.call("PATCH", "/groups/copy/offsets", {**body, "source_group": "no"}), 404, "group_not_found"
+        broker.call("PATCH", "/groups/copy/offsets", {**body, "source_group": "no"}),
+        404,
+        "group_not_found",
     )
     assert "no" in missing["detail"]
 
@@ -240,7 +319,9 @@ def test_a_group_takes_over_the_offsets_of_another(broker: Broker, queue: int) -
         ({"to": "latest", "dry_run": "yes"}, "dry_run"),
     ],
 )
-def test_a_wrong_reset_is_named(broker: Broker, queue: int, change: dict[str, Any], field: str) -> None:
+def test_a_wrong_reset_is_named(
+    broker: Broker, queue: int, change: dict[str, Any], field: str
+) -> None:
     broker.ok("POST", "/groups", {"name": "g", "session_timeout_ms": 5000})
     broker.ok("POST", "/groups/g/subscriptions", {"topic": "single"})
     broker.ok("PATCH", "/groups/g", {"stopped": True})
@@ -265,10 +346,14 @@ def test_a_node_that_cannot_be_reached_is_refused_with_the_remedy(broker: Broker
     problem(broker.call("GET", "/nodes/far"), 404, "node_not_found")
 
 
-def test_a_node_of_another_character_set_is_refused_with_the_remedy(broker: Broker, mariadb: MariaDB) -> None:
+def test_a_node_of_another_character_set_is_refused_with_the_remedy(
+    broker: Broker, mariadb: MariaDB
+) -> None:
     with mariadb.schema() as schema:
         mariadb.execute(f"ALTER DATABASE {schema} CHARACTER SET latin1")
-        found = problem(broker.call("POST", "/nodes", on(mariadb, schema)), 400, "node_refused")
+        found = problem(
+            broker.call("POST", "/nodes", on(mariadb, schema)), 400, "node_refused"
+        )
     assert "latin1" in found["detail"]
     assert "utf8mb4" in found["detail"]
 
@@ -303,16 +388,23 @@ def test_a_node_is_registered_and_never_shows_its_password(
     broker: Broker, node_database: Callable[..., dict[str, Any]]
 ) -> None:
     given = node_database()
-    body = {"name": "second", **{name: value for name, value in given.items() if value not in ("", 0)}}
+    body = {
+        "name": "second",
+        **{name: value for name, value in given.items() if value not in ("", 0)},
+    }
     made = broker.call("POST", "/nodes", body)
-    assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/nodes/second"), made.text
+    assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/nodes/second"), (
+        made.text
+    )
     shown = broker.ok("GET", "/nodes/second")
     assert (shown["state"], shown["epoch"], shown["queues"]) == ("read_write", 1, 0)
     assert "password" not in str(broker.ok("GET", "/nodes"))
     for state in ("read_only", "offline", "read_write", "read_only"):
         assert broker.ok("PATCH", "/nodes/second", {"state": state})["state"] == state
     problem(broker.call("PATCH", "/nodes/second", {"state": "up"}), 400, "invalid", "state")
-    problem(broker.call("PATCH", "/nodes/second", {"password": "x"}), 400, "invalid", "password")
+    problem(
+        broker.call("PATCH", "/nodes/second", {"password": "x"}), 400, "invalid", "password"
+    )
     assert broker.call("DELETE", "/nodes/second?confirm=second").status_code == 204
 
 
@@ -322,7 +414,11 @@ def test_a_key_is_shown_once(broker: Broker) -> None:
     assert made.json()["api_key"].startswith("catmq_")
     assert broker.ok("GET", "/keys/k")["rights"] == {"produce": ["a*"]}
     assert made.json()["api_key"] not in str(broker.ok("GET", "/keys"))
-    for rights, field in (({"fly": ["*"]}, "rights.fly"), ({"browse": "*"}, "rights.browse"), ({}, "rights")):
+    for rights, field in (
+        ({"fly": ["*"]}, "rights.fly"),
+        ({"browse": "*"}, "rights.browse"),
+        ({}, "rights"),
+    ):
         answer = broker.call("POST", "/keys", {"name": "l", "rights": rights})
         problem(answer, 400, "invalid", field)
 
@@ -334,7 +430,9 @@ def test_messages_are_found_by_what_they_carry(broker: Broker, topic: str) -> No
         {"body": "three red", "key": "k1", "tag": "paid", "trace_id": "t3"},
     ]
     path = "/topics/orders/messages"
-    ids = [one["message_id"] for one in broker.ok("POST", path, {"messages": sent})["results"]]
+    ids = [
+        one["message_id"] for one in broker.ok("POST", path, {"messages": sent})["results"]
+    ]
 
     def found(query: str) -> list[str]:
         answer = broker.ok("GET", f"{path}?{query}")
@@ -353,8 +451,13 @@ def test_messages_are_found_by_what_they_carry(broker: Broker, topic: str) -> No
 
 def test_a_search_goes_on_where_it_ended(broker: Broker, topic: str) -> None:
     path = "/topics/orders/messages"
-    messages = [{"body": str(number), "key": str(number), "tag": "all"} for number in range(7)]
-    ids = {one["message_id"] for one in broker.ok("POST", path, {"messages": messages})["results"]}
+    messages = [
+        {"body": str(number), "key": str(number), "tag": "all"} for number in range(7)
+    ]
+    ids = {
+        one["message_id"]
+        for one in broker.ok("POST", path, {"messages": messages})["results"]
+    }
     found: list[str] = []
     after = ""
     for _ in range(20):
@@ -384,15 +487,25 @@ def test_a_search_that_makes_no_sense_is_refused_by_name(
     problem(broker.call("GET", f"/topics/orders/messages?{query}"), 400, "invalid", field)
 
 
-def test_a_search_in_a_queue_of_another_topic_finds_no_queue(broker: Broker, topic: str, queue: int) -> None:
-    problem(broker.call("GET", f"/topics/orders/messages?key=a&queue={queue}"), 404, "queue_not_found")
+def test_a_search_in_a_queue_of_another_topic_finds_no_queue(
+    broker: Broker, topic: str, queue: int
+) -> None:
+    problem(
+        broker.call("GET", f"/topics/orders/messages?key=a&queue={queue}"),
+        404,
+        "queue_not_found",
+    )
 
 
 def test_messages_are_looked_at_without_a_group(broker: Broker, queue: int) -> None:
-    sent = broker.ok("POST", "/topics/single/messages", {"messages": [{"body": b} for b in "abc"]})
+    sent = broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": b} for b in "abc"]}
+    )
     path = "/topics/single/messages"
     page = broker.ok("GET", path, params={"queue": queue, "offset": 1, "limit": 1})
-    assert [(message["body"], message["queue"]) for message in page["messages"]] == [("b", queue)]
+    assert [(message["body"], message["queue"]) for message in page["messages"]] == [
+        ("b", queue)
+    ]
     assert (page["scanned"], page["next"]) == (1, 2)
     assert broker.ok("GET", path, params={"queue": queue, "offset": 2})["next"] is None
     by_id = broker.ok("GET", path, params={"message_id": sent["results"][0]["message_id"]})

@@ -60,7 +60,9 @@ def test_a_queue_that_was_just_handed_over_is_told_and_acquired_by_its_node_alon
     assert (acquired["state"], acquired["offset"]) == ("ok", 0)
     assert two.pull(two.position(queue, 0))["queues"][0]["state"] == "ok"
     one.owned = former
-    states = [one.pull(one.position(each, 0))["queues"][0]["state"] for each in sorted(former)]
+    states = [
+        one.pull(one.position(each, 0))["queues"][0]["state"] for each in sorted(former)
+    ]
     assert states == ["fenced" if each == queue else "ok" for each in sorted(former)]
 
 

@@ -1,4 +1,6 @@
-"""Positions move while consumers read: they go on at the new place, and lose nothing behind it."""
+"""Positions move while consumers read: they go on at the new place, and lose nothing behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ class Reading:
         self.epochs: list[int] = []
         self.held = threading.Event()
         self.held.set()
-        self._consumer = Consumer(broker.url, api_key=broker.api_key, group="moved", topics=["single"])
+        self._consumer = Consumer(
+            broker.url, api_key=broker.api_key, group="moved", topics=["single"]
+        )
         run: Callable[..., Any] = self._consumer.run
-        self._thread = threading.Thread(target=run, args=(self.handle,), kwargs={"threads": threads})
+        self._thread = threading.Thread(
+            target=run, args=(self.handle,), kwargs={"threads": threads}
+        )
         self._thread.start()
 
     def handle(self, message: Message) -> None:
@@ -49,7 +55,9 @@ def test_a_consumer_that_is_reading_goes_on_where_it_was_moved(
 ) -> None:
     admin = Admin(HttpTransport(broker.url, api_key=broker.api_key))
     for first in range(0, COUNT, 1000):
-        messages = [{"body": str(n), "key": str(n % 50)} for n in range(first, first + 1000)]
+        messages = [
+            {"body": str(n), "key": str(n % 50)} for n in range(first, first + 1000)
+        ]
         broker.ok("POST", "/topics/single/messages", {"messages": messages})
     reading = Reading(broker, threads)
     try:
@@ -60,7 +68,9 @@ def test_a_consumer_that_is_reading_goes_on_where_it_was_moved(
         until(lambda: COUNT - 1 in reading.handled)
         until(lambda: admin.lag("moved")["lag"] == 0)
         later = [
-            n for n, epoch in zip(reading.handled, reading.epochs, strict=True) if epoch != reading.epochs[0]
+            n
+            for n, epoch in zip(reading.handled, reading.epochs, strict=True)
+            if epoch != reading.epochs[0]
         ]
         assert sorted(later) == [*range(2_500, COUNT)]
 

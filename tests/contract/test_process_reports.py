@@ -1,4 +1,6 @@
-"""Reports of consumers' processes: with which heartbeats they come, and where they are shown."""
+"""Reports of consumers' processes: with which heartbeats they come, and where they are
+shown.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from tests.support import rows
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 
-REPORT = {"threads": 8, "busy": 1, "buffered": 40, "buffered_bytes": 900, "handled": 70, "failed": 2}
+REPORT = {
+    "threads": 8,
+    "busy": 1,
+    "buffered": 40,
+    "buffered_bytes": 900,
+    "handled": 70,
+    "failed": 2,
+}
 
 
 def beat(member: Member, **more: Any) -> Any:
@@ -42,7 +51,9 @@ def test_a_report_is_shown_with_its_member(broker: Broker, queue: int) -> None:
     assert 0 <= shown(broker)["process_age_ms"] < 60_000
 
 
-def test_a_heartbeat_without_a_report_keeps_the_last_one(broker: Broker, queue: int) -> None:
+def test_a_heartbeat_without_a_report_keeps_the_last_one(
+    broker: Broker, queue: int
+) -> None:
     member = reader(broker)
     beat(member, report=REPORT)
 
@@ -51,7 +62,9 @@ def test_a_heartbeat_without_a_report_keeps_the_last_one(broker: Broker, queue: 
     assert shown(broker)["process"] == {**REPORT, "slowest": None}
 
 
-def test_the_process_that_takes_over_a_name_begins_without_a_report(broker: Broker, queue: int) -> None:
+def test_the_process_that_takes_over_a_name_begins_without_a_report(
+    broker: Broker, queue: int
+) -> None:
     beat(reader(broker), report=REPORT)
 
     Member.join(broker, incarnation=str(uuid.uuid4()))
@@ -70,13 +83,17 @@ def test_the_process_that_takes_over_a_name_begins_without_a_report(broker: Brok
         ([], "report"),
     ],
 )
-def test_a_wrong_report_is_refused_by_its_field(broker: Broker, queue: int, wrong: Any, field: str) -> None:
+def test_a_wrong_report_is_refused_by_its_field(
+    broker: Broker, queue: int, wrong: Any, field: str
+) -> None:
     problem(beat(reader(broker), report=wrong), 400, "invalid", field)
 
 
 def test_the_longest_report_fits_its_column() -> None:
     most = 2**63 - 1
-    longest = ProcessReport(most, most, most, most, most, most, SlowHandler(most, most, most))
+    longest = ProcessReport(
+        most, most, most, most, most, most, SlowHandler(most, most, most)
+    )
 
     text = process_report.pack(longest)
 
@@ -103,5 +120,8 @@ def test_a_report_costs_no_statement_of_its_own() -> None:
         consumers.heartbeat(**told, report=report)
 
     assert len(with_report) == len(without)
-    kept = {beat.membership.identity: beat.report for beat in Heartbeat.objects.select_related("membership")}
+    kept = {
+        beat.membership.identity: beat.report
+        for beat in Heartbeat.objects.select_related("membership")
+    }
     assert kept == {"a": process_report.pack(report), "b": ""}

@@ -24,9 +24,16 @@ def nothing_counted(metadata_db: None) -> Iterator[None]:
     producers._counts.take()
 
 
-def test_each_sender_is_listed_with_its_key_address_and_client(broker: Broker, queue: int) -> None:
+def test_each_sender_is_listed_with_its_key_address_and_client(
+    broker: Broker, queue: int
+) -> None:
     path = "/topics/single/messages"
-    broker.ok("POST", path, {"messages": [{"body": "a"}, {"body": "b"}]}, headers={"User-Agent": "curl/8"})
+    broker.ok(
+        "POST",
+        path,
+        {"messages": [{"body": "a"}, {"body": "b"}]},
+        headers={"User-Agent": "curl/8"},
+    )
     refused = broker.call("POST", path, {"messages": [{"body": "a", "queue": 10**9}]})
     transport = HttpTransport(broker.url, api_key=broker.api_key)
     with Producer(transport=transport) as producer:

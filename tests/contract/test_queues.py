@@ -48,18 +48,28 @@ def test_a_topic_is_expanded_after_a_preview(broker: Broker, topic: str) -> None
     shown = broker.ok("GET", f"/topics/{topic}")
     added = [one["queue"] for one in done["queues"]]
     assert [one["queue"] for one in shown["queues"]] == [first, second, *added]
-    assert {shown["layout"]["slots"].count(queue) for queue in (first, second, *added)} == {256}
+    assert {shown["layout"]["slots"].count(queue) for queue in (first, second, *added)} == {
+        256
+    }
     assert [one["state"] for one in done["queues"]] == ["read_write"] * 2
-    assert broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "", "queue": added[0]}]})
+    assert broker.ok(
+        "POST", f"/topics/{topic}/messages", {"messages": [{"body": "", "queue": added[0]}]}
+    )
 
 
 def test_a_topic_is_shrunk_and_its_queue_drains(broker: Broker, topic: str) -> None:
     first, second = ids(broker)
     broker.ok("POST", "/groups", {"name": "billing"})
     broker.ok("POST", "/groups/billing/subscriptions", {"topic": topic})
-    broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "a", "queue": second}] * 2})
+    broker.ok(
+        "POST",
+        f"/topics/{topic}/messages",
+        {"messages": [{"body": "a", "queue": second}] * 2},
+    )
 
-    planned = broker.ok("POST", f"/topics/{topic}/shrink", {"queues": [second], "dry_run": True})
+    planned = broker.ok(
+        "POST", f"/topics/{topic}/shrink", {"queues": [second], "dry_run": True}
+    )
     assert planned["unread"] == [{"group": "billing", "messages": 2}]
     done = broker.ok("POST", f"/topics/{topic}/shrink", {"count": 1})
 
@@ -77,11 +87,15 @@ def test_a_topic_is_shrunk_and_its_queue_drains(broker: Broker, topic: str) -> N
         "unread": [{"group": "billing", "messages": 2}],
     }
     assert broker.ok("GET", f"/topics/{topic}/queues")["queues"][1] == shown
-    refused = broker.call("POST", f"/topics/{topic}/messages", {"messages": [{"body": "", "queue": second}]})
+    refused = broker.call(
+        "POST", f"/topics/{topic}/messages", {"messages": [{"body": "", "queue": second}]}
+    )
     problem(refused, 409, "queue_not_writable")
     problem(broker.call("POST", f"/topics/{topic}/shrink", {"count": 1}), 409, "last_queue")
     problem(
-        broker.call("PATCH", f"/topics/{topic}/queues/{first}", {"state": "read_only"}), 409, "last_queue"
+        broker.call("PATCH", f"/topics/{topic}/queues/{first}", {"state": "read_only"}),
+        409,
+        "last_queue",
     )
     opened = broker.ok("PATCH", f"/topics/{topic}/queues/{second}", {"state": "read_write"})
     assert (opened["slots"], opened["draining"]) == (512, False)
@@ -116,16 +130,26 @@ def test_a_wrong_field_is_named_and_nothing_changes(
 
 
 def test_what_is_not_there_is_not_found(broker: Broker, topic: str) -> None:
-    problem(broker.call("POST", "/topics/none/expand", {"queues": 1}), 404, "topic_not_found")
-    problem(broker.call("POST", "/topics/none/shrink", {"count": 1}), 404, "topic_not_found")
+    problem(
+        broker.call("POST", "/topics/none/expand", {"queues": 1}), 404, "topic_not_found"
+    )
+    problem(
+        broker.call("POST", "/topics/none/shrink", {"count": 1}), 404, "topic_not_found"
+    )
     away = {"queues": 1, "node": "away"}
     problem(broker.call("POST", f"/topics/{topic}/expand", away), 404, "node_not_found")
     for queue in (999_999, 2**70):
-        problem(broker.call("GET", f"/topics/{topic}/queues/{queue}"), 404, "queue_not_found")
-        closed = broker.call("PATCH", f"/topics/{topic}/queues/{queue}", {"state": "read_only"})
+        problem(
+            broker.call("GET", f"/topics/{topic}/queues/{queue}"), 404, "queue_not_found"
+        )
+        closed = broker.call(
+            "PATCH", f"/topics/{topic}/queues/{queue}", {"state": "read_only"}
+        )
         problem(closed, 404, "queue_not_found")
     problem(broker.call("GET", f"/topics/{topic}/queues/x"), 404, "url_not_found")
-    wrong = broker.call("PATCH", f"/topics/{topic}/queues/{ids(broker)[0]}", {"state": "retired"})
+    wrong = broker.call(
+        "PATCH", f"/topics/{topic}/queues/{ids(broker)[0]}", {"state": "retired"}
+    )
     problem(wrong, 400, "invalid", "state")
 
 
@@ -167,11 +191,15 @@ def test_a_keyed_send_to_a_closed_queue_says_at_once_why_it_waits_and_goes_when_
         assert producer.send(topic, b"x", key="a key").queue != queue
 
 
-def test_the_client_expands_shrinks_and_closes(client: HttpTransport, broker: Broker, topic: str) -> None:
+def test_the_client_expands_shrinks_and_closes(
+    client: HttpTransport, broker: Broker, topic: str
+) -> None:
     admin = Admin(client)
     first, second = ids(broker)
     assert admin.expand_topic(topic, queues=1, dry_run=True)["queues"][0]["queue"] is None
-    (new,) = [one["queue"] for one in admin.expand_topic(topic, queues=1, node="main")["queues"]]
+    (new,) = [
+        one["queue"] for one in admin.expand_topic(topic, queues=1, node="main")["queues"]
+    ]
     assert new is not None
     assert admin.shrink_topic(topic, count=1, dry_run=True)["queues"][0]["queue"] == new
     assert admin.shrink_topic(topic, queues=[second])["moved_slots"] > 300
@@ -204,8 +232,24 @@ def test_the_commands_of_the_client_show_what_they_did(
     new = ran("expand", topic, "--queues", "1")[1][0]
     assert main(["topic", "shrink", topic, "--queue", str(second)], transport=client) == 0
     assert "33.3 % of the keys move to other queues" in capsys.readouterr().err
-    assert ran("queue", topic)[2] == [str(second), "1", "main", "draining", "0", "0", "0", "billing:", "0"]
-    assert ran("queue", topic, new, "--state", "read_only")[1][:5] == [new, "2", "main", "read_only", "512"]
+    assert ran("queue", topic)[2] == [
+        str(second),
+        "1",
+        "main",
+        "draining",
+        "0",
+        "0",
+        "0",
+        "billing:",
+        "0",
+    ]
+    assert ran("queue", topic, new, "--state", "read_only")[1][:5] == [
+        new,
+        "2",
+        "main",
+        "read_only",
+        "512",
+    ]
     main(["topic", "queue", topic, str(first), "--output", "json"], transport=client)
     assert json.loads(capsys.readouterr().out)["slots"] == 512
     assert main(["topic", "queue", topic, "--state", "read_only"], transport=client) == 2

@@ -1,7 +1,8 @@
 """A topic expanded and shrunk twice under a running producer and two running consumers.
 
-Judged: every message that was acknowledged arrives, once for each offset of each queue; in each queue the
-messages of a key are in the order of their sends; and a key whose slot never moved is in order altogether.
+Judged: every message that was acknowledged arrives, once for each offset of each queue; in
+each queue the messages of a key are in the order of their sends; and a key whose slot never
+moved is in order altogether.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Sender:
         self.sent: list[Sent] = []
         self.errors: list[BaseException] = []
         self._topic = topic
-        self._producer = Producer(broker.url, api_key=broker.api_key, metadata_max_age_ms=300, linger_ms=1)
+        self._producer = Producer(
+            broker.url, api_key=broker.api_key, metadata_max_age_ms=300, linger_ms=1
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -53,7 +56,13 @@ class Sender:
                 for _ in range(20):
                     number += 1
                     key = KEYS[number % len(KEYS)] if number % 5 else None
-                    batch.append((number, key, producer.send_async(self._topic, str(number), key=key)))
+                    batch.append(
+                        (
+                            number,
+                            key,
+                            producer.send_async(self._topic, str(number), key=key),
+                        )
+                    )
                 for one, key, future in batch:
                     try:
                         receipt = future.result(30)
@@ -164,7 +173,9 @@ def in_order(numbers: list[int]) -> bool:
 
 
 def judge(taken: list[Message], sent: list[Sent]) -> dict[str, list[int]]:
-    """Fails unless all of `sent` arrived once, those of a key in order in each queue; key → its numbers."""
+    """Fails unless all of `sent` arrived once, those of a key in order in each queue; key →
+    its numbers.
+    """
     arrived = Counter((message.queue, message.offset) for message in taken)
     assert arrived == Counter((one.queue, one.offset) for one in sent)
     assert set(arrived.values()) == {1}
@@ -199,8 +210,14 @@ def test_a_topic_grows_and_shrinks_twice_while_it_is_used(
     of_key = judge(taken, sender.sent)
     assert len(history.ids("retired")) == 3
     if broker.ok("GET", f"/topics/{topic}")["keyed"] == "strict":
-        assert {one.queue for one in sender.sent} == {*history.ids("retired"), *history.ids("read_write")}
+        assert {one.queue for one in sender.sent} == {
+            *history.ids("retired"),
+            *history.ids("read_write"),
+        }
         assert all(in_order(of_key[key]) for key in history.steady())
         for key in KEYS:  # a key that has gone to another queue does not come back
-            path = [queue for queue, _ in groupby(one.queue for one in sender.sent if one.key == key)]
+            path = [
+                queue
+                for queue, _ in groupby(one.queue for one in sender.sent if one.key == key)
+            ]
             assert len(set(path)) == len(path)

@@ -21,7 +21,9 @@ JOIN = {"name": "c", "incarnation": "01890a5d-ac96-774b-bcce-b302099a8057"}
 
 @pytest.fixture
 def team(broker: Broker) -> Broker:
-    """A key that may do everything with what is called team-…, and has patterns that match a `*`."""
+    """A key that may do everything with what is called team-…, and has patterns that match
+    a `*`.
+    """
     return broker.as_key({"admin": ["team-*", "?"]})
 
 
@@ -37,11 +39,19 @@ def unchanged(team: Broker) -> Iterator[None]:
     ("method", "path", "body"),
     [
         ("GET", "/nodes", None),
-        ("POST", "/nodes", {"name": "team-n", "engine": "sqlite", "database": "team-n.sqlite3"}),
+        (
+            "POST",
+            "/nodes",
+            {"name": "team-n", "engine": "sqlite", "database": "team-n.sqlite3"},
+        ),
         ("GET", "/nodes/team-n", None),
         ("PATCH", "/nodes/team-n", {"state": "offline"}),
         ("DELETE", "/nodes/team-n?confirm=team-n", None),
-        ("POST", "/nodes/team-n/examine", {"engine": "mysql", "host": "127.0.0.1", "database": "x"}),
+        (
+            "POST",
+            "/nodes/team-n/examine",
+            {"engine": "mysql", "host": "127.0.0.1", "database": "x"},
+        ),
         ("PATCH", "/nodes/team-n/account", {"username": "x", "password": "y"}),
         ("PATCH", "/nodes/team-n/reader", {"username": "x", "password": "y"}),
         ("DELETE", "/nodes/team-n/reader", None),
@@ -52,7 +62,13 @@ def unchanged(team: Broker) -> Iterator[None]:
     ],
 )
 def test_admin_on_a_teams_names_reaches_no_node_and_no_broker(
-    *, team: Broker, make_node: Callable[..., str], unchanged: None, method: str, path: str, body: Any
+    *,
+    team: Broker,
+    make_node: Callable[..., str],
+    unchanged: None,
+    method: str,
+    path: str,
+    body: Any,
 ) -> None:
     DbNode.objects.update(name="team-n")
     snapshot.refresh()
@@ -60,10 +76,16 @@ def test_admin_on_a_teams_names_reaches_no_node_and_no_broker(
     assert "lacks the right admin on *, which" in found["detail"]
 
 
-def test_examining_tells_a_team_nothing_of_other_machines(team: Broker, mariadb: MariaDB) -> None:
+def test_examining_tells_a_team_nothing_of_other_machines(
+    team: Broker, mariadb: MariaDB
+) -> None:
     asked = {"engine": "mysql", "host": "127.0.0.1", "database": "x"}
     answers = [
-        problem(team.call("POST", "/nodes/team-x/examine", {**asked, "port": port}), 403, "forbidden")
+        problem(
+            team.call("POST", "/nodes/team-x/examine", {**asked, "port": port}),
+            403,
+            "forbidden",
+        )
         for port in (mariadb.port, 1)
     ]
     assert answers[0]["detail"] == answers[1]["detail"]
@@ -98,9 +120,13 @@ def test_a_link_out_of_the_data_directory_is_followed_before_it_is_judged(
     inside.symlink_to(tmp_path)
     body = {"name": "n", "engine": "sqlite", "database": "inside/n.sqlite3"}
     try:
-        monkeypatch.setattr("metadata.nodes.node_rows.config", replace(config, sqlite_dirs=()))
+        monkeypatch.setattr(
+            "metadata.nodes.node_rows.config", replace(config, sqlite_dirs=())
+        )
         problem(bare_broker.call("POST", "/nodes", body), 400, "invalid")
-        monkeypatch.setattr("metadata.nodes.node_rows.config", replace(config, sqlite_dirs=(str(tmp_path),)))
+        monkeypatch.setattr(
+            "metadata.nodes.node_rows.config", replace(config, sqlite_dirs=(str(tmp_path),))
+        )
         bare_broker.ok("POST", "/nodes", body)
     finally:
         inside.unlink()
@@ -128,26 +154,47 @@ def test_who_may_manage_does_not_make_itself_an_owner_and_so_read_and_send(
     broker.as_key({"admin": ["ord*"]}).ok("PATCH", there, {"owners": "bob"})
 
 
-def test_a_team_neither_sees_nor_revokes_keys_that_may_more_than_itself(broker: Broker, team: Broker) -> None:
+def test_a_team_neither_sees_nor_revokes_keys_that_may_more_than_itself(
+    broker: Broker, team: Broker
+) -> None:
     broker.ok("POST", "/keys", {"name": "team-root", "rights": {"admin": ["*"]}})
     team.ok("POST", "/keys", {"name": "team-own", "rights": {"produce": ["team-*"]}})
     assert [one["name"] for one in team.ok("GET", "/keys")["keys"]] == ["team-own"]
     problem(team.call("GET", "/keys/team-root"), 403, "forbidden")
-    problem(team.call("DELETE", "/keys/team-root", params={"confirm": "team-root"}), 403, "forbidden")
+    problem(
+        team.call("DELETE", "/keys/team-root", params={"confirm": "team-root"}),
+        403,
+        "forbidden",
+    )
     assert ApiKey.objects.filter(name="team-root").exists()
     assert team.ok("GET", "/keys/team-own")["rights"] == {"produce": ["team-*"]}
-    problem(team.call("POST", "/keys", {"name": "team-x", "rights": {"produce": ["*"]}}), 403, "forbidden")
-    assert team.call("DELETE", "/keys/team-own", params={"confirm": "team-own"}).status_code == 204
+    problem(
+        team.call("POST", "/keys", {"name": "team-x", "rights": {"produce": ["*"]}}),
+        403,
+        "forbidden",
+    )
+    assert (
+        team.call("DELETE", "/keys/team-own", params={"confirm": "team-own"}).status_code
+        == 204
+    )
 
 
 def test_a_key_lifts_no_limit_of_its_own_and_makes_none_without(broker: Broker) -> None:
     team = {"admin": ["team-*"]}
-    made = broker.ok("POST", "/keys", {"name": "team-lead", "rights": team, "max_messages_per_s": 5})
+    made = broker.ok(
+        "POST", "/keys", {"name": "team-lead", "rights": team, "max_messages_per_s": 5}
+    )
     snapshot.refresh()
     lead = Broker(broker.url, made["api_key"])
-    problem(lead.call("PATCH", "/keys/team-lead", {"max_messages_per_s": None}), 403, "forbidden")
+    problem(
+        lead.call("PATCH", "/keys/team-lead", {"max_messages_per_s": None}),
+        403,
+        "forbidden",
+    )
     new = {"name": "team-free", "rights": {"produce": ["team-*"]}}
-    assert "is limited" in problem(lead.call("POST", "/keys", new), 403, "forbidden")["detail"]
+    assert (
+        "is limited" in problem(lead.call("POST", "/keys", new), 403, "forbidden")["detail"]
+    )
     broker.ok("PATCH", "/keys/team-lead", {"max_messages_per_s": None})
     lead.ok("POST", "/keys", new)
 
@@ -155,7 +202,9 @@ def test_a_key_lifts_no_limit_of_its_own_and_makes_none_without(broker: Broker) 
 def test_a_pattern_that_only_resembles_a_failure_topics_name_does_not_reach_it(
     broker: Broker, failure_node: str
 ) -> None:
-    """`pay_*` is meant for a team of that prefix; group `pay` and topic `orders` belong to others."""
+    """`pay_*` is meant for a team of that prefix; group `pay` and topic `orders` belong to
+    others.
+    """
     broker.ok("POST", "/topics", {"name": "orders", "queues": 1})
     broker.ok("POST", "/groups", {"name": "pay"})
     broker.ok("POST", "/groups/pay/subscriptions", {"topic": "orders", "start": "earliest"})
@@ -183,16 +232,21 @@ def test_a_pattern_that_only_resembles_a_failure_topics_name_does_not_reach_it(
         broker.as_key({"browse": patterns}).ok("GET", look)
 
 
-def test_a_refusal_does_not_tell_whether_there_is_such_a_topic(broker: Broker, topic: str) -> None:
+def test_a_refusal_does_not_tell_whether_there_is_such_a_topic(
+    broker: Broker, topic: str
+) -> None:
     weak = broker.as_key({"consume": ["mine"], "manage": ["mine"], "produce": ["mine"]})
     for name in (topic, "nothing"):
         body = {**JOIN, "topics": [name]}
         found = problem(weak.call("POST", "/groups/mine/consumers", body), 403, "forbidden")
         assert f"lacks the right consume on topic {name}" in found["detail"]
-    assert not ConsumerGroup.objects.filter(name="mine").exists()  # nothing was made before it was refused
+    # nothing was made before it was refused
+    assert not ConsumerGroup.objects.filter(name="mine").exists()
 
 
-def test_manage_on_a_topic_does_not_read_it_through_a_group_of_ones_own(broker: Broker, topic: str) -> None:
+def test_manage_on_a_topic_does_not_read_it_through_a_group_of_ones_own(
+    broker: Broker, topic: str
+) -> None:
     manager = broker.as_key({"manage": ["*"], "consume": ["mine"], "produce": ["*"]})
     pair = {"version": 1, "subscriptions": [{"group": "mine", "topic": topic}]}
     manager.ok("POST", "/groups", {"name": "mine"})
@@ -205,13 +259,19 @@ def test_manage_on_a_topic_does_not_read_it_through_a_group_of_ones_own(broker: 
         assert f"lacks the right consume on topic {topic}" in refused["detail"], path
 
 
-def test_a_recall_does_not_tell_of_messages_in_topics_of_others(broker: Broker, queue: int) -> None:
+def test_a_recall_does_not_tell_of_messages_in_topics_of_others(
+    broker: Broker, queue: int
+) -> None:
     there = "/topics/single/messages"
     later, now = {"body": "a", "delay_ms": 60_000}, {"body": "a"}
     waiting, stored = (
-        broker.ok("POST", there, {"messages": [one]})["results"][0]["message_id"] for one in (later, now)
+        broker.ok("POST", there, {"messages": [one]})["results"][0]["message_id"]
+        for one in (later, now)
     )
-    stranger, reader = broker.as_key({"produce": ["mine"]}), broker.as_key({"browse": ["single"]})
+    stranger, reader = (
+        broker.as_key({"produce": ["mine"]}),
+        broker.as_key({"browse": ["single"]}),
+    )
     for message in (waiting, stored, "d1-999999", "999999-0"):
         problem(stranger.call("DELETE", f"/messages/{message}"), 404, "message_not_found")
     problem(reader.call("DELETE", f"/messages/{waiting}"), 403, "forbidden")

@@ -1,4 +1,6 @@
-"""Read plans over HTTP: what they name, who may have them, and that they hold what a job needs."""
+"""Read plans over HTTP: what they name, who may have them, and that they hold what a job
+needs.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,19 @@ def plan_of(broker: Broker, topic: str) -> ReadPlan:
         transport.close()
 
 
-def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(broker: Broker, queue: int) -> None:
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(
+    broker: Broker, queue: int
+) -> None:
+    broker.ok(
+        "POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]}
+    )
     plan = plan_of(broker, "single")
-    found = {"queue": queue, "number": 0, "node": "main", "table": running.message_table(queue)}
+    found = {
+        "queue": queue,
+        "number": 0,
+        "node": "main",
+        "table": running.message_table(queue),
+    }
     assert plan["queues"] == [{**found, "low": 0, "head": 2, "gaps": []}]
     (node,) = plan["nodes"]
     assert (node["name"], node["username"], node["password"]) == ("main", "", "")
@@ -81,9 +92,13 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
         )  # the account would read every other topic, too
         plan = limited.ok("GET", "/topics/orders/read-plan")
         assert plan["queues"] and password not in str(plan)
-        assert [(node["username"], node["password"]) for node in plan["nodes"]] == [("", "")]
+        assert [(node["username"], node["password"]) for node in plan["nodes"]] == [
+            ("", "")
+        ]
         assert password not in DbNode.objects.get(name="main").reader_password_encrypted
-        assert password not in str(AuditLog.objects.filter(verb="set_reader").values_list("after", flat=True))
+        assert password not in str(
+            AuditLog.objects.filter(verb="set_reader").values_list("after", flat=True)
+        )
     registry.set_reader(name="main", username="", password="", actor=ME)
     (node,) = plan_of(bare_broker, "orders")["nodes"]
     assert node["username"] == ""
@@ -92,7 +107,9 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
 def test_a_plan_may_be_of_some_queues(broker: Broker, topic: str) -> None:
     whole = broker.ok("GET", f"/topics/{topic}/read-plan")
     chosen = whole["queues"][1]
-    some = broker.ok("GET", f"/topics/{topic}/read-plan?queues={chosen['queue']},{chosen['queue']}")
+    some = broker.ok(
+        "GET", f"/topics/{topic}/read-plan?queues={chosen['queue']},{chosen['queue']}"
+    )
     assert some["queues"] == [chosen]
     refused = broker.call("GET", f"/topics/{topic}/read-plan?queues=999999")
     assert "999999 is not a queue of topic" in problem(refused, 400, "invalid")["detail"]

@@ -70,7 +70,10 @@ def test_only_so_many_members_are_active_and_the_next_one_stands_by(broker: Brok
     standby = Member.join(broker, name="bob", topics=["orders"])
     assert standby.heartbeat()["assigned"] == []
     shown = broker.ok("GET", "/groups/readers")
-    assert {one["name"]: one["active"] for one in shown["members"]} == {"ann": True, "bob": False}
+    assert {one["name"]: one["active"] for one in shown["members"]} == {
+        "ann": True,
+        "bob": False,
+    }
     assert shown["max_active_members"] == 1
 
 
@@ -78,25 +81,47 @@ def test_a_stopped_queue_gives_nothing_and_the_others_go_on(broker: Broker) -> N
     reading = member(broker, "ann")
     stopped, other = reading.owned
     for queue in reading.owned:
-        broker.ok("POST", "/topics/orders/messages", {"messages": [{"body": "m", "queue": queue}]})
+        broker.ok(
+            "POST", "/topics/orders/messages", {"messages": [{"body": "m", "queue": queue}]}
+        )
 
-    shown = broker.ok("PATCH", "/groups/readers/subscriptions/orders", {"stopped_queues": [stopped]})
+    shown = broker.ok(
+        "PATCH", "/groups/readers/subscriptions/orders", {"stopped_queues": [stopped]}
+    )
 
     assert shown["stopped_queues"] == [stopped]
     told = reading.heartbeat()
     snapshot.refresh()
-    assert {one["queue"]: one["stopped"] for one in told["assigned"]} == {stopped: True, other: False}
+    assert {one["queue"]: one["stopped"] for one in told["assigned"]} == {
+        stopped: True,
+        other: False,
+    }
     pulled = reading.pull(reading.position(stopped, 0), reading.position(other, 0))
-    assert [(one["state"], len(one["messages"])) for one in pulled["queues"]] == [("stopped", 0), ("ok", 1)]
+    assert [(one["state"], len(one["messages"])) for one in pulled["queues"]] == [
+        ("stopped", 0),
+        ("ok", 1),
+    ]
     broker.ok("PATCH", "/groups/readers/subscriptions/orders", {"stopped_queues": []})
     reading.heartbeat()
     snapshot.refresh()
-    assert [one["state"] for one in reading.pull(reading.position(stopped, 0))["queues"]] == ["ok"]
+    assert [
+        one["state"] for one in reading.pull(reading.position(stopped, 0))["queues"]
+    ] == ["ok"]
 
 
 WRONG: list[tuple[str, str, Any, str]] = [
-    ("PATCH", "/groups/readers/subscriptions/orders", {"stopped_queues": [10**9]}, "stopped_queues"),
-    ("PATCH", "/groups/readers/subscriptions/orders", {"stopped_queues": "all"}, "stopped_queues"),
+    (
+        "PATCH",
+        "/groups/readers/subscriptions/orders",
+        {"stopped_queues": [10**9]},
+        "stopped_queues",
+    ),
+    (
+        "PATCH",
+        "/groups/readers/subscriptions/orders",
+        {"stopped_queues": "all"},
+        "stopped_queues",
+    ),
     ("PATCH", "/groups/readers", {"allow_addresses": "10.0.0.256"}, "allow_addresses"),
     ("PATCH", "/groups/readers", {"max_active_members": 0}, "max_active_members"),
     ("POST", "/groups/readers/rebalance", {"dry_run": "yes"}, "dry_run"),
@@ -106,7 +131,9 @@ WRONG: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize("asked", WRONG, ids=lambda asked: f"{asked[1]} {asked[3]}")
-def test_a_wrong_value_is_named_and_nothing_changes(broker: Broker, asked: tuple[str, str, Any, str]) -> None:
+def test_a_wrong_value_is_named_and_nothing_changes(
+    broker: Broker, asked: tuple[str, str, Any, str]
+) -> None:
     method, path, body, field = asked
     member(broker, "ann")
     before = broker.ok("GET", "/groups/readers")

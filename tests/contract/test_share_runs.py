@@ -16,7 +16,11 @@ from tests.support.waiting import until
 def member(broker: Broker, queue: int) -> ShareMember:
     """A member that has leased two runs of two messages each, of five."""
     joined = ShareMember.join(broker, run_messages=2)
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": text} for text in "abcde"]})
+    broker.ok(
+        "POST",
+        "/topics/single/messages",
+        {"messages": [{"body": text} for text in "abcde"]},
+    )
     assert bodies(joined.lease(max_messages=4)) == list("abcd")
     return joined
 
@@ -37,26 +41,43 @@ def test_runs_tell_who_has_what(broker: Broker, queue: int, member: ShareMember)
         "finished": 0,
     }
     assert (second["first"], told["away"]) == (2, [])
-    assert len(broker.ok("GET", f"/groups/mails/share/runs?queue={queue}&limit=1")["runs"]) == 1
-    problem(broker.call("GET", "/groups/mails/share/runs?queue=10000"), 404, "queue_not_found")
+    assert (
+        len(broker.ok("GET", f"/groups/mails/share/runs?queue={queue}&limit=1")["runs"])
+        == 1
+    )
+    problem(
+        broker.call("GET", "/groups/mails/share/runs?queue=10000"), 404, "queue_not_found"
+    )
 
 
 def test_a_lease_that_is_ended_by_hand_is_delivered_again_and_audited(
     broker: Broker, queue: int, member: ShareMember
 ) -> None:
-    told = broker.ok("POST", "/groups/mails/share/runs/release", {"queue": queue, "first": 2})
+    told = broker.ok(
+        "POST", "/groups/mails/share/runs/release", {"queue": queue, "first": 2}
+    )
     assert told == {"released": 1}
-    runs = {run["first"]: run for run in broker.ok("GET", "/groups/mails/share/runs")["runs"]}
+    runs = {
+        run["first"]: run for run in broker.ok("GET", "/groups/mails/share/runs")["runs"]
+    }
     assert (runs[2]["owner"], runs[2]["lease_left_ms"] <= 0) == (None, True)
     other = ShareMember.join(broker, name="s2")
     assert bodies(until(lambda: other.lease())) == ["c", "d"]
     row = AuditLog.objects.get(verb="release")
-    assert (row.kind, row.name, row.after) == ("group", "mails", {"queue": queue, "first": 2})
-    again = broker.ok("POST", "/groups/mails/share/runs/release", {"queue": queue, "first": 50})
+    assert (row.kind, row.name, row.after) == (
+        "group",
+        "mails",
+        {"queue": queue, "first": 2},
+    )
+    again = broker.ok(
+        "POST", "/groups/mails/share/runs/release", {"queue": queue, "first": 50}
+    )
     assert again == {"released": 0}
 
 
-def test_the_lag_counts_what_is_unfinished(broker: Broker, queue: int, member: ShareMember) -> None:
+def test_the_lag_counts_what_is_unfinished(
+    broker: Broker, queue: int, member: ShareMember
+) -> None:
     (row,) = broker.ok("GET", "/groups/mails/offsets")["queues"]
     assert (row["lag"], row["in_flight"], row["redelivered"]) == (5, 4, 0)
     assert 0 <= row["oldest_lease_ms"] < 30_000
@@ -70,7 +91,10 @@ def test_the_lag_counts_what_is_unfinished(broker: Broker, queue: int, member: S
 def test_other_groups_have_no_runs(broker: Broker, queue: int) -> None:
     Member.join(broker, topics=["single"])
     refused = broker.call("GET", "/groups/readers/share/runs")
-    assert "only share groups lease messages" in problem(refused, 409, "group_settings_differ")["detail"]
+    assert (
+        "only share groups lease messages"
+        in problem(refused, 409, "group_settings_differ")["detail"]
+    )
     (row,) = until(lambda: broker.ok("GET", "/groups/readers/offsets")["queues"])
     assert row["in_flight"] is None
 
@@ -78,7 +102,10 @@ def test_other_groups_have_no_runs(broker: Broker, queue: int) -> None:
 def test_a_group_that_unsubscribes_leaves_no_runs_behind(
     broker: Broker, queue: int, member: ShareMember
 ) -> None:
-    (group, old) = snapshot.find_group("mails"), broker.ok("GET", "/groups/mails/share/runs")["runs"]
+    (group, old) = (
+        snapshot.find_group("mails"),
+        broker.ok("GET", "/groups/mails/share/runs")["runs"],
+    )
     assert len(old) == 2
     broker.ok("DELETE", "/groups/mails/subscriptions/single")
     until(lambda: snapshot.current().subscriptions_of(group.id) == ())

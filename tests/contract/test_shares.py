@@ -29,7 +29,9 @@ def end_leases(member: ShareMember, run: dict[str, Any]) -> None:
     """Lets the lease of a run be over, as if its time had passed."""
     group = snapshot.find_group(member.group)
     with node_pools.node_of(run["queue"]).writing() as session:
-        run_sql.end_leases(session, group_id=group.id, queue=run["queue"], first=run["first"])
+        run_sql.end_leases(
+            session, group_id=group.id, queue=run["queue"], first=run["first"]
+        )
 
 
 def committed(member: ShareMember, queue: int) -> int:
@@ -37,17 +39,24 @@ def committed(member: ShareMember, queue: int) -> int:
     upkeep.commit_touched()
     group = snapshot.find_group(member.group)
     with node_pools.node_of(queue).reading() as session:
-        found = reader_sql.read_positions(session, group_id=group.id, queues=[queue])[queue].committed
+        found = reader_sql.read_positions(session, group_id=group.id, queues=[queue])[
+            queue
+        ].committed
     assert found is not None
     return found
 
 
-def test_members_of_a_group_share_a_queue_and_each_message_is_leased_once(broker: Broker, queue: int) -> None:
+def test_members_of_a_group_share_a_queue_and_each_message_is_leased_once(
+    broker: Broker, queue: int
+) -> None:
     one, two = ShareMember.join(broker), ShareMember.join(broker, name="s2")
     until(lambda: snapshot.find_group("mails").member_count == 2)
     send(broker, *"abcdef")
     first, second = one.lease(), two.lease()
-    assert bodies(first) + bodies(second) == list("abcdef")[: len(bodies(first) + bodies(second))]
+    assert (
+        bodies(first) + bodies(second)
+        == list("abcdef")[: len(bodies(first) + bodies(second))]
+    )
     assert len(bodies(first)) == 3  # of six for two
     (run,) = first
     assert (run["topic"], run["queue"], run["first"], run["end"]) == ("single", queue, 0, 3)
@@ -74,7 +83,9 @@ def test_reports_are_recorded_before_more_is_leased(broker: Broker, queue: int) 
     assert bodies(told["runs"]) == ["b"]
 
 
-def test_part_of_a_run_is_finished_and_the_rest_released(broker: Broker, queue: int) -> None:
+def test_part_of_a_run_is_finished_and_the_rest_released(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, *"abcde")
     (run,) = member.lease()
@@ -82,7 +93,11 @@ def test_part_of_a_run_is_finished_and_the_rest_released(broker: Broker, queue: 
     assert member.report(report, report) == ["ok", "gone"]
     assert committed(member, queue) == 2
     (again,) = member.lease()
-    assert ((again["first"], again["end"]), bodies([again]), again["deliveries"]) == ((2, 4), ["c", "d"], 2)
+    assert ((again["first"], again["end"]), bodies([again]), again["deliveries"]) == (
+        (2, 4),
+        ["c", "d"],
+        2,
+    )
 
 
 def test_a_released_run_is_lost_to_its_former_owner(broker: Broker, queue: int) -> None:
@@ -94,7 +109,9 @@ def test_a_released_run_is_lost_to_its_former_owner(broker: Broker, queue: int) 
     assert bodies(member.lease()) == ["a"]
 
 
-def test_a_late_report_counts_until_somebody_takes_the_run_over(broker: Broker, queue: int) -> None:
+def test_a_late_report_counts_until_somebody_takes_the_run_over(
+    broker: Broker, queue: int
+) -> None:
     member, other = ShareMember.join(broker), ShareMember.join(broker, name="s2")
     send(broker, *"ab")
     runs = member.lease() + other.lease()
@@ -105,15 +122,22 @@ def test_a_late_report_counts_until_somebody_takes_the_run_over(broker: Broker, 
         end_leases(member, taken)
         (again,) = until(lambda: other.lease())
         assert (again["deliveries"], again["grant"] != taken["grant"]) == (2, True)
-        assert member.report(about(taken, all=True), about(taken, renew=True)) == ["lost", "lost"]
+        assert member.report(about(taken, all=True), about(taken, renew=True)) == [
+            "lost",
+            "lost",
+        ]
 
 
-def test_a_renewed_lease_is_told_and_works_after_its_end(broker: Broker, queue: int) -> None:
+def test_a_renewed_lease_is_told_and_works_after_its_end(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker, lease_ms=5_000)
     send(broker, "a")
     (run,) = member.lease()
     end_leases(member, run)
-    told = broker.ok("POST", f"{member.path}/share/done", {"done": [about(run, renew=True)]})["done"]
+    told = broker.ok(
+        "POST", f"{member.path}/share/done", {"done": [about(run, renew=True)]}
+    )["done"]
     assert told == [about(run, state="ok", lease_ms=5_000)]
     assert member.lease() == []
 
@@ -121,14 +145,20 @@ def test_a_renewed_lease_is_told_and_works_after_its_end(broker: Broker, queue: 
 @pytest.mark.parametrize(
     ("report", "says"),
     [
-        ({"finished": [[0, 3]]}, "finished: each range ends above its start, and lies between 0 and 2"),
+        (
+            {"finished": [[0, 3]]},
+            "finished: each range ends above its start, and lies between 0 and 2",
+        ),
         ({"finished": [[1, 1]]}, "finished: "),
         ({"release": [2]}, "release: the offsets of the run are 0 to 1"),
         ({"unseen": [2]}, "unseen: the offsets of the run are 0 to 1"),
         ({"all": True, "release": [0]}, "all: leave out finished, release and unseen"),
         ({"grant": "0.0.0.0", "all": True}, "this grant is not of a run"),
         ({"grant": "no grant", "renew": True}, "this grant is not of a run"),
-        ({"first": 1, "all": True}, "this grant is not of a run that begins at this offset"),
+        (
+            {"first": 1, "all": True},
+            "this grant is not of a run that begins at this offset",
+        ),
     ],
 )
 def test_a_report_that_cannot_be_meant_is_named_invalid_and_the_others_count(
@@ -138,7 +168,11 @@ def test_a_report_that_cannot_be_meant_is_named_invalid_and_the_others_count(
     send(broker, "a", "b")
     (run,) = member.lease()
     wrong = {**about(run), **report}
-    told = broker.ok("POST", f"{member.path}/share/done", {"done": [wrong, about(run, finished=[[0, 1]])]})
+    told = broker.ok(
+        "POST",
+        f"{member.path}/share/done",
+        {"done": [wrong, about(run, finished=[[0, 1]])]},
+    )
     assert [one["state"] for one in told["done"]] == ["invalid", "ok"]
     assert told["done"][0]["detail"].startswith(says)
     assert committed(member, queue) == 1
@@ -146,11 +180,17 @@ def test_a_report_that_cannot_be_meant_is_named_invalid_and_the_others_count(
 
 def test_a_report_on_a_run_that_never_existed_is_gone(broker: Broker, queue: int) -> None:
     member = ShareMember.join(broker)
-    assert member.report({"queue": queue, "first": 0, "grant": "5.0.a.1", "all": True}) == ["gone"]
-    assert member.report({"queue": 10_000, "first": 0, "grant": "5.0.a.1", "renew": True}) == ["gone"]
+    assert member.report({"queue": queue, "first": 0, "grant": "5.0.a.1", "all": True}) == [
+        "gone"
+    ]
+    assert member.report(
+        {"queue": 10_000, "first": 0, "grant": "5.0.a.1", "renew": True}
+    ) == ["gone"]
 
 
-def test_a_call_whose_answer_was_lost_finds_its_runs_again(broker: Broker, queue: int) -> None:
+def test_a_call_whose_answer_was_lost_finds_its_runs_again(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker, run_messages=2)
     send(broker, *"abcd")
     first, second = member.lease()
@@ -160,7 +200,9 @@ def test_a_call_whose_answer_was_lost_finds_its_runs_again(broker: Broker, queue
     assert "recovered" not in first
 
 
-def test_after_a_reset_old_runs_are_gone_and_messages_come_again(broker: Broker, queue: int) -> None:
+def test_after_a_reset_old_runs_are_gone_and_messages_come_again(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, *"abc")
     (run,) = member.lease()
@@ -204,12 +246,22 @@ def test_what_no_application_got_is_delivered_again_and_the_lease_does_not_count
     (run,) = member.lease()  # a and b
     assert member.report(about(run, release=[0], unseen=[1])) == ["ok"]
     assert member.report(about(run, release=[0], unseen=[1])) == ["gone"]  # repeated
-    again = {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
-    again |= {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
+    again = {
+        text: one["deliveries"]
+        for one in other.lease(max_messages=2)
+        for text in bodies([one])
+    }
+    again |= {
+        text: one["deliveries"]
+        for one in other.lease(max_messages=2)
+        for text in bodies([one])
+    }
     assert (again["a"], again["b"]) == (2, 1)
 
 
-def test_a_whole_run_that_no_application_got_has_a_grant_that_nobody_knew(broker: Broker, queue: int) -> None:
+def test_a_whole_run_that_no_application_got_has_a_grant_that_nobody_knew(
+    broker: Broker, queue: int
+) -> None:
     """Else a report that is repeated would end the lease of who has it by then."""
     member, other = ShareMember.join(broker), ShareMember.join(broker, name="s2")
     send(broker, "a")
@@ -245,7 +297,10 @@ def test_too_many_runs_are_told_and_a_finished_one_makes_room(
     send(broker, *"abc")
     runs = member.lease(max_messages=2)
     told = member.share()
-    assert (told["runs"], told["queues"]) == ([], [{"queue": queue, "state": "runs_exhausted"}])
+    assert (told["runs"], told["queues"]) == (
+        [],
+        [{"queue": queue, "state": "runs_exhausted"}],
+    )
     assert member.report(about(runs[0], all=True)) == ["ok"]
     assert bodies(member.lease(max_messages=1)) == ["c"]
 
@@ -263,7 +318,12 @@ def test_a_message_is_delivered_alone_from_the_third_time_on_and_dies_after_the_
             assert member.report(about(run, all=True)) == ["ok"]
             break
         end_leases(member, run)
-    assert deliveries[:4] == [(["poison", "b"], 1), (["poison", "b"], 2), (["poison"], 3), (["poison"], 4)]
+    assert deliveries[:4] == [
+        (["poison", "b"], 1),
+        (["poison", "b"], 2),
+        (["poison"], 3),
+        (["poison"], 4),
+    ]
     assert deliveries[-1] == (["b"], 3)
 
     def dead() -> list[Any]:
@@ -294,7 +354,10 @@ def test_a_lease_that_ends_before_anything_began_counts_for_nothing(
     broker: Broker, queue: int, failure_node: str
 ) -> None:
     """A starved member has messages that it never begins, and its leases end."""
-    member, other = ShareMember.join(broker, max_deliveries=3), ShareMember.join(broker, name="s2")
+    member, other = (
+        ShareMember.join(broker, max_deliveries=3),
+        ShareMember.join(broker, name="s2"),
+    )
     send(broker, "a")
     (run,) = member.lease(count_begun=True)
     assert member.report(about(run, renew=True, begun=False, delivery=1)) == ["ok"]
@@ -304,7 +367,9 @@ def test_a_lease_that_ends_before_anything_began_counts_for_nothing(
         assert (run["deliveries"], run["uncounted"]) == (1, True)
         end_leases(starved, run)
     (run,) = until(lambda: member.lease())
-    assert run["deliveries"] == 1, "a member that does not say when it begins counts each lease"
+    assert run["deliveries"] == 1, (
+        "a member that does not say when it begins counts each lease"
+    )
 
 
 def test_a_message_that_may_be_delivered_once_is_dead_only_after_it_began(
@@ -322,7 +387,9 @@ def test_a_message_that_may_be_delivered_once_is_dead_only_after_it_began(
     assert letter["error"] == "LeaseLost: 1 leases ended without a result"
 
 
-def test_what_a_member_gives_back_counts_by_whether_it_began(broker: Broker, queue: int) -> None:
+def test_what_a_member_gives_back_counts_by_whether_it_began(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, *"abc")
     (run,) = member.lease(count_begun=True)
@@ -330,15 +397,23 @@ def test_what_a_member_gives_back_counts_by_whether_it_began(broker: Broker, que
     (run,) = until(lambda: member.lease(count_begun=True))
     assert (run["deliveries"], run["uncounted"]) == (2, True)
     assert member.report(about(run, release=[0], unseen=[1], delivery=2)) == ["ok"]
-    told = [(bodies([one]), one["deliveries"]) for _ in range(2) for one in member.lease(max_messages=1)]
+    told = [
+        (bodies([one]), one["deliveries"])
+        for _ in range(2)
+        for one in member.lease(max_messages=1)
+    ]
     assert told == [(["a"], 3), (["b"], 2)], "a was delivered twice, b once"
-    begins, does_not = about(run, begun=True, delivery=2), about(run, unseen=[2], delivery=2)
+    begins, does_not = (
+        about(run, begun=True, delivery=2),
+        about(run, unseen=[2], delivery=2),
+    )
     assert member.report(begins, does_not) == ["ok", "ok"]
     assert [(bodies([one]), one["deliveries"]) for one in member.lease()] == [(["c"], 2)]
 
 
 @pytest.mark.parametrize(
-    "said", [{"begun": True}, {"begun": True, "delivery": 5}, {"release": [0], "delivery": 5}]
+    "said",
+    [{"begun": True}, {"begun": True, "delivery": 5}, {"release": [0], "delivery": 5}],
 )
 def test_a_delivery_that_did_not_come_with_the_run_is_refused(
     broker: Broker, queue: int, said: dict[str, Any]
@@ -346,17 +421,23 @@ def test_a_delivery_that_did_not_come_with_the_run_is_refused(
     member = ShareMember.join(broker)
     send(broker, "a")
     (run,) = member.lease(count_begun=True)
-    (told,) = broker.ok("POST", f"{member.path}/share/done", {"done": [about(run, **said)]})["done"]
+    (told,) = broker.ok(
+        "POST", f"{member.path}/share/done", {"done": [about(run, **said)]}
+    )["done"]
     assert told["state"] == "invalid" and "deliver" in told["detail"]
     assert member.report(about(run, all=True)) == ["ok"]
 
 
-def test_a_run_that_is_recovered_counts_when_its_member_begins(broker: Broker, queue: int) -> None:
+def test_a_run_that_is_recovered_counts_when_its_member_begins(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, "a")
     (first,) = member.lease(count_begun=True)
     (again,) = member.lease(count_begun=True, recover=True)
-    assert (again["deliveries"], again.get("uncounted")) == (1, None), "the first lease counts at once"
+    assert (again["deliveries"], again.get("uncounted")) == (1, None), (
+        "the first lease counts at once"
+    )
     end_leases(member, first)
     (second,) = until(lambda: member.lease(count_begun=True))
     (again,) = member.lease(count_begun=True, recover=True)
@@ -371,8 +452,20 @@ def test_a_failed_message_comes_again_from_the_retry_topic(
     send(broker, "a", "b", "c")
     (run,) = member.lease()
     failed = [
-        {"queue": queue, "grant": run["grant"], "offset": 0, "error": "ValueError: x", "delay_ms": 0},
-        {"queue": queue, "grant": run["grant"], "offset": 1, "error": "ValueError: y", "final": True},
+        {
+            "queue": queue,
+            "grant": run["grant"],
+            "offset": 0,
+            "error": "ValueError: x",
+            "delay_ms": 0,
+        },
+        {
+            "queue": queue,
+            "grant": run["grant"],
+            "offset": 1,
+            "error": "ValueError: y",
+            "final": True,
+        },
         {"queue": queue, "grant": "5.0.a.1", "offset": 2, "error": "?"},
     ]
     told = broker.ok("POST", f"{member.path}/failures", {"messages": failed})
@@ -386,7 +479,9 @@ def test_a_failed_message_comes_again_from_the_retry_topic(
     assert (again["origin_topic"], again["messages"][0]["attempt"]) == ("single", 1)
 
 
-def test_only_wanted_tags_are_delivered_and_the_others_count_as_finished(broker: Broker, queue: int) -> None:
+def test_only_wanted_tags_are_delivered_and_the_others_count_as_finished(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     broker.ok("PATCH", "/groups/mails/subscriptions/single", {"tags": "new"})
     until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
@@ -405,7 +500,9 @@ def test_only_wanted_headers_are_delivered_and_the_others_count_as_finished(
     broker: Broker, queue: int
 ) -> None:
     member = ShareMember.join(broker)
-    broker.ok("PATCH", "/groups/mails/subscriptions/single", {"headers": {"region": ["eu", "us"]}})
+    broker.ok(
+        "PATCH", "/groups/mails/subscriptions/single", {"headers": {"region": ["eu", "us"]}}
+    )
     until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
     send(broker, "a", headers={"region": "eu"})
     send(broker, "b", "c", headers={"region": "asia"})
@@ -418,16 +515,26 @@ def test_only_wanted_headers_are_delivered_and_the_others_count_as_finished(
     until(lambda: committed(member, queue) == 5)
 
 
-def test_what_does_not_fit_into_an_answer_is_left_to_another_run(broker: Broker, queue: int) -> None:
+def test_what_does_not_fit_into_an_answer_is_left_to_another_run(
+    broker: Broker, queue: int
+) -> None:
     member = ShareMember.join(broker)
     send(broker, *"abcd")  # so small that four of the next ones seem to fit
     (small,) = member.lease(max_messages=4)
     send(broker, *("x" * 1000 for _ in range(4)))
     (run,) = member.lease(max_bytes=2500)
-    assert ([message["offset"] for message in run["messages"]], run["skipped"]) == ([4, 5], [[6, 8]])
+    assert ([message["offset"] for message in run["messages"]], run["skipped"]) == (
+        [4, 5],
+        [[6, 8]],
+    )
     (rest,) = until(lambda: member.lease())
-    assert ([message["offset"] for message in rest["messages"]], rest["deliveries"]) == ([6, 7], 1)
-    assert member.report(*(about(one, all=True) for one in (small, run, rest))) == ["ok"] * 3
+    assert ([message["offset"] for message in rest["messages"]], rest["deliveries"]) == (
+        [6, 7],
+        1,
+    )
+    assert (
+        member.report(*(about(one, all=True) for one in (small, run, rest))) == ["ok"] * 3
+    )
     assert committed(member, queue) == 8
 
 
@@ -441,14 +548,18 @@ def test_rows_and_messagepack_are_answered_as_in_a_pull(broker: Broker, queue: i
 def test_calls_of_other_modes_are_refused_by_name(broker: Broker, queue: int) -> None:
     shares, owns = ShareMember.join(broker), Member.join(broker, topics=["single"])
     for path, body in [("share", {}), ("share/done", {"done": []})]:
-        problem(broker.call("POST", f"{owns.path}/{path}", body), 409, "group_settings_differ")
+        problem(
+            broker.call("POST", f"{owns.path}/{path}", body), 409, "group_settings_differ"
+        )
     place = {"queue": queue, "epoch": 1}
     for path, body in [
         ("acquire", {"queues": [place]}),
         ("pull", {"generation": 0, "queues": [{**place, "offset": 0}]}),
         ("commit", {"offsets": [{**place, "offset": 0}]}),
     ]:
-        problem(broker.call("POST", f"{shares.path}/{path}", body), 409, "group_settings_differ")
+        problem(
+            broker.call("POST", f"{shares.path}/{path}", body), 409, "group_settings_differ"
+        )
 
 
 def test_a_group_keeps_its_mode_and_settings(broker: Broker, queue: int) -> None:
@@ -465,7 +576,10 @@ def test_a_group_keeps_its_mode_and_settings(broker: Broker, queue: int) -> None
     ]:
         problem(broker.call("PATCH", "/groups/mails", {name: value}), 400, "invalid", name)
     problem(
-        broker.call("PATCH", "/groups/mails", {"max_active_members": 1}), 400, "invalid", "max_active_members"
+        broker.call("PATCH", "/groups/mails", {"max_active_members": 1}),
+        400,
+        "invalid",
+        "max_active_members",
     )
     ordered = broker.call("PATCH", "/groups/mails/subscriptions/single", {"ordered": True})
     problem(ordered, 400, "invalid", "ordered")
@@ -483,4 +597,8 @@ def test_a_member_is_assigned_nothing_and_hears_the_settings_of_its_topics(
 ) -> None:
     member = ShareMember.join(broker)
     told = until(lambda: (answer := member.heartbeat())["subscriptions"] and answer)
-    assert (told["assigned"], told["revoked"], [*told["subscriptions"]]) == ([], [], ["single"])
+    assert (told["assigned"], told["revoked"], [*told["subscriptions"]]) == (
+        [],
+        [],
+        ["single"],
+    )

@@ -42,7 +42,11 @@ def traced(broker: Broker, queue: int) -> Broker:
     broker.ok("POST", "/groups", {"name": "readers"})
     broker.ok("POST", "/groups/readers/subscriptions", {"topic": "single"})
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"trace_percent": 100})
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(3)]})
+    broker.ok(
+        "POST",
+        "/topics/single/messages",
+        {"messages": [{"body": str(n)} for n in range(3)]},
+    )
     snapshot.refresh()
     return broker
 
@@ -57,10 +61,17 @@ def shown(broker: Broker, queue: int, offset: int) -> Any:
 
 def test_a_report_is_kept_with_member_time_and_outcome(traced: Broker, queue: int) -> None:
     member = reader(traced)
-    (stored,) = traced.ok("GET", f"/topics/single/messages?message_id={queue}-0")["messages"]
+    (stored,) = traced.ok("GET", f"/topics/single/messages?message_id={queue}-0")[
+        "messages"
+    ]
 
     assert report(member, {**TRACE, "queue": queue, "ago_ms": 60_000}).status_code == 204
-    assert report(member, {**TRACE, "queue": queue, "attempt": 1, "outcome": "failed"}).status_code == 204
+    assert (
+        report(
+            member, {**TRACE, "queue": queue, "attempt": 1, "outcome": "failed"}
+        ).status_code
+        == 204
+    )
     assert handling_traces.flush() == 2
 
     first, second = shown(traced, queue, 0)
@@ -76,10 +87,14 @@ def test_a_report_is_kept_with_member_time_and_outcome(traced: Broker, queue: in
     assert shown(traced, queue, 1) == []
 
 
-def test_a_trace_has_the_name_of_the_member_that_reports_it(traced: Broker, queue: int) -> None:
+def test_a_trace_has_the_name_of_the_member_that_reports_it(
+    traced: Broker, queue: int
+) -> None:
     one, two = reader(traced), Member.join(traced, "readers", name="c2")
     for offset, member in enumerate((two, one)):
-        assert report(member, {**TRACE, "queue": queue, "offset": offset}).status_code == 204
+        assert (
+            report(member, {**TRACE, "queue": queue, "offset": offset}).status_code == 204
+        )
     traced.ok("DELETE", two.path)  # what it reported before it left is its own
     assert report(two, {**TRACE, "queue": queue, "offset": 2}).status_code == 204
     pretended = {"member": "c1", "traces": [TRACE]}
@@ -96,7 +111,9 @@ def test_the_command_shows_who_handled_a_message(
     handling_traces.flush()
     client = HttpTransport(traced.url, api_key=traced.api_key)
 
-    assert main(["traces", "single", f"{queue}-0", "--output", "table"], transport=client) == 0
+    assert (
+        main(["traces", "single", f"{queue}-0", "--output", "table"], transport=client) == 0
+    )
     head, line = [one.split() for one in capsys.readouterr().out.splitlines()]
     assert head == ["GROUP", "MEMBER", "RETRY", "OUTCOME", "AT", "TOOK"]
     assert line[:4] == ["readers", "c1", "1", "failed"]
@@ -105,7 +122,9 @@ def test_the_command_shows_who_handled_a_message(
     assert "--trace-percent 100" in capsys.readouterr().err
 
 
-def test_only_the_sample_that_the_group_asks_for_is_kept(traced: Broker, queue: int) -> None:
+def test_only_the_sample_that_the_group_asks_for_is_kept(
+    traced: Broker, queue: int
+) -> None:
     member = reader(traced)
     traced.ok("PATCH", "/groups/readers/subscriptions/single", {"trace_percent": 20})
     snapshot.refresh()
@@ -126,7 +145,9 @@ def test_client_and_broker_take_the_same_sample() -> None:
     assert 60 < sum(is_traced(7, n, 5) for n in range(2_000)) < 140
 
 
-def test_a_group_that_does_not_read_the_queue_leaves_no_trace_there(traced: Broker, queue: int) -> None:
+def test_a_group_that_does_not_read_the_queue_leaves_no_trace_there(
+    traced: Broker, queue: int
+) -> None:
     traced.ok("POST", "/groups", {"name": "others"})
     stranger = Member.join(traced, "others", name="c9")
 
@@ -166,7 +187,13 @@ def test_old_traces_go_and_a_group_keeps_so_many(traced: Broker, queue: int) -> 
     handling_traces.flush()
     HandlingTrace.objects.filter(message_offset=0).update(at=F("at") - timedelta(days=4))
     handling_traces.prune()
-    assert sorted(HandlingTrace.objects.values_list("message_offset", flat=True)) == [1, 2, 3, 4, 5]
+    assert sorted(HandlingTrace.objects.values_list("message_offset", flat=True)) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
     rule = handling_traces.prune
     type(rule)(rule.rows, rule.at, rule.days, rule.each, most_each=2)()
@@ -217,10 +244,13 @@ def test_the_library_reports_what_it_handles_and_retries_by_the_first_place(
     handling_traces.flush()
 
     assert sorted(seen) == [b"0", b"1", b"1", b"2"]
-    told = [(one["member"], one["attempt"], one["outcome"]) for one in shown(traced, queue, 1)]
+    told = [
+        (one["member"], one["attempt"], one["outcome"]) for one in shown(traced, queue, 1)
+    ]
     first, *rest = told
     assert first == ("m1", 0, "failed")
-    assert rest == [("m1", 1, "handled")] or (how == "poll" and not rest)  # stop() ends iteration in hand
+    # stop() ends iteration in hand
+    assert rest == [("m1", 1, "handled")] or (how == "poll" and not rest)
     assert [one["outcome"] for one in shown(traced, queue, 0)] == ["handled"]
 
 
@@ -241,7 +271,9 @@ def test_lost_reports_harm_nothing(traced: Broker, queue: int) -> None:
     assert (position["committed"], handling_traces.flush()) == (3, 0)
 
 
-def test_of_java_members_the_delivery_is_known(traced: Broker, queue: int, java_let_in: None) -> None:
+def test_of_java_members_the_delivery_is_known(
+    traced: Broker, queue: int, java_let_in: None
+) -> None:
     seen: list[Any] = []
     quick = Timing(commit=0.1, first_beat=0.2, beat=1.0)
 
@@ -264,18 +296,37 @@ def test_of_java_members_the_delivery_is_known(traced: Broker, queue: int, java_
 
 def test_the_life_of_a_message_tells_who_had_it(traced: Broker, queue: int) -> None:
     member = reader(traced)
-    failed = {**TRACE, "queue": queue, "outcome": "failed", "ago_ms": 9_000, "took_ms": 3_000}
+    failed = {
+        **TRACE,
+        "queue": queue,
+        "outcome": "failed",
+        "ago_ms": 9_000,
+        "took_ms": 3_000,
+    }
     report(member, failed, {**TRACE, "queue": queue, "attempt": 1})
     handling_traces.flush()
 
-    page = browser_of("ada", administrator=True).get(f"/messages/single/{queue}-0").content.decode()
+    page = (
+        browser_of("ada", administrator=True)
+        .get(f"/messages/single/{queue}-0")
+        .content.decode()
+    )
 
     life = " ".join(page.partition('class="life"')[2].partition("</ol>")[0].split())
     assert life.index("Failed after 3.0 s") < life.index("Retry 1. Handled in 40 ms")
     assert life.count("readers: delivered to c1") == 2
 
 
-def test_who_may_not_look_at_the_topic_does_not_see_traces(traced: Broker, queue: int) -> None:
+def test_who_may_not_look_at_the_topic_does_not_see_traces(
+    traced: Broker, queue: int
+) -> None:
     key = traced.as_key({"produce": ["single"]})
-    problem(key.call("GET", f"/topics/single/traces?message_id={queue}-0"), 403, "forbidden")
-    assert Admin(HttpTransport(traced.url, api_key=traced.api_key)).traces("single", f"{queue}-0") == []
+    problem(
+        key.call("GET", f"/topics/single/traces?message_id={queue}-0"), 403, "forbidden"
+    )
+    assert (
+        Admin(HttpTransport(traced.url, api_key=traced.api_key)).traces(
+            "single", f"{queue}-0"
+        )
+        == []
+    )

@@ -1,4 +1,6 @@
-"""Fixtures for kombu's integration classes on `catmq://`; tests/foreign/celery.py runs it in kombu's tree."""
+"""Fixtures for kombu's integration classes on `catmq://`; tests/foreign/celery.py runs it
+in kombu's tree.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def invalid_connection() -> kombu.Connection:
 
 @pytest.fixture
 def failover_connection() -> kombu.Connection:
-    return kombu.Connection(f"{KEY}@localhost:12345/k{VHOST};{URL}/k{VHOST}", connect_timeout=10)
+    return kombu.Connection(
+        f"{KEY}@localhost:12345/k{VHOST};{URL}/k{VHOST}", connect_timeout=10
+    )
 
 
 class TestBasic(common.BasicFunctionality):

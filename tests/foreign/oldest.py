@@ -2,7 +2,8 @@
 
     python -m tests.foreign.oldest           or: script/test foreign-oldest
 
-The packages, in pinned versions, go to ~/.cache/catmq/foreign; they stand before the installed ones.
+The packages, in pinned versions, go to ~/.cache/catmq/foreign; they stand before the
+installed ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from tests.foreign import sdists
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = ("kombu==5.4.0", "celery==5.4.0")
 SUITES = ("tests/contract/test_kombu.py", "tests/unit/test_kombu_parts.py")
-PRINT = "import celery, kombu; print('kombu', kombu.__version__, 'Celery', celery.__version__)"
+PRINT = (
+    "import celery, kombu; print('kombu', kombu.__version__, 'Celery', celery.__version__)"
+)
 
 
 def main() -> int:

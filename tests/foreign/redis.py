@@ -1,4 +1,6 @@
-"""A Redis for results of Celery: the installed one, or that of the system's packages, unpacked in a cache."""
+"""A Redis for results of Celery: the installed one, or that of the system's packages,
+unpacked in a cache.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,16 @@ def running(place: Path) -> Iterator[int]:
     words = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
     log = place / "redis.log"
     with log.open("wb") as out:
-        process = subprocess.Popen([program, *words], cwd=place, env=environ, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [program, *words], cwd=place, env=environ, stdout=out, stderr=out
+        )
     try:
-        until(lambda: "Ready to accept connections" in log.read_text() or process.poll() is not None)
+        until(
+            lambda: (
+                "Ready to accept connections" in log.read_text()
+                or process.poll() is not None
+            )
+        )
         if process.poll() is not None:
             raise SystemExit(f"Redis does not start: {log.read_text()}")
         yield port
@@ -51,7 +60,9 @@ def fetch(target: Path) -> None:
     made = target.with_suffix(".new")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    if subprocess.run(["apt-get", "download", "-qq", *PACKAGES], cwd=made, check=False).returncode:
+    if subprocess.run(
+        ["apt-get", "download", "-qq", *PACKAGES], cwd=made, check=False
+    ).returncode:
         raise SystemExit("CANNOT BE HAD here: redis-server, see above")
     for package in made.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, made], check=True)

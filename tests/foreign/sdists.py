@@ -1,4 +1,6 @@
-"""Source distributions of others, in pinned versions with their hashes; kept in ~/.cache/catmq/foreign."""
+"""Source distributions of others, in pinned versions with their hashes; kept in
+~/.cache/catmq/foreign.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,34 @@ def fetched(source: Sdist) -> Path:
         download(name, version)
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != digest:
-        raise SystemExit(f"{archive}: its sha256 is {found}, not {digest}: delete it and run again")
+        raise SystemExit(
+            f"{archive}: its sha256 is {found}, not {digest}: delete it and run again"
+        )
     return archive
 
 
 def download(name: str, version: str) -> None:
     """Fetch an sdist by pip, from the registry that it knows."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    words = ("--no-binary", ":all:", "--ignore-requires-python", "--dest", str(CACHE), f"{name}=={version}")
+    words = (
+        "--no-binary",
+        ":all:",
+        "--ignore-requires-python",
+        "--dest",
+        str(CACHE),
+        f"{name}=={version}",
+    )
     pip("download", *words)
 
 
 def packages(*pinned: str) -> Path:
-    """Return a directory for PYTHONPATH with packages, each as name==version, without what they need."""
-    place = CACHE / f"packages-{hashlib.sha256(repr((pinned, sys.version)).encode()).hexdigest()[:12]}"
+    """Return a directory for PYTHONPATH with packages, each as name==version, without what
+    they need.
+    """
+    place = (
+        CACHE
+        / f"packages-{hashlib.sha256(repr((pinned, sys.version)).encode()).hexdigest()[:12]}"
+    )
     if not place.exists():
         made = place.with_suffix(".new")
         shutil.rmtree(made, ignore_errors=True)
@@ -63,6 +79,15 @@ def packages(*pinned: str) -> Path:
 
 
 def pip(action: str, *words: str) -> None:
-    command = (sys.executable, "-m", "pip", action, "-q", "--disable-pip-version-check", "--no-deps", *words)
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        action,
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        *words,
+    )
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(f"CANNOT BE HAD here: {words[-1]}, see above")

@@ -1,10 +1,11 @@
-"""Runs Django's own tests of its task interface, and those of django-tasks-db, against CatmqBackend.
+"""Runs Django's own tests of its task interface, and those of django-tasks-db, against
+CatmqBackend.
 
     python -m tests.foreign.tasks            or: script/test foreign-tasks
 
-Downloads the sdists in pinned versions (to ~/.cache/catmq/foreign), changes the names of modules in a copy,
-and runs them with a broker in memory. `shim` has the names that the tests of django-tasks-db import. Each
-test that is left out is in LEFT_OUT, with its reason.
+Downloads the sdists in pinned versions (to ~/.cache/catmq/foreign), changes the names of
+modules in a copy, and runs them with a broker in memory. `shim` has the names that the
+tests of django-tasks-db import. Each test that is left out is in LEFT_OUT, with its reason.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ import django
 
 from tests.foreign.sdists import read
 
-DJANGO = ("django", "6.1.3", "b5d2d9e35295065d13b1927b3f19a59bd119f737aa6299def14ccca1ae3c8c0d")
-TASKS_DB = ("django_tasks_db", "0.13.0", "09630d417cf722b07e1439b837403e18e86455908ba532fa6795b0d23dc3ff23")
+DJANGO = (
+    "django",
+    "6.1.3",
+    "b5d2d9e35295065d13b1927b3f19a59bd119f737aa6299def14ccca1ae3c8c0d",
+)
+TASKS_DB = (
+    "django_tasks_db",
+    "0.13.0",
+    "09630d417cf722b07e1439b837403e18e86455908ba532fa6795b0d23dc3ff23",
+)
 # The package django-tasks has other names for what Django has had since 6.0.
 BACKPORT = (
     (r"\bdjango\.tasks\b", "django_tasks"),
@@ -33,7 +42,10 @@ DUMMY = (
         r"from \S+\.backends\.dummy import DummyBackend",
         "from tests.foreign.shim.recording import DummyBackend",
     ),
-    (r"django[._]tasks\.backends\.dummy\.DummyBackend", "tests.foreign.shim.recording.DummyBackend"),
+    (
+        r"django[._]tasks\.backends\.dummy\.DummyBackend",
+        "tests.foreign.shim.recording.DummyBackend",
+    ),
     (r"\(SimpleTestCase\)", "(TransactionTestCase)"),
     (r"import SimpleTestCase,", "import TransactionTestCase,"),
 )
@@ -42,9 +54,11 @@ LOCKS = "locks rows to claim them; here a message is leased"
 LEFT_OUT = {
     # django-tasks-db
     "test_using_correct_backend": "the backend has options here: one attempt",
-    "test_invalid_uuid": "an id is any text here, so there is no wrong one; test_get_missing_result runs",
+    "test_invalid_uuid": "an id is any text here, so there is no wrong one; "
+    "test_get_missing_result runs",
     "test_async_invalid_uuid": "as test_invalid_uuid",
-    "test_database_backend_app_missing": "names its own app; tests/unit/test_tasks_settings.py has ours",
+    "test_database_backend_app_missing": "names its own app; "
+    "tests/unit/test_tasks_settings.py has ours",
     "test_priority_range_check": "its table has the limits as a constraint; here a task is checked",
     "test_index_scan_for_ready": "no index is read to find work",
     "test_run_after_null_0016_migration": "is about a migration of its own",
@@ -58,7 +72,8 @@ LEFT_OUT = {
     "test_run_after": "moves run_after of a row; here the message has the time",
     "test_verbose_logging": "compares the words of its own command",
     "test_exclude_queues_requires_processing_all_queues": OPTIONS,
-    "test_excluding_unknown_queue_processes_selected_queues": OPTIONS + ": an unknown queue is an error here",
+    "test_excluding_unknown_queue_processes_selected_queues": OPTIONS
+    + ": an unknown queue is an error here",
     "test_unknown_backend": OPTIONS,
     "test_incorrect_backend": OPTIONS,
     "test_negative_interval": OPTIONS,
@@ -76,14 +91,17 @@ LEFT_OUT = {
     "test_negative_age": OPTIONS,
     "DatabaseTaskResultTestCase": LOCKS,
     "ConnectionExclusiveTranscationTestCase": LOCKS,
-    "DatabaseWorkerProcessTestCase": "starts its own command; script/chaos tasks and test_tasks_processes.py",
+    "DatabaseWorkerProcessTestCase": "starts its own command; script/chaos tasks and "
+    "test_tasks_processes.py",
     "CompatTestCase": "is about its own package",
     "DBTaskResultOrderingTestCase": "orders rows by priority; here lanes do",
     "AdminTestCase": "is about its own admin",
-    "DatabaseBackendTestCase.test_refresh_result": "changes rows by hand: last_attempted_at is a column here",
+    "DatabaseBackendTestCase.test_refresh_result": "changes rows by hand: "
+    "last_attempted_at is a column here",
     "DatabaseBackendTestCase.test_refresh_result_async": "changes rows by hand: as above",
     "DatabaseBackendTestCase.test_invalid_task_path": "reads a column under its own name",
-    "test_complex_return_value": "wants the words of json.dumps; it fails with a TypeError here, too",
+    "test_complex_return_value": "wants the words of json.dumps; it fails with a TypeError "
+    "here, too",
     "test_task_import_string": "wants the word ImportError; TaskMissing is one",
     # Django
     "TaskTestCase.test_get_missing_result": "a call that waits, of a database, in a coroutine",
@@ -127,16 +145,26 @@ def main() -> int:
         environ = {"SHOP_DATABASE": "foreign.db", **os.environ}
         environ["DJANGO_SETTINGS_MODULE"] = "tests.foreign.shim.settings"
         root = Path(__file__).resolve().parents[2]
-        environ["PYTHONPATH"] = os.pathsep.join(map(str, (place, root, root / "client/src")))
-        ours = ("-m", "tests.foreign.shim.runner", "tasks.test_tasks", "tests_of_db.test_db")
+        environ["PYTHONPATH"] = os.pathsep.join(
+            map(str, (place, root, root / "client/src"))
+        )
+        ours = (
+            "-m",
+            "tests.foreign.shim.runner",
+            "tasks.test_tasks",
+            "tests_of_db.test_db",
+        )
         commands = [ours]
         if django.VERSION >= (6, 0):
-            # Django's backends beside ours: nothing is changed in their tests, and none is left out.
+            # Django's backends beside ours: nothing is changed in their tests, and none is
+            # left out.
             for name in BESIDE:
                 copy(DJANGO, f"tests/tasks/{name}.py", core / f"{name}.py", ())
             commands.append(("-m", "django", "test", *(f"tasks.{name}" for name in BESIDE)))
         return max(
-            subprocess.run((sys.executable, *words), env=environ, cwd=place, check=False).returncode
+            subprocess.run(
+                (sys.executable, *words), env=environ, cwd=place, check=False
+            ).returncode
             for words in commands
         )
 
@@ -145,7 +173,12 @@ def native() -> tuple[tuple[str, str], ...]:
     return BACKPORT if django.VERSION < (6, 0) else ()
 
 
-def copy(source: tuple[str, str, str], path: str, target: Path, changes: tuple[tuple[str, str], ...]) -> None:
+def copy(
+    source: tuple[str, str, str],
+    path: str,
+    target: Path,
+    changes: tuple[tuple[str, str], ...],
+) -> None:
     """Copy a file of an sdist with other names in it."""
     text = read(source, path)
     for old, new in changes:

@@ -60,7 +60,9 @@ def lasting(kind: str | None = None) -> list[str]:
 def turn_back(seconds: float) -> None:
     """Makes what looks saw last that much older."""
     for row in Alarm.objects.filter(pending_since__isnull=False):
-        Alarm.objects.filter(pk=row.pk).update(pending_since=row.pending_since - timedelta(seconds=seconds))
+        Alarm.objects.filter(pk=row.pk).update(
+            pending_since=row.pending_since - timedelta(seconds=seconds)
+        )
 
 
 def look() -> int:
@@ -90,7 +92,8 @@ def test_an_alarm_begins_at_once_or_after_a_while_and_ends_when_all_was_well_for
     assert alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 1
     assert alarms.keep(kind="lag", found={}) == 0 and lasting("lag") == ["a/b"]
     turn_back(60)
-    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 0  # it comes and goes: one alarm
+    # it comes and goes: one alarm
+    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 0
     assert alarms.keep(kind="lag", found={}) == 0
     turn_back(181)
     assert alarms.keep(kind="lag", found={}, unclear=["a/b"]) == 0  # nobody knows
@@ -109,7 +112,9 @@ def test_what_was_only_suspected_is_no_alarm(metadata_db: None) -> None:
     assert lasting() == [] and Alarm.objects.get().times == 0
 
 
-def test_two_looks_at_once_make_one_alarm(metadata_db: None, in_threads: Callable[..., list[Any]]) -> None:
+def test_two_looks_at_once_make_one_alarm(
+    metadata_db: None, in_threads: Callable[..., list[Any]]
+) -> None:
     found = {f"g{number}/t": "much" for number in range(50)}
     in_threads([lambda: alarms.keep(kind="lag", found=found)] * 4)
     assert len(lasting("lag")) == 50
@@ -129,7 +134,9 @@ def test_a_group_is_behind_by_its_own_limits_or_those_of_the_settings(queue: int
     turn_back(1000)
     look()
     assert lasting("lag") == ["billing/orders"]  # not far enough below the limit
-    groups.update(name="billing", settings={"alarm_lag": 200_000, "alarm_lag_s": 60}, actor=ME)
+    groups.update(
+        name="billing", settings={"alarm_lag": 200_000, "alarm_lag_s": 60}, actor=ME
+    )
     look()
     turn_back(1000)
     look()
@@ -144,7 +151,9 @@ def test_a_group_is_behind_by_its_own_limits_or_those_of_the_settings(queue: int
     assert lasting("lag") == []  # who stops a group knows that it falls behind
 
 
-def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(queue: int) -> None:
+def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(
+    queue: int,
+) -> None:
     failing.send(b"a")
     Queue.objects.update(head_seen=1)
     behind(9, age_s=100_000)
@@ -157,7 +166,9 @@ def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(
     assert lasting("no_consumer") == []
     turn_back(301)
     look()
-    assert Alarm.objects.get(kind="no_consumer", ended_at=None).detail.endswith(": orders/0")
+    assert Alarm.objects.get(kind="no_consumer", ended_at=None).detail.endswith(
+        ": orders/0"
+    )
     failing.member()
     look()
     turn_back(181)
@@ -166,16 +177,25 @@ def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(
 
 
 def joined(name: str, *, sdk: str, group: str = "look") -> consumer_ids.ConsumerId:
-    """A member of a group that is made, with its subscription to `orders`, if it is not there."""
+    """A member of a group that is made, with its subscription to `orders`, if it is not
+    there.
+    """
     made = membership.join(
-        group=group, name=name, incarnation=str(uuid.uuid4()), topics=["orders"], sdk=sdk, actor=ME
+        group=group,
+        name=name,
+        incarnation=str(uuid.uuid4()),
+        topics=["orders"],
+        sdk=sdk,
+        actor=ME,
     )
     snapshot.refresh()
     return consumer_ids.check(made.consumer_id)
 
 
 def left(*members: consumer_ids.ConsumerId) -> list[str]:
-    """The alarms about the group `look` long after these members left, with 200,000 messages unread."""
+    """The alarms about the group `look` long after these members left, with 200,000
+    messages unread.
+    """
     for member in members:
         consumers.leave(consumer=member, actor=ME)
     Queue.objects.update(head_seen=1)
@@ -188,7 +208,9 @@ def left(*members: consumer_ids.ConsumerId) -> list[str]:
 
 
 @pytest.mark.one_engine
-def test_a_group_that_a_command_made_for_a_look_is_quiet_once_it_has_left(queue: int) -> None:
+def test_a_group_that_a_command_made_for_a_look_is_quiet_once_it_has_left(
+    queue: int,
+) -> None:
     tool = joined("t", sdk="catmq-cli/0.1.0 python/3.11")
     assert ConsumerGroup.objects.get(name="look").casual
     assert left(tool) == []
@@ -196,7 +218,9 @@ def test_a_group_that_a_command_made_for_a_look_is_quiet_once_it_has_left(queue:
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize("who", ["service", "operator"])
-def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(queue: int, who: str) -> None:
+def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(
+    queue: int, who: str
+) -> None:
     members = [joined("t", sdk="catmq-cli/0.1.0 python/3.11")]
     if who == "service":
         members.append(joined("s", sdk="catmq-client/0.1.0 python/3.11"))
@@ -215,7 +239,10 @@ def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
 
 @pytest.mark.one_engine
 def test_a_group_that_a_service_made_is_watched(queue: int) -> None:
-    assert left(joined("s", sdk="catmq-client/0.1.0 python/3.11")) == ["look/orders", "look/orders"]
+    assert left(joined("s", sdk="catmq-client/0.1.0 python/3.11")) == [
+        "look/orders",
+        "look/orders",
+    ]
 
 
 @pytest.fixture
@@ -234,7 +261,9 @@ def main_away(queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool
 
 
 @pytest.mark.one_engine
-def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_away: list[bool]) -> None:
+def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(
+    main_away: list[bool],
+) -> None:
     look()
     assert lasting() == []
     turn_back(46)
@@ -254,9 +283,12 @@ def test_a_node_that_fills_up_is_an_alarm_some_days_before(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = snapshot.find_node("main").id
-    monkeypatch.setattr(disks, "measure", lambda _session, _info: Space(total=100 * GB, free=67 * GB))
+    monkeypatch.setattr(
+        disks, "measure", lambda _session, _info: Space(total=100 * GB, free=67 * GB)
+    )
     now = database_now()
-    for hour in range(25):  # 1 GB an hour: when 10 of the 100 are left, nothing is stored any more
+    # 1 GB an hour: when 10 of the 100 are left, nothing is stored any more
+    for hour in range(25):
         at = now - timedelta(hours=24 - hour)
         NodeSize.objects.create(node_id=node, at=at, bytes=(10 + hour) * GB, tables=1)
     look()
@@ -269,7 +301,9 @@ def test_a_node_that_fills_up_is_an_alarm_some_days_before(
     assert lasting("node_filling") == []
 
 
-def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue: int) -> None:
+def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(
+    queue: int,
+) -> None:
     failing.change(retries=0)
     failing.send(*[b"x"] * 12)
     fail(failing.member(), queue, *range(9))
@@ -277,7 +311,9 @@ def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue:
     assert lasting() == [] and DeadLetterCount.objects.get().messages == 9
     assert dead_letter_counts.dead().unseen[0].group == "billing"
     dead_letter_counts.saw(group="billing", actor=ME)
-    assert dead_letter_counts.dead().unseen == () and dead_letter_counts.dead().messages == 9
+    assert (
+        dead_letter_counts.dead().unseen == () and dead_letter_counts.dead().messages == 9
+    )
     with pytest.raises(Conflict):
         dead_letter_counts.saw(group="billing", actor=ME)
     with pytest.raises(Forbidden):
@@ -317,10 +353,14 @@ def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
 
 def ran(name: str, *states: str) -> None:
     for state in states:
-        JobRun.objects.create(name=name, state=state, started_at=database_now(), detail="ValueError: bad")
+        JobRun.objects.create(
+            name=name, state=state, started_at=database_now(), detail="ValueError: bad"
+        )
 
 
-def test_a_job_that_fails_is_an_alarm_and_one_that_comes_often_when_it_fails_twice(metadata_db: None) -> None:
+def test_a_job_that_fails_is_an_alarm_and_one_that_comes_often_when_it_fails_twice(
+    metadata_db: None,
+) -> None:
     ran("rare", "done", "failed")
     ran("often", "done", "failed")
     ran("old", "failed")
@@ -348,15 +388,23 @@ def test_who_manages_the_group_or_topic_acknowledges_and_it_is_audited(queue: in
     alarms.acknowledge(kind="lag", name="billing/orders", actor=owner(manage=["billing"]))
     assert Alarm.objects.get(kind="lag").acknowledged_by == "olga"
     with pytest.raises(Conflict):
-        alarms.acknowledge(kind="lag", name="billing/orders", actor=owner(manage=["orders"]))
+        alarms.acknowledge(
+            kind="lag", name="billing/orders", actor=owner(manage=["orders"])
+        )
     assert AuditLog.objects.get(verb="acknowledge").after == {"alarm": "lag"}
     alarms.end(kind="lag", names=["billing/orders"])
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="again")
     assert Alarm.objects.get(kind="lag").acknowledged_by == ""  # it is another time
 
 
-def test_alarms_at_what_is_gone_end_and_what_happened_once_is_over_after_a_week(metadata_db: None) -> None:
-    for kind, name in (("node_low", "gone"), ("not_cleaned", "gone/7"), ("unread_dropped", "a/b")):
+def test_alarms_at_what_is_gone_end_and_what_happened_once_is_over_after_a_week(
+    metadata_db: None,
+) -> None:
+    for kind, name in (
+        ("node_low", "gone"),
+        ("not_cleaned", "gone/7"),
+        ("unread_dropped", "a/b"),
+    ):
         alarms.raise_alarm(kind=kind, name=name, detail="x", count=3)
     look()
     assert lasting() == ["a/b"]
@@ -371,11 +419,16 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     old = database_now() - timedelta(days=91)
     kept = [("node_low", None), ("corrupt", None), ("lag", database_now())]
     Alarm.objects.bulk_create(
-        [Alarm(kind="lag", name=f"g{n}/t", first_at=old, last_at=old, ended_at=old) for n in range(11)]
+        [
+            Alarm(kind="lag", name=f"g{n}/t", first_at=old, last_at=old, ended_at=old)
+            for n in range(11)
+        ]
         + [Alarm(kind=kind, name="k", first_at=old, last_at=at or old) for kind, at in kept]
     )
     AlarmMail.objects.bulk_create(
-        AlarmMail(alarm=alarm, occurrence=occurrence, what="began", address="a@x.org", made_at=old)
+        AlarmMail(
+            alarm=alarm, occurrence=occurrence, what="began", address="a@x.org", made_at=old
+        )
         for alarm in Alarm.objects.order_by("pk")
         for occurrence in (1, 2)
     )
@@ -384,9 +437,17 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
         assert (mails.prune(limit=5), alarms.prune(limit=4)) == (5, 4)
         monkeypatch.setattr(prune, "READ", 6)
         assert schedules.prune_alarms() == 20 + 7  # three mails went with the four alarms
-    deleted = [one["sql"].split("IN (")[-1].count(",") + 1 for one in seen if one["sql"].startswith("DELETE")]
+    deleted = [
+        one["sql"].split("IN (")[-1].count(",") + 1
+        for one in seen
+        if one["sql"].startswith("DELETE")
+    ]
     assert max(deleted) == 3, "rows that one statement names"
-    assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["corrupt", "lag", "node_low"]
+    assert sorted(Alarm.objects.values_list("kind", flat=True)) == [
+        "corrupt",
+        "lag",
+        "node_low",
+    ]
 
 
 def test_an_alarm_that_is_raised_while_old_ones_go_stays(
@@ -411,7 +472,9 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
     assert lasting() == ["d"]
 
 
-def test_an_alarm_whose_old_row_goes_while_it_is_raised_is_raised_all_the_same(metadata_db: None) -> None:
+def test_an_alarm_whose_old_row_goes_while_it_is_raised_is_raised_all_the_same(
+    metadata_db: None,
+) -> None:
     alarms.raise_alarm(kind="lag", name="a", detail="far behind")
     alarms.end(kind="lag", names="a")
     gone: list[str] = []
@@ -445,7 +508,9 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
     assert "billing/orders" in lasting("lag")
 
 
-def test_all_alarms_are_acknowledged_that_somebody_may_each_with_an_audit_row(queue: int) -> None:
+def test_all_alarms_are_acknowledged_that_somebody_may_each_with_an_audit_row(
+    queue: int,
+) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="much")
     alarms.raise_alarm(kind="unread_dropped", name="billing/orders", detail="some")
     alarms.raise_alarm(kind="node_away", name="main", detail="no answer")

@@ -1,4 +1,6 @@
-"""The exercise: load, mark, backup under load, more load, restore, check, adopt, verify, and go on."""
+"""The exercise: load, mark, backup under load, more load, restore, check, adopt, verify,
+and go on.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,17 @@ class Load:
             queue = self.chance.choice(self.queues)
             bodies = [uuid4().bytes for _ in range(self.chance.randint(1, 20))]
             messages = [NewMessage(body=body, queue=queue) for body in bodies]
-            receipts = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+            receipts = publish(
+                topic="orders", messages=messages, batch_id=None, actor=ACTOR
+            )
             for body, receipt in zip(bodies, receipts, strict=True):
                 self.sent[queue, receipt.offset] = body  # type: ignore[union-attr]
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Sends all the time in another thread, and has sent something before the block begins."""
+        """Sends all the time in another thread, and has sent something before the block
+        begins.
+        """
         begun, over = threading.Event(), threading.Event()
 
         def send() -> None:
@@ -82,7 +88,8 @@ class Load:
 
     def heads(self) -> dict[int, int]:
         return {
-            queue: max([at + 1 for of, at in self.sent if of == queue], default=0) for queue in self.queues
+            queue: max([at + 1 for of, at in self.sent if of == queue], default=0)
+            for queue in self.queues
         }
 
 
@@ -98,7 +105,9 @@ def load(node: str) -> Load:
 
 
 @pytest.fixture
-def backup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Callable[[], None]]]:
+def backup(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], Callable[[], None]]]:
     """A function that makes a backup of node `main`, and returns one that restores it.
 
     On a server the account of the dump has the declared rights, no others.
@@ -118,7 +127,9 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
     def dump() -> Callable[[], None]:
         schema = snapshot.find_node("main").database
-        flavour = "mariadb" if "MariaDB" in server.execute("SELECT VERSION()")[0][0] else "mysql"
+        flavour = (
+            "mariadb" if "MariaDB" in server.execute("SELECT VERSION()")[0][0] else "mysql"
+        )
         where = {"database": schema, "username": name, "host": "127.0.0.1"}
         for statement in grants.statements(grants.BACKUP, flavour=flavour, **where):
             server.execute(statement)
@@ -145,14 +156,20 @@ def checked(mark: Path) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out[: out.rindex("}") + 1])
 
 
-def read(member: Instance, queue: int, offset: int) -> tuple[dict[int, bytes], int, tuple[int, int] | None]:
-    """Messages from an offset on to the end, the offset behind them, and the lost tail that was told."""
+def read(
+    member: Instance, queue: int, offset: int
+) -> tuple[dict[int, bytes], int, tuple[int, int] | None]:
+    """Messages from an offset on to the end, the offset behind them, and the lost tail that
+    was told.
+    """
     found: dict[int, bytes] = {}
     told = None
     while True:
         answer = member.pull(queue, offset)
         if answer.state == "lost_tail":
-            assert told is None and answer.gap is not None and answer.next_offset is not None
+            assert (
+                told is None and answer.gap is not None and answer.next_offset is not None
+            )
             told, offset = answer.gap, answer.next_offset
             continue
         assert answer.state == "ok", answer
@@ -185,7 +202,11 @@ def test_a_node_is_restored_from_a_backup_that_was_made_under_load(
         load.send(4 * QUEUES)
     left, lost = losses(mark, before)
     old = dict(load.sent)
-    kept = {place: body for place, body in old.items() if place[1] < left.get(place[0], before[place[0]])}
+    kept = {
+        place: body
+        for place, body in old.items()
+        if place[1] < left.get(place[0], before[place[0]])
+    }
     adopt_and_verify()
     load.send(10 * QUEUES)
     new = {place: load.sent[place] for place in load.sent.keys() - old.keys()}
@@ -195,12 +216,18 @@ def test_a_node_is_restored_from_a_backup_that_was_made_under_load(
     assert told == set(positions) & lost.keys()
 
 
-def read_all(member: Instance, positions: dict[int, int], stored: dict[tuple[int, int], bytes]) -> set[int]:
-    """Reads and commits all that is left, and nothing that was committed before; queues told of a loss."""
+def read_all(
+    member: Instance, positions: dict[int, int], stored: dict[tuple[int, int], bytes]
+) -> set[int]:
+    """Reads and commits all that is left, and nothing that was committed before; queues
+    told of a loss.
+    """
     found = set()
     for queue, position in positions.items():
         messages, end, told = read(member, queue, position)
-        assert messages == {at: body for (of, at), body in stored.items() if of == queue and at >= position}
+        assert messages == {
+            at: body for (of, at), body in stored.items() if of == queue and at >= position
+        }
         commit(member, {queue: end})
         if told is not None:
             found.add(queue)
@@ -228,14 +255,18 @@ def adopt_and_verify() -> None:
 
 
 def losses(mark: Path, before: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """{queue: its end} where that changed, and {queue: lost messages}, as restore_check rightly says."""
+    """{queue: its end} where that changed, and {queue: lost messages}, as restore_check
+    rightly says.
+    """
     code, found = checked(mark)
     (node,) = found["nodes"]
     assert (code, node["state"]) == (1, "behind")
     assert "adopt_restored_node main" in node["advice"]
     left = {one["queue"]: one["found"] for one in node["queues"]}
     lost = {one["queue"]: one["lost"] for one in node["queues"] if one["lost"]}
-    assert lost == {queue: head - left[queue] for queue, head in before.items() if head > left[queue]}
+    assert lost == {
+        queue: head - left[queue] for queue, head in before.items() if head > left[queue]
+    }
     assert sum(lost.values()) > 0
     told = {(one["group"], one["queue"]) for one in node["groups"]}
     assert told == {(group, queue) for group in ("billing", "audit") for queue in lost}
@@ -263,7 +294,10 @@ def test_delayed_messages_that_a_restore_lost_are_counted_and_their_ids_are_not_
     code, found = checked(mark)
     (node,) = found["nodes"]
     assert (code, node["state"], node["lost"], node["delayed"]) == (1, "behind", 0, 81)
-    assert "up to 81 messages that waited for their time" in manage("restore_check", str(mark))[1]
+    assert (
+        "up to 81 messages that waited for their time"
+        in manage("restore_check", str(mark))[1]
+    )
     assert "up to 81 messages" in manage("adopt_restored_node", "main", "--dry-run")[1]
     assert "Note: up to 81 messages" in manage("adopt_restored_node", "main", "--yes")[1]
     snapshot.refresh()
@@ -295,9 +329,13 @@ def test_a_mark_that_was_made_before_the_loss_says_after_it_what_was_declared(
     assert sum(one["declared"] for one in node["queues"]) == node["lost"] > 0
 
 
-def test_a_node_that_is_away_is_named_and_no_half_mark_is_written(load: Load, tmp_path: Path) -> None:
+def test_a_node_that_is_away_is_named_and_no_half_mark_is_written(
+    load: Load, tmp_path: Path
+) -> None:
     file = tmp_path / "mark.json"
-    DbNode.objects.update(**({"port": 9} if ENGINE == "mysql" else {"database": "/nowhere/else.sqlite3"}))
+    DbNode.objects.update(
+        **({"port": 9} if ENGINE == "mysql" else {"database": "/nowhere/else.sqlite3"})
+    )
     snapshot.evict()
     node_pools.evict_all()
     code, out = manage("backup_mark", "--file", str(file))
@@ -331,7 +369,9 @@ def test_a_mark_holds_no_secret(load: Load) -> None:
 
 
 @contextmanager
-def older_metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], None]]:
+def older_metadata(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], None]]:
     """A function that restores metadata as it was at the beginning of the block."""
     database = str(connection.settings_dict["NAME"])
     if ENGINE == "sqlite":
@@ -351,7 +391,9 @@ def older_metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[C
 def bodies(queue: int) -> list[bytes]:
     """The messages in the table of a queue, whether metadata knows it or not."""
     with session_pool.direct(snapshot.find_node("main")) as session:
-        found = message_sql.select_from(session, queue=queue, first=0, end=100, most_bytes=1 << 20)
+        found = message_sql.select_from(
+            session, queue=queue, first=0, end=100, most_bytes=1 << 20
+        )
         return [one.body for one in found]
 
 
@@ -371,7 +413,9 @@ def test_a_new_queue_does_not_get_the_messages_of_an_earlier_one(
         lambda: topics.create(name="invoices", queues=2, actor=ACTOR),
         lambda: queues.expand(topic="orders", queues=2, actor=ACTOR),
     ):
-        with pytest.raises(Conflict, match=r"earlier queues \d+, \d+, .* restore_check FILE --raise-ids"):
+        with pytest.raises(
+            Conflict, match=r"earlier queues \d+, \d+, .* restore_check FILE --raise-ids"
+        ):
             make()
     assert (topics.sweep(-1), queues.sweep(-1)) == (0, 0)
     assert (topics.drop_deleted(-1), drains.drop_retired(after_days=-1)) == (0, 0)
@@ -394,9 +438,17 @@ def test_metadata_that_is_older_than_the_nodes_gives_no_id_of_theirs_again(
         subscriptions.create(group="late", topic="orders", start="latest", actor=ACTOR)
         topics.create(name="payments", queues=2, actor=ACTOR)
         snapshot.refresh()
-        publish(topic="payments", messages=[NewMessage(body=b"x")] * 20, batch_id=None, actor=ACTOR)
+        publish(
+            topic="payments",
+            messages=[NewMessage(body=b"x")] * 20,
+            batch_id=None,
+            actor=ACTOR,
+        )
         load.send(20)
-        highest, group = Queue.objects.latest("pk").pk, ConsumerGroup.objects.latest("pk").pk
+        highest, group = (
+            Queue.objects.latest("pk").pk,
+            ConsumerGroup.objects.latest("pk").pk,
+        )
         restore()
     node_pools.evict_all()
     snapshot.refresh()
@@ -406,7 +458,9 @@ def test_metadata_that_is_older_than_the_nodes_gives_no_id_of_theirs_again(
     assert manage("restore_check", str(mark), "--raise-ids")[0] == 0
     assert manage("restore_check", str(mark))[0] == 0
     made = topics.create(name="invoices", queues=2, actor=ACTOR)
-    assert {(one.low, one.head) for one in made.queues} == {(0, 0)}, "none of the messages of payments"
+    assert {(one.low, one.head) for one in made.queues} == {(0, 0)}, (
+        "none of the messages of payments"
+    )
     assert min(one.queue.queue for one in made.queues) > highest
     groups.create(name="new", actor=ACTOR)
     assert ConsumerGroup.objects.latest("pk").pk > group

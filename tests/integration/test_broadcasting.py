@@ -55,7 +55,9 @@ def test_a_place_outlives_the_membership(queues: list[int]) -> None:
     assert first.commit(queues[0], 3) == "fenced"
 
 
-def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(queues: list[int]) -> None:
+def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(
+    queues: list[int],
+) -> None:
     first = Instance("one").join()
     first.take()
     second = Instance("one").join()
@@ -73,7 +75,9 @@ def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(queues: 
     assert caught.value.code == Code.REPLACED
 
 
-def test_a_late_leave_of_a_replaced_process_does_not_remove_its_successor(queues: list[int]) -> None:
+def test_a_late_leave_of_a_replaced_process_does_not_remove_its_successor(
+    queues: list[int],
+) -> None:
     first = Instance("one").join()
     second = Instance("one").join()
 
@@ -106,12 +110,16 @@ def test_who_comes_and_goes_concerns_nobody_else(queues: list[int]) -> None:
     rows.silence(silent, seconds=100)
     assert consumers.expire(guard=rows.steady_guard()) == 1
 
-    assert ConsumerGroup.objects.values_list("generation", "rebalance_wanted").get() == before
+    assert (
+        ConsumerGroup.objects.values_list("generation", "rebalance_wanted").get() == before
+    )
     assert Rebalance.objects.count() == 1
     assert one.pull(queues[0]).state == "ok"
 
 
-def test_an_instance_was_last_seen_when_it_left_or_was_last_heard(queues: list[int]) -> None:
+def test_an_instance_was_last_seen_when_it_left_or_was_last_heard(
+    queues: list[int],
+) -> None:
     def last_seen(name: str) -> Any:
         return BroadcastInstance.objects.get(name=name).last_seen
 
@@ -134,7 +142,9 @@ def test_an_instance_needs_a_name(queues: list[int]) -> None:
     assert caught.value.errors[0].field == "instance_id"
 
 
-def test_the_id_of_a_consumer_names_its_instance_only_where_there_is_one(queues: list[int]) -> None:
+def test_the_id_of_a_consumer_names_its_instance_only_where_there_is_one(
+    queues: list[int],
+) -> None:
     groups.create(name="billing", actor=ME)
     shared = rows.Member("c1", instance_id="static").register()
 
@@ -190,12 +200,16 @@ def test_an_instance_does_not_fall_to_an_epoch_that_was_voided_meanwhile(
 
     class Overtaken(int):
         def __gt__(self, other: int) -> bool:
-            rows.update(epoch=F("epoch") + 5)  # as heartbeats do of a member that stands by, without a lock
+            # as heartbeats do of a member that stands by, without a lock
+            rows.update(epoch=F("epoch") + 5)
             return super().__gt__(other)
 
     monkeypatch.setattr(ownership, "EPOCHS_EACH", Overtaken(ownership.EPOCHS_EACH))
     known = ownership.adopt_node_epoch(
-        group_id=one.id.group_id, queue=queues[0], epoch=held + 1, instance_id=one.id.instance_id
+        group_id=one.id.group_id,
+        queue=queues[0],
+        epoch=held + 1,
+        instance_id=one.id.instance_id,
     )
     assert (rows.get().epoch, known) == (before + 5, held + 5)
 

@@ -1,4 +1,6 @@
-"""Instances of a broadcasting group: listed, moved by hand, limited, and forgotten after a week."""
+"""Instances of a broadcasting group: listed, moved by hand, limited, and forgotten after a
+week.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ def queues(node: str) -> list[int]:
 
 
 def gone(name: str, *, seconds: float = WEEK_S + 60) -> Instance:
-    """An instance that committed 1 in the first queue it was told, left, and was last seen so long ago."""
+    """An instance that committed 1 in the first queue it was told, left, and was last seen
+    so long ago.
+    """
     instance = Instance(name).join()
     instance.take()
     assert instance.commit(min(instance.owned), 1) == "ok"
     instance.leave()
-    BroadcastInstance.objects.filter(name=name).update(last_seen=rows.long_ago(seconds=seconds))
+    BroadcastInstance.objects.filter(name=name).update(
+        last_seen=rows.long_ago(seconds=seconds)
+    )
     return instance
 
 
@@ -50,7 +56,9 @@ def test_offsets_are_listed_for_each_instance(queues: list[int]) -> None:
 
     found = lag.group_offsets(group="news", actor=ME)
 
-    assert [(row.queue, row.instance, row.owner, row.committed, row.lag) for row in found] == [
+    assert [
+        (row.queue, row.instance, row.owner, row.committed, row.lag) for row in found
+    ] == [
         (queues[0], "one", "host-of-one", 2, 1),
         (queues[0], "two", None, 0, 3),
         (queues[1], "one", "host-of-one", 0, 0),
@@ -68,7 +76,9 @@ def test_offsets_of_a_shared_group_name_no_instance(queues: list[int]) -> None:
     assert {row.instance for row in lag.group_offsets(group="billing", actor=ME)} == {None}
 
 
-def test_offsets_on_a_node_that_is_away_are_unknown_for_every_instance(queues: list[int]) -> None:
+def test_offsets_on_a_node_that_is_away_are_unknown_for_every_instance(
+    queues: list[int],
+) -> None:
     Instance("one").join()
     node_rows.update(name="main", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()
@@ -84,7 +94,12 @@ def test_a_reset_moves_one_instance_and_fences_it_alone(queues: list[int]) -> No
     for each in (one, two):
         each.take()
         each.commit(queues[0], 2)
-    reset = {"group": "news", "topic": "orders", "queues": [queues[0]], "target": Target("earliest")}
+    reset = {
+        "group": "news",
+        "topic": "orders",
+        "queues": [queues[0]],
+        "target": Target("earliest"),
+    }
 
     planned = offset_reset.reset(**reset, instance="one", dry_run=True, actor=ME)  # type: ignore[arg-type]
     assert committed(queues[0]) == {"one": 2, "two": 2}
@@ -110,7 +125,13 @@ def test_a_reset_like_that_of_a_shared_group_is_refused_naming_the_instances(
     before = [tampering.readers(queue) for queue in queues]
 
     with pytest.raises(Invalid) as caught:
-        offset_reset.reset(group="news", topic="orders", target=Target("latest"), instance=instance, actor=ME)
+        offset_reset.reset(
+            group="news",
+            topic="orders",
+            target=Target("latest"),
+            instance=instance,
+            actor=ME,
+        )
 
     assert caught.value.errors[0].field == "instance"
     assert "one, two" in caught.value.errors[0].message
@@ -123,7 +144,13 @@ def test_a_reset_of_a_shared_group_takes_no_instance(queues: list[int]) -> None:
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
 
     with pytest.raises(Invalid) as caught:
-        offset_reset.reset(group="billing", topic="orders", target=Target("latest"), instance="one", actor=ME)
+        offset_reset.reset(
+            group="billing",
+            topic="orders",
+            target=Target("latest"),
+            instance="one",
+            actor=ME,
+        )
 
     assert caught.value.errors[0].field == "instance"
 
@@ -133,13 +160,18 @@ def test_an_instance_is_forgotten_a_week_after_it_was_last_seen(queues: list[int
     gone("old")
     gone("young", seconds=WEEK_S - 60)
     Instance("here").join()
-    BroadcastInstance.objects.filter(name="here").update(last_seen=rows.long_ago(seconds=2 * WEEK_S))
+    BroadcastInstance.objects.filter(name="here").update(
+        last_seen=rows.long_ago(seconds=2 * WEEK_S)
+    )
 
     assert JOBS["prune_instances"].run() == 1
     assert JOBS["prune_instances"].run() == 0
 
     assert committed(queues[0]) == {"young": 1, "here": 0}
-    assert set(BroadcastInstance.objects.values_list("name", flat=True)) == {"young", "here"}
+    assert set(BroadcastInstance.objects.values_list("name", flat=True)) == {
+        "young",
+        "here",
+    }
     assert Instance("old").join().take()[queues[0]] == ("ok", 0)
 
 
@@ -209,7 +241,9 @@ def test_instances_of_a_deleted_group_are_forgotten_at_once(queues: list[int]) -
     assert [tampering.readers(queue) for queue in queues] == [[], []]
 
 
-def test_of_more_instances_than_may_be_active_the_later_ones_stand_by(queues: list[int]) -> None:
+def test_of_more_instances_than_may_be_active_the_later_ones_stand_by(
+    queues: list[int],
+) -> None:
     groups.update(name="news", settings={"max_active_members": 1}, actor=ME)
     one, two = Instance("one").join(), Instance("two").join()
 
@@ -218,7 +252,9 @@ def test_of_more_instances_than_may_be_active_the_later_ones_stand_by(queues: li
     told = two.generation
     one.leave()
 
-    assert groups.describe(name="news", actor=ME).generation > told, "so that it hears of it at once"
+    assert groups.describe(name="news", actor=ME).generation > told, (
+        "so that it hears of it at once"
+    )
     assert len(two.take()) == 2
 
 

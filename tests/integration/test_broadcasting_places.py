@@ -1,4 +1,6 @@
-"""Where the instances of a broadcasting group stand: made in time, however joins and subscriptions cross."""
+"""Where the instances of a broadcasting group stand: made in time, however joins and
+subscriptions cross.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ def queues(node: str) -> list[int]:
     return news()
 
 
-def test_a_topic_subscribed_to_later_begins_for_every_instance_at_that_moment(queues: list[int]) -> None:
-    (late,) = (one.queue.queue for one in topics.create(name="late", queues=1, actor=ME).queues)
+def test_a_topic_subscribed_to_later_begins_for_every_instance_at_that_moment(
+    queues: list[int],
+) -> None:
+    (late,) = (
+        one.queue.queue for one in topics.create(name="late", queues=1, actor=ME).queues
+    )
     here, away = Instance("here").join(), Instance("away").join()
     away.leave()
     send(late, 2, topic="late")
@@ -42,7 +48,9 @@ def test_who_joins_while_a_topic_is_subscribed_to_has_a_place_at_its_first_acqui
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It joins after the instances were listed, and before the subscription is ready."""
-    (late,) = (one.queue.queue for one in topics.create(name="late", queues=1, actor=ME).queues)
+    (late,) = (
+        one.queue.queue for one in topics.create(name="late", queues=1, actor=ME).queues
+    )
     send(late, 2, topic="late")
     one = Instance("one")
     insert = reader_rows.insert
@@ -79,7 +87,9 @@ def test_an_acquire_that_crosses_an_unsubscribe_leaves_no_place_behind(
     assert [tampering.readers(queue) for queue in queues] == [[], []]
 
 
-def test_a_place_that_an_earlier_subscription_left_does_not_count(queues: list[int]) -> None:
+def test_a_place_that_an_earlier_subscription_left_does_not_count(
+    queues: list[int],
+) -> None:
     send(queues[0], 5)
     one = Instance("one").join()
     one.take()
@@ -94,7 +104,9 @@ def test_a_place_that_an_earlier_subscription_left_does_not_count(queues: list[i
     assert one.take()[queues[0]] == ("ok", 5)
 
 
-def test_unsubscribing_forgets_the_places_of_all_instances_and_fences_them(queues: list[int]) -> None:
+def test_unsubscribing_forgets_the_places_of_all_instances_and_fences_them(
+    queues: list[int],
+) -> None:
     one, two = Instance("one").join(), Instance("two").join()
     one.take(), two.take()
     two.leave()
@@ -109,7 +121,9 @@ def test_unsubscribing_forgets_the_places_of_all_instances_and_fences_them(queue
     assert one.beat().revoked == ()
 
 
-def test_no_epoch_is_repeated_after_unsubscribing_and_subscribing_again(queues: list[int]) -> None:
+def test_no_epoch_is_repeated_after_unsubscribing_and_subscribing_again(
+    queues: list[int],
+) -> None:
     one = Instance("one").join()
     one.take()
     earlier = dict(one.owned)
@@ -132,7 +146,11 @@ def test_an_instance_joins_while_a_node_is_away_and_gets_its_places_when_it_is_b
     snapshot.refresh()
 
     one = Instance("one").join()
-    assert one.take() == {queues[0]: ("ok", 0), queues[1]: ("ok", 0), away: ("unavailable", None)}
+    assert one.take() == {
+        queues[0]: ("ok", 0),
+        queues[1]: ("ok", 0),
+        away: ("unavailable", None),
+    }
     node_rows.update(name="other", settings={"state": "read_write"}, actor=ME)
     snapshot.refresh()
 
@@ -162,7 +180,9 @@ def test_instances_that_come_and_go_while_topics_do_end_with_exactly_their_place
         finally:
             over.set()
 
-    in_threads([subscribe_and_unsubscribe, *(lambda name=name: life(name) for name in names)])
+    in_threads(
+        [subscribe_and_unsubscribe, *(lambda name=name: life(name) for name in names)]
+    )
 
     for name in names:
         assert set(Instance(name).join().take().values()) == {("ok", 0)}
@@ -175,13 +195,17 @@ def _queues_of(topic: str) -> list[int]:
 
 
 def _acquire(instance: Instance, owned: dict[int, int]) -> None:
-    positions.acquire(consumer=instance.id, queues=[positions.Claim(*one) for one in owned.items()])
+    positions.acquire(
+        consumer=instance.id, queues=[positions.Claim(*one) for one in owned.items()]
+    )
 
 
 def _forget_places(queue: int) -> None:
     ((group_id, _, epoch, _, _),) = tampering.readers(queue)
     with node_pools.node_of(queue).writing() as session:
-        reader_sql.delete_readers(session, group_id=group_id, queues=[queue], below=epoch + 1)
+        reader_sql.delete_readers(
+            session, group_id=group_id, queues=[queue], below=epoch + 1
+        )
 
 
 def _leave_behind(queue: int, group_id: int, instance: str, epoch: int) -> None:

@@ -1,4 +1,6 @@
-"""Offsets of a group that are reset to those of another one, on whichever engine is under test."""
+"""Offsets of a group that are reset to those of another one, on whichever engine is under
+test.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TO_SHIPPING = Target("group", source_group="shipping")
 
 @pytest.fixture
 def queues(node: str) -> list[int]:
-    """Topic `orders` with two queues of ten messages, read by `shipping` (at 4 and 9) and by `billing`."""
+    """Topic `orders` with two queues of ten messages, read by `shipping` (at 4 and 9) and
+    by `billing`.
+    """
     state = topics.create(name="orders", queues=2, actor=ME)
     found = [one.queue.queue for one in state.queues]
     for group in ("shipping", "billing"):
@@ -49,11 +53,15 @@ def clone(group: str = "billing", **more: Any) -> list[Move]:
 
 def stands(group: str = "billing") -> list[int | None]:
     """The committed offsets of a group, by queue, as a preview reads them."""
-    moves = offset_reset.reset(group=group, topic="orders", target=Target("latest"), actor=ME, dry_run=True)
+    moves = offset_reset.reset(
+        group=group, topic="orders", target=Target("latest"), actor=ME, dry_run=True
+    )
     return [move.from_offset for move in moves]
 
 
-def test_a_group_takes_over_the_offsets_that_another_has_at_that_moment(queues: list[int]) -> None:
+def test_a_group_takes_over_the_offsets_that_another_has_at_that_moment(
+    queues: list[int],
+) -> None:
     expected = [Move(queues[0], 0, 0, 4), Move(queues[1], 1, 0, 9)]
     planned = clone(dry_run=True)
     assert (planned, stands()) == (expected, [0, 0])
@@ -70,10 +78,14 @@ def test_only_the_named_queues_move(queues: list[int]) -> None:
     assert stands() == [0, 9]
 
 
-def test_a_queue_that_the_source_does_not_have_stays_and_is_named(queues: list[int]) -> None:
+def test_a_queue_that_the_source_does_not_have_stays_and_is_named(
+    queues: list[int],
+) -> None:
     group_id = snapshot.find_group("shipping").id
     with node_pools.node_of(queues[0]).writing() as session:
-        reader_sql.delete_readers(session, group_id=group_id, queues=[queues[0]], below=1 << 60)
+        reader_sql.delete_readers(
+            session, group_id=group_id, queues=[queues[0]], below=1 << 60
+        )
     clone(target=Target("offset", offset=2))
     for dry_run in (True, False):
         stayed, moved = clone(dry_run=dry_run)
@@ -84,7 +96,9 @@ def test_a_queue_that_the_source_does_not_have_stays_and_is_named(queues: list[i
     assert (newest.queue, newest.to_offset) == (queues[1], 9)
 
 
-def test_an_offset_that_retention_went_past_becomes_the_nearest_and_says_so(queues: list[int]) -> None:
+def test_an_offset_that_retention_went_past_becomes_the_nearest_and_says_so(
+    queues: list[int],
+) -> None:
     tampering.raise_low(queues[0], 6)
     first, second = clone()
     assert (first.to_offset, first.asked, second.asked) == (6, 4, None)
@@ -108,7 +122,9 @@ def test_the_lowest_unfinished_offset_of_a_share_group_counts_also_before_it_is_
     assert clone(target=target) == [Move(queue, 0, 3, 9)]
 
 
-def test_a_share_group_can_take_over_the_offsets_of_another_group(queues: list[int]) -> None:
+def test_a_share_group_can_take_over_the_offsets_of_another_group(
+    queues: list[int],
+) -> None:
     groups.create(name="mails", mode="share", actor=ME)
     subscriptions.create(group="mails", topic="orders", start="earliest", actor=ME)
     snapshot.refresh()
@@ -120,11 +136,19 @@ def test_a_share_group_can_take_over_the_offsets_of_another_group(queues: list[i
     ("wrong", "error", "words"),
     [
         ({"target": Target("group")}, Invalid, "requires source_group"),
-        ({"target": Target("latest", source_group="shipping")}, Invalid, "no further field"),
+        (
+            {"target": Target("latest", source_group="shipping")},
+            Invalid,
+            "no further field",
+        ),
         ({"target": Target("group", source_group="nobody")}, NotFound, "nobody"),
         ({"target": Target("group", source_group="")}, Invalid, "requires source_group"),
         ({"target": Target("group", source_group="billing")}, Invalid, "name another one"),
-        ({"target": Target("group", source_group="idle")}, Invalid, "idle does not subscribe to orders"),
+        (
+            {"target": Target("group", source_group="idle")},
+            Invalid,
+            "idle does not subscribe to orders",
+        ),
         ({"target": Target("group", source_group="news")}, Invalid, "news is broadcasting"),
         ({"topic": None}, Invalid, "name the topic"),
     ],

@@ -32,18 +32,24 @@ ACTOR = actors.command("test")
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """The only queue of topic `orders`, which holds twenty messages and is read by group `billing`."""
+    """The only queue of topic `orders`, which holds twenty messages and is read by group
+    `billing`.
+    """
     state = topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     snapshot.refresh()
-    publish(topic="orders", messages=[NewMessage(body=b"x")] * 20, batch_id=None, actor=ACTOR)
+    publish(
+        topic="orders", messages=[NewMessage(body=b"x")] * 20, batch_id=None, actor=ACTOR
+    )
     return state.queues[0].queue.queue
 
 
 def joined() -> tuple[ConsumerId, int]:
     """A member that owns the queue, and the epoch it has it with."""
-    answer = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    answer = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(answer.consumer_id)
     (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     positions.acquire(consumer=member, queues=[Claim(claim.queue, claim.epoch)])
@@ -67,7 +73,9 @@ def handled(queue: int, *offsets: int) -> list[int]:
 
 def told(queue: int) -> list[Step]:
     """What is known of a queue."""
-    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(queue, [])
+    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(
+        queue, []
+    )
 
 
 def test_offsets_are_committed_between_two_looks(queue: int) -> None:
@@ -77,7 +85,9 @@ def test_offsets_are_committed_between_two_looks(queue: int) -> None:
     one, two = told(queue)
     assert (one.first, one.end, two.first, two.end) == (0, 15, 15, 20)
     assert one.after_ms is not None and two.after_ms is not None
-    assert one.after_ms <= two.after_ms <= one.by_ms <= two.by_ms, "a look is no shorter than its question"
+    assert one.after_ms <= two.after_ms <= one.by_ms <= two.by_ms, (
+        "a look is no shorter than its question"
+    )
 
 
 def test_what_was_committed_before_the_first_look_is_not_known(queue: int) -> None:
@@ -98,11 +108,21 @@ def test_one_message_was_handled_between_the_looks_around_its_commit(queue: int)
     lag.record()
     commit(queue, 15, 20)
     group, topic = ConsumerGroup.objects.get().pk, Topic.objects.get(kind="normal").pk
-    find = partial(commits.first_committed, topic_id=topic, group_id=group, queue=queue, since_ms=since_ms)
+    find = partial(
+        commits.first_committed,
+        topic_id=topic,
+        group_id=group,
+        queue=queue,
+        since_ms=since_ms,
+    )
     early, late = find(offset=14), find(offset=15)
     assert early is not None and late is not None
     assert (early.first, early.end) == (14, 15) and early.by_ms <= late.by_ms
-    assert late.after_ms is not None and early.after_ms is not None and early.after_ms <= late.after_ms
+    assert (
+        late.after_ms is not None
+        and early.after_ms is not None
+        and early.after_ms <= late.after_ms
+    )
     assert find(offset=20) is None, "it is not committed yet"
 
 
@@ -123,11 +143,17 @@ def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:
     assert handled(queue, 5, 5, 3, 20) == [5, 0, 0, 15]
 
 
-def test_what_a_reset_skips_or_repeats_is_handled_only_when_it_is_committed(queue: int) -> None:
+def test_what_a_reset_skips_or_repeats_is_handled_only_when_it_is_committed(
+    queue: int,
+) -> None:
     assert handled(queue, 5) == [5]
-    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=15), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("offset", offset=15), actor=ACTOR
+    )
     assert handled(queue, 18) == [3]
-    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=10), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("offset", offset=10), actor=ACTOR
+    )
     assert handled(queue, 18) == [8]
 
 
@@ -137,7 +163,8 @@ def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
         assert partition_sql.raise_low(session, queue=queue, low=10)
     moved = [
-        positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, at)])[0] for at in (12, 15)
+        positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, at)])[0]
+        for at in (12, 15)
     ]
     assert [one.handled for one in moved] == [0, 3]
 

@@ -1,4 +1,6 @@
-"""Metadata against nodes: each defect is planted, found, and mended where no message can be lost by it."""
+"""Metadata against nodes: each defect is planted, found, and mended where no message can be
+lost by it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def mended(one: Finding) -> None:
     verify.repair(key=one.key, actor=ME)
     assert verb(actor=ME).findings == ()
     row = AuditLog.objects.get(verb="repair")
-    assert (row.kind, row.name, row.before) == ("finding", one.kind, {"where": one.where, "what": one.what})
+    assert (row.kind, row.name, row.before) == (
+        "finding",
+        one.kind,
+        {"where": one.where, "what": one.what},
+    )
 
 
 def refused(one: Finding) -> None:
@@ -85,12 +91,18 @@ def refused(one: Finding) -> None:
 def test_a_missing_table_is_made_if_no_message_was_ever_stored(fresh: int) -> None:
     plant(fresh, "DROP TABLE message_{q}")
     one = found()
-    assert (one.kind, one.ids, "ever stored" in one.what) == ("table_missing", (fresh,), True)
+    assert (one.kind, one.ids, "ever stored" in one.what) == (
+        "table_missing",
+        (fresh,),
+        True,
+    )
     mended(one)
     assert look(fresh, "SELECT COUNT(*) FROM message_{q}") in ([(0,)], ((0,),))
 
 
-def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(queue: int) -> None:
+def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(
+    queue: int,
+) -> None:
     plant(queue, "DROP TABLE message_{q}")
     one = found()
     assert (one.kind, one.what) == ("table_missing", "its log end offset was 2")
@@ -98,24 +110,30 @@ def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(queue:
     assert "restore the table" in one.advice
 
 
-def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(queue: int) -> None:
+def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(
+    queue: int,
+) -> None:
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
     one = found()
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     mended(one)
     with node_pools.node_of(queue).reading() as session:
-        assert 900 not in audit_sql.message_tables(session) and 900 not in queue_sql.read_heads(
-            session, queues=None
-        )
+        assert 900 not in audit_sql.message_tables(
+            session
+        ) and 900 not in queue_sql.read_heads(session, queues=None)
 
 
 @pytest.mark.parametrize("left", ["rows", "head"])
-def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: str) -> None:
+def test_a_table_without_a_queue_that_may_hold_messages_stays(
+    queue: int, left: str
+) -> None:
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
     if left == "rows":
-        plant(queue, "DROP TABLE message_900", "ALTER TABLE message_{q} RENAME TO message_900")
+        plant(
+            queue, "DROP TABLE message_900", "ALTER TABLE message_{q} RENAME TO message_900"
+        )
         Queue.objects.filter(pk=queue).update(state="retired")
         snapshot.refresh()
     else:
@@ -127,7 +145,9 @@ def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: 
         assert 900 in audit_sql.message_tables(session)
 
 
-def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_comes_before_the_drop_is_kept(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
     one = found()
@@ -160,13 +180,19 @@ def test_a_head_row_without_queue_and_table_goes_if_nothing_was_stored(
 ) -> None:
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
-    plant(queue, "DROP TABLE message_900", f"UPDATE queue_head SET head = {head} WHERE queue_id = 900")
+    plant(
+        queue,
+        "DROP TABLE message_900",
+        f"UPDATE queue_head SET head = {head} WHERE queue_id = 900",
+    )
     one = found()
     assert one.kind == "head_unknown"
     (mended if safe else refused)(one)
 
 
-def test_positions_of_a_subscription_that_is_gone_are_forgotten_and_others_stay(queue: int) -> None:
+def test_positions_of_a_subscription_that_is_gone_are_forgotten_and_others_stay(
+    queue: int,
+) -> None:
     groups.create(name="other", actor=ME)
     subscriptions.create(group="other", topic="orders", start="latest", actor=ME)
     snapshot.refresh()
@@ -188,7 +214,9 @@ def test_positions_in_metadata_without_a_subscription_are_dropped(fresh: int) ->
     assert not QueueOffset.objects.filter(queue=fresh).exists()
 
 
-def test_a_queue_that_a_group_lost_in_metadata_is_read_again_where_it_was(queue: int) -> None:
+def test_a_queue_that_a_group_lost_in_metadata_is_read_again_where_it_was(
+    queue: int,
+) -> None:
     group = groups.describe(name="billing", actor=ME).id
     QueueOffset.objects.filter(group=group, queue=queue).delete()
     one = found()
@@ -199,24 +227,33 @@ def test_a_queue_that_a_group_lost_in_metadata_is_read_again_where_it_was(queue:
     assert queue in failing.member().owned
 
 
-def test_a_failure_topic_that_is_missing_is_made_and_one_that_is_left_stays(queue: int) -> None:
+def test_a_failure_topic_that_is_missing_is_made_and_one_that_is_left_stays(
+    queue: int,
+) -> None:
     topic = Topic.objects.get(kind="failure")
     ConsumerGroupTopic.objects.filter(topic=topic).delete()
     QueueOffset.objects.filter(queue__topic=topic).delete()
-    Topic.objects.filter(pk=topic.pk).update(failure_of=None, failure_group=None, name="old_fail")
+    Topic.objects.filter(pk=topic.pk).update(
+        failure_of=None, failure_group=None, name="old_fail"
+    )
     snapshot.refresh()
     kinds = {one.kind: one for one in verb(actor=ME).findings}
     assert set(kinds) >= {"failure_topic_missing", "failure_topic_unknown"}
     refused(kinds["failure_topic_unknown"])
     verify.repair(key=kinds["failure_topic_missing"].key, actor=ME)
-    assert Topic.objects.get(kind="failure", failure_of__isnull=False).name == "billing_orders_fail"
+    assert (
+        Topic.objects.get(kind="failure", failure_of__isnull=False).name
+        == "billing_orders_fail"
+    )
 
 
 def test_members_without_a_heartbeat_get_one_and_silent_ones_are_named(queue: int) -> None:
     failing.member("one")
     failing.member("two")
     first, second = Heartbeat.objects.order_by("pk")
-    Heartbeat.objects.filter(pk=second.pk).update(last_seen=database_now() - timedelta(hours=1))
+    Heartbeat.objects.filter(pk=second.pk).update(
+        last_seen=database_now() - timedelta(hours=1)
+    )
     silent = found()
     assert (silent.kind, silent.ids) == ("member_silent", (second.pk,))
     refused(silent)
@@ -227,7 +264,11 @@ def test_members_without_a_heartbeat_get_one_and_silent_ones_are_named(queue: in
 
 
 def test_a_node_with_other_data_is_named_and_nothing_else_is_said_of_it(queue: int) -> None:
-    plant(queue, "UPDATE node_identity SET identity = 'somebody-else'", "DROP TABLE message_{q}")
+    plant(
+        queue,
+        "UPDATE node_identity SET identity = 'somebody-else'",
+        "DROP TABLE message_{q}",
+    )
     one = found()
     assert one.kind == "identity_differs" and "somebody-else" in one.what
     refused(one)
@@ -235,7 +276,9 @@ def test_a_node_with_other_data_is_named_and_nothing_else_is_said_of_it(queue: i
 
 def test_a_worker_that_does_not_follow_metadata_is_named(queue: int) -> None:
     now = database_now()
-    broker = Broker.objects.create(name="b1", url="http://b1", started_at=now, last_seen=now)
+    broker = Broker.objects.create(
+        name="b1", url="http://b1", started_at=now, last_seen=now
+    )
     BrokerProcess.objects.create(broker=broker, name="b1/7", acknowledged=1, last_seen=now)
     one = found()
     assert (one.kind, one.where) == ("worker_behind", "b1/7")
@@ -243,13 +286,17 @@ def test_a_worker_that_does_not_follow_metadata_is_named(queue: int) -> None:
 
 
 def test_a_node_that_is_away_is_said_to_be_unchecked(queue: int, fresh: int) -> None:
-    DbNode.objects.filter(name="main").update(database="/nowhere/at/all", host="127.0.0.1", port=1)
+    DbNode.objects.filter(name="main").update(
+        database="/nowhere/at/all", host="127.0.0.1", port=1
+    )
     snapshot.evict()
     report = verb(actor=ME)
     assert list(report.unchecked) == ["main"] and report.findings == ()
 
 
-def test_what_is_only_under_way_is_not_found(fresh: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_only_under_way_is_not_found(
+    fresh: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(fresh, "DROP TABLE message_{q}")
     one = found()
     with node_pools.node_of(fresh).writing() as session:

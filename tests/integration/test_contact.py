@@ -1,4 +1,6 @@
-"""When a broker has heard from the metadata database: when a statement was answered, and then only."""
+"""When a broker has heard from the metadata database: when a statement was answered, and
+then only.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,12 @@ def queue(node: str) -> Iterator[int]:
 
 
 def send(queue: int) -> None:
-    publish(topic="orders", messages=[NewMessage(body=b"m", queue=queue)], batch_id=None, actor=ACTOR)
+    publish(
+        topic="orders",
+        messages=[NewMessage(body=b"m", queue=queue)],
+        batch_id=None,
+        actor=ACTOR,
+    )
 
 
 def lasting() -> list[tuple[str, str, int | None]]:
@@ -59,7 +64,9 @@ def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why=say("missing", end="5"))
     assert corruption_alarms.raise_alarms() == 1
-    assert lasting() == [("corrupt", "orders/0", 2)], "the number of the queue in its topic, and no id"
+    assert lasting() == [("corrupt", "orders/0", 2)], (
+        "the number of the queue in its topic, and no id"
+    )
     assert Alarm.objects.get().detail == "no message, log end offset is 5"
 
 
@@ -70,14 +77,23 @@ def test_an_alarm_of_a_queue_that_has_a_number_above_0_is_reviewed_by_that_numbe
     snapshot.refresh()
     third = made[2].queue.queue
     for _ in range(5):
-        publish(topic="many", messages=[NewMessage(body=b"m", queue=third)], batch_id=None, actor=ACTOR)
+        publish(
+            topic="many",
+            messages=[NewMessage(body=b"m", queue=third)],
+            batch_id=None,
+            actor=ACTOR,
+        )
     remove(third, 2)
     corruption.report(third, offset=2, why="no message, log end offset is 5")
     assert wrong(third, monkeypatch)
     assert [name for _kind, name, _place in lasting()] == ["many/2"]
-    alarms.raise_alarm(kind="corrupt", name=f"many/{third + 1000}", detail="named by its id once", place=2)
+    alarms.raise_alarm(
+        kind="corrupt", name=f"many/{third + 1000}", detail="named by its id once", place=2
+    )
     corruption_alarms.review(calm_s=0)
-    assert [name for _kind, name, _place in lasting()] == ["many/2"], "no such queue is there"
+    assert [name for _kind, name, _place in lasting()] == ["many/2"], (
+        "no such queue is there"
+    )
 
 
 def test_a_mark_that_is_met_with_every_pull_is_told_only_now_and_then(queue: int) -> None:
@@ -102,7 +118,9 @@ def test_an_alarm_that_could_not_be_written_is_told_by_the_next_pass(
     [
         lambda queue: declare_gap(queue, 2, 3),
         lambda queue: raise_low(queue, 3),
-        lambda queue: plant(queue, "UPDATE message_{q} SET msg_offset = 2 WHERE msg_offset = 4"),
+        lambda queue: plant(
+            queue, "UPDATE message_{q} SET msg_offset = 2 WHERE msg_offset = 4"
+        ),
         lambda queue: topics.delete(name="orders", confirm="orders", actor=ACTOR),
     ],
     ids=["declared", "cleaned", "filled", "deleted"],
@@ -166,7 +184,9 @@ def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) ->
     assert lasting() == []
 
 
-def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_node_is_away_the_alarm_stays(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="a hole")
     corruption_alarms.raise_alarms()

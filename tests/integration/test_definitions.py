@@ -1,4 +1,6 @@
-"""Definitions: an import makes what an export says; what is refused, and what a cut-off run leaves."""
+"""Definitions: an import makes what an export says; what is refused, and what a cut-off run
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from messagestore.topology import imports, queues, reader_rows, retry_topics, subscriptions, topics
+from messagestore.topology import (
+    imports,
+    queues,
+    reader_rows,
+    retry_topics,
+    subscriptions,
+    topics,
+)
 from metadata.actors import Actor
 from metadata.db.clock import before, database_now
 from metadata.definitions.exports import export
@@ -25,7 +34,9 @@ Json = dict[str, Any]
 
 def world() -> Json:
     """Make two topics, a group of each mode and their subscriptions; return the export."""
-    topics.create(name="orders", queues=2, settings={"retention_days": 3, "owners": "ada"}, actor=ME)
+    topics.create(
+        name="orders", queues=2, settings={"retention_days": 3, "owners": "ada"}, actor=ME
+    )
     topics.create(name="refunds", queues=1, settings={"retention_bytes": 1 << 30}, actor=ME)
     groups.create(name="billing", settings={"session_timeout_ms": 9_000}, actor=ME)
     groups.create(name="caches", mode="broadcasting", actor=ME)
@@ -37,7 +48,9 @@ def world() -> Json:
         "threads": None,
         "retries": 3,
     }
-    subscriptions.create(group="billing", topic="orders", start="latest", settings=tagged, actor=ME)
+    subscriptions.create(
+        group="billing", topic="orders", start="latest", settings=tagged, actor=ME
+    )
     subscriptions.create(group="billing", topic="refunds", start="earliest", actor=ME)
     subscriptions.create(group="caches", topic="refunds", start="latest", actor=ME)
     document: Json = json.loads(json.dumps(export(actor=ME)))
@@ -65,7 +78,11 @@ def take_in(document: Json, **more: Any) -> Plan:
 
 def counts() -> tuple[int, int, int]:
     ready = Topic.objects.filter(state="ready", kind="normal").count()
-    return ready, ConsumerGroup.objects.filter(deleted_at=None).count(), ConsumerGroupTopic.objects.count()
+    return (
+        ready,
+        ConsumerGroup.objects.filter(deleted_at=None).count(),
+        ConsumerGroupTopic.objects.count(),
+    )
 
 
 def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
@@ -75,10 +92,18 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
     assert set(outcomes(plan).values()) == {"create"} and len(plan.steps) == 8
     assert export(actor=ME) == document
     made = subscription_rows.named(group="billing", topic="orders", actor=ME)
-    assert (made.start, made.delivery.tags, made.delivery.retries) == ("latest", ("new", "paid"), 3)
+    assert (made.start, made.delivery.tags, made.delivery.retries) == (
+        "latest",
+        ("new", "paid"),
+        3,
+    )
     assert made.delivery.headers == (("region", ("eu", "us")),)
     assert len(topic_rows.named(name="orders", actor=ME).queues) == 2
-    named = AuditLog.objects.filter(verb="create").order_by("-pk").values_list("actor_name", flat=True)
+    named = (
+        AuditLog.objects.filter(verb="create")
+        .order_by("-pk")
+        .values_list("actor_name", flat=True)
+    )
     assert set(named[:8]) == {"test"}
 
 
@@ -103,9 +128,14 @@ def test_a_pattern_exports_topics_with_their_readers_only() -> None:
 def test_who_may_see_one_topic_exports_that() -> None:
     world()
     groups.create(name="look", casual=True, actor=ME)
-    some = Actor(kind="key", name="k", rights={"browse": ("refunds", "caches", "look")}, key_id=1)
+    some = Actor(
+        kind="key", name="k", rights={"browse": ("refunds", "caches", "look")}, key_id=1
+    )
     found = export(actor=some)
-    assert [one["name"] for part in ("topics", "groups") for one in found[part]] == ["refunds", "caches"]
+    assert [one["name"] for part in ("topics", "groups") for one in found[part]] == [
+        "refunds",
+        "caches",
+    ]
 
 
 def test_drained_queues_are_not_exported() -> None:
@@ -153,7 +183,9 @@ def test_queues_and_modes_are_not_changed_by_an_import() -> None:
     with pytest.raises(Conflict) as caught:
         take_in(document, existing="change")
     assert [one.field for one in caught.value.errors] == ["topics[0]", "groups[0]"]
-    assert "queues 2, not 5: an import changes settings only" in caught.value.errors[0].message
+    assert (
+        "queues 2, not 5: an import changes settings only" in caught.value.errors[0].message
+    )
 
 
 def test_what_a_document_leaves_out_is_not_compared() -> None:
@@ -171,25 +203,45 @@ WRONG: list[tuple[Json, list[str]]] = [
     ({"version": 1, "topics": ["orders"]}, ["topics[0]"]),
     ({"version": 1, "topics": [{}]}, ["topics[0].name"]),
     ({"version": 1, "topics": [{"name": 7}]}, ["topics[0].name"]),
-    ({"version": 1, "topics": [{"name": "a b"}, {"name": "a_b_fail"}]}, ["topics[0].name", "topics[1].name"]),
+    (
+        {"version": 1, "topics": [{"name": "a b"}, {"name": "a_b_fail"}]},
+        ["topics[0].name", "topics[1].name"],
+    ),
     ({"version": 1, "topics": [{"name": "a", "queues": 0}]}, ["topics[0].queues"]),
     ({"version": 1, "topics": [{"name": "a", "queues": 300}]}, ["topics[0].queues"]),
     ({"version": 1, "topics": [{"name": "a", "colour": 1}]}, ["topics[0].colour"]),
-    ({"version": 1, "topics": [{"name": "a", "retention_days": "7"}]}, ["topics[0].retention_days"]),
-    ({"version": 1, "topics": [{"name": "a"}, {"name": "b"}, {"name": "A"}]}, ["topics[2]"]),
+    (
+        {"version": 1, "topics": [{"name": "a", "retention_days": "7"}]},
+        ["topics[0].retention_days"],
+    ),
+    (
+        {"version": 1, "topics": [{"name": "a"}, {"name": "b"}, {"name": "A"}]},
+        ["topics[2]"],
+    ),
     ({"version": 1, "groups": [{"name": "g", "stopped": True}]}, ["groups[0].stopped"]),
     ({"version": 1, "groups": [{"name": "g", "mode": "fan"}]}, ["groups[0].mode"]),
     (
         {"version": 1, "groups": [{"name": "g", "mode": "share", "max_active_members": 2}]},
         ["groups[0].max_active_members"],
     ),
-    ({"version": 1, "subscriptions": [{"group": "g", "topic": "t"}]}, ["subscriptions[0].group"]),
     (
-        {"version": 1, "groups": [{"name": "g"}], "subscriptions": [{"group": "g", "topic": "t"}]},
+        {"version": 1, "subscriptions": [{"group": "g", "topic": "t"}]},
+        ["subscriptions[0].group"],
+    ),
+    (
+        {
+            "version": 1,
+            "groups": [{"name": "g"}],
+            "subscriptions": [{"group": "g", "topic": "t"}],
+        },
         ["subscriptions[0].topic"],
     ),
     (
-        {"version": 1, "groups": [{"name": "g"}], "subscriptions": [{"group": "G", "topic": "t"}]},
+        {
+            "version": 1,
+            "groups": [{"name": "g"}],
+            "subscriptions": [{"group": "G", "topic": "t"}],
+        },
         ["subscriptions[0].group"],
     ),
     (
@@ -246,7 +298,9 @@ def test_the_rights_of_every_entry_are_needed_before_anything_is_made() -> None:
     with pytest.raises(Forbidden, match="owners"):
         imports.take_in(document=owned, actor=own)
     assert counts() == (0, 0, 0)
-    imports.take_in(document={"version": 1, "topics": [{"name": "mine-a", "queues": 1}]}, actor=own)
+    imports.take_in(
+        document={"version": 1, "topics": [{"name": "mine-a", "queues": 1}]}, actor=own
+    )
     assert counts() == (1, 0, 0)
 
 
@@ -258,7 +312,9 @@ class Killed(BaseException):
 def test_an_import_that_was_killed_goes_on_when_it_is_repeated(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends in the middle of entry `at`: rows are there, tables and reader rows are not."""
+    """The process ends in the middle of entry `at`: rows are there, tables and reader rows
+    are not.
+    """
     document = emptied(world())
     left = {"count": at}
 
@@ -289,7 +345,9 @@ def test_an_import_that_was_killed_goes_on_when_it_is_repeated(
     assert export(actor=ME) == document
 
 
-def test_a_second_import_in_the_middle_of_a_first_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_import_in_the_middle_of_a_first_makes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     document = emptied(world())
     refused: list[str] = []
 
@@ -327,7 +385,10 @@ def test_what_another_makes_after_the_plan_stops_the_import_and_a_repeat_finishe
     monkeypatch.setattr(groups, "create", late)
     with pytest.raises(Conflict) as caught:
         take_in(document)
-    assert "stopped at groups[0], group billing, after 2 of 8: Group billing exists" in caught.value.detail
+    assert (
+        "stopped at groups[0], group billing, after 2 of 8: Group billing exists"
+        in caught.value.detail
+    )
     take_in(document)
     assert export(actor=ME) == document
 
@@ -347,7 +408,10 @@ def test_a_node_that_fails_midway_names_the_place_and_a_repeat_finishes(
         patch.setattr(topics, "make_tables", away)
         with pytest.raises(NodeUnavailable) as caught:
             take_in(document)
-    assert "stopped at topics[1], topic refunds, after 1 of 8: Node main" in caught.value.detail
+    assert (
+        "stopped at topics[1], topic refunds, after 1 of 8: Node main"
+        in caught.value.detail
+    )
     assert counts() == (1, 0, 0)
     take_in(document)
     assert export(actor=ME) == document

@@ -1,4 +1,6 @@
-"""A broker that dies at any point of a move leaves each message either waiting or in its queue, and once."""
+"""A broker that dies at any point of a move leaves each message either waiting or in its
+queue, and once.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,20 @@ ACTOR = command("test")
 MOST_STEPS = 40
 
 
-def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[], object]) -> int:
-    """Lets the process die before the first statement, the second, … until `act` comes through; how often.
+def step_by_step(
+    monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[], object]
+) -> int:
+    """Lets the process die before the first statement, the second, … until `act` comes
+    through; how often.
 
     A session that is only being made has nothing to lose, so its settings do not count.
     """
     kind, name = (MySqlSession, "send") if engine == "mysql" else (SqliteSession, "_each")
     for step in range(1, MOST_STEPS):
         with monkeypatch.context() as patch:
-            patch.setattr(kind, name, stop_at(step, getattr(kind, name), unless=b"SET SESSION"))
+            patch.setattr(
+                kind, name, stop_at(step, getattr(kind, name), unless=b"SET SESSION")
+            )
             try:
                 act()
                 return step - 1
@@ -40,7 +47,10 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[],
 
 
 def test_kill_9_before_any_statement_of_a_move_loses_and_doubles_nothing(node: str) -> None:
-    mine = [one.queue.queue for one in topics.create(name="orders", queues=2, actor=ACTOR).queues]
+    mine = [
+        one.queue.queue
+        for one in topics.create(name="orders", queues=2, actor=ACTOR).queues
+    ]
     for queue in mine:
         delay("orders", b"%d-a" % queue, b"%d-b" % queue, queue=queue)
     make_due(mine[0])
@@ -81,12 +91,18 @@ def test_a_message_that_is_handed_over_by_many_that_die_comes_once(
 ) -> None:
     make_node("a")
     make_node("b")
-    here, there = [one.queue.queue for one in topics.create(name="orders", queues=2, actor=ACTOR).queues]
+    here, there = [
+        one.queue.queue
+        for one in topics.create(name="orders", queues=2, actor=ACTOR).queues
+    ]
     delay("orders", b"a", queue=here)
     queues.set_state(topic="orders", queue=here, state="read_only", actor=ACTOR)
     snapshot.refresh()
     make_due(here)
-    movers = [DelayedDelivery(node_pools.node_of(queue).info.id, holder="test") for queue in (here, there)]
+    movers = [
+        DelayedDelivery(node_pools.node_of(queue).info.id, holder="test")
+        for queue in (here, there)
+    ]
 
     def both() -> None:
         for _ in range(3):
@@ -111,7 +127,9 @@ def test_a_send_that_dies_before_any_statement_and_is_repeated_waits_once(
     messages = [NewMessage(body=b"a", delay_ms=1000), NewMessage(body=b"now")]
 
     def send() -> list[object]:
-        return list(publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR))
+        return list(
+            publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
+        )
 
     step_by_step(monkeypatch, engine, send)
     first, again = send(), send()

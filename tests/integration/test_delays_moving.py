@@ -1,4 +1,6 @@
-"""Due messages come into their queues: each exactly once, in the order of their times, where they belong."""
+"""Due messages come into their queues: each exactly once, in the order of their times,
+where they belong.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.pool import node_pools, session_pool
-from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
+from messagestore.produce import (
+    delayed_admin,
+    delayed_delivery,
+    delayed_reassignment,
+    delayed_store,
+)
 from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.produce.publish import Receipt, publish
 from messagestore.tables import delayed_sql, delivery_sql, message_sql, node_sql
@@ -20,7 +27,14 @@ from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
+from metadata.errors import (
+    CatmqError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NodeUnavailable,
+    NotFound,
+)
 from metadata.nodes import node_rows
 from metadata.rules.topics.slots import slot_of
 from tests.support.moving import HOUR_MS, bodies, delay, make_due, mover, stored
@@ -39,13 +53,23 @@ def make_topic(name: str = "orders", queues: int = 1, **settings: Any) -> list[i
 def test_a_due_message_moves_with_all_it_has_and_its_id(node: str) -> None:
     (queue,) = make_topic()
     message = NewMessage(
-        body=b"\x00\xff", key="k", tag="t", headers={"h": "1"}, trace_id="x", delay_ms=HOUR_MS
+        body=b"\x00\xff",
+        key="k",
+        tag="t",
+        headers={"h": "1"},
+        trace_id="x",
+        delay_ms=HOUR_MS,
     )
     ((receipt),) = publish(topic="orders", messages=[message], batch_id=None, actor=ACTOR)
     make_due(queue)
     assert mover(queue).run_once() == 1
     (moved,) = stored(queue)
-    assert (moved.body, moved.key, moved.tag, moved.trace_id) == (b"\x00\xff", "k", "t", "x")
+    assert (moved.body, moved.key, moved.tag, moved.trace_id) == (
+        b"\x00\xff",
+        "k",
+        "t",
+        "x",
+    )
     assert moved.headers == {"h": "1", "catmq-delayed-id": receipt.message_id}
     assert rows(queue) == []
 
@@ -57,7 +81,9 @@ def test_what_is_not_due_stays(node: str) -> None:
     assert (bodies(queue), len(rows(queue))) == ([], 1)
 
 
-def test_messages_move_in_the_order_of_their_times_and_none_falls_back_in_time(node: str) -> None:
+def test_messages_move_in_the_order_of_their_times_and_none_falls_back_in_time(
+    node: str,
+) -> None:
     (queue,) = make_topic()
     for body, due in ((b"c", 3), (b"a", 1), (b"b", 2)):
         message = NewMessage(body=body, delay_ms=due * 1000)
@@ -80,7 +106,9 @@ def test_immediate_and_delayed_messages_of_a_batch_each_get_their_own(node: str)
     ]
     now, later, at = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
     assert isinstance(now, Receipt) and now.offset == 0
-    assert isinstance(later, delayed_store.DelayedReceipt) and isinstance(at, delayed_store.DelayedReceipt)
+    assert isinstance(later, delayed_store.DelayedReceipt) and isinstance(
+        at, delayed_store.DelayedReceipt
+    )
     assert at.due_at_ms == messages[2].deliver_at_ms
     assert (bodies(queue), len(rows(queue))) == ([b"now"], 2)
 
@@ -117,9 +145,12 @@ def _now(queue: int) -> int:
         return node_sql.now_ms(session)
 
 
-def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_of_several_queues_is_moved_in_one_pass(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("messagestore.produce.delayed_delivery.PASS_S", 60.0)
-    monkeypatch.setattr("messagestore.produce.delayed_delivery.PACE", 0)  # a slow look would end the pass
+    # a slow look would end the pass
+    monkeypatch.setattr("messagestore.produce.delayed_delivery.PACE", 0)
     mine = make_topic(queues=3)
     for start in range(0, 1200, 300):
         messages = [
@@ -133,7 +164,9 @@ def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch
         assert bodies(queue) == [b"%d" % index for index in range(place, 1200, 3)]
 
 
-def test_two_movers_at_once_move_each_message_once(node: str, in_threads: Callable[..., list[Any]]) -> None:
+def test_two_movers_at_once_move_each_message_once(
+    node: str, in_threads: Callable[..., list[Any]]
+) -> None:
     mine = make_topic(queues=2)
     for queue in mine:
         delay("orders", *(b"%d-%d" % (queue, index) for index in range(300)), queue=queue)
@@ -141,7 +174,9 @@ def test_two_movers_at_once_move_each_message_once(node: str, in_threads: Callab
     movers = [mover(mine[0]) for _ in range(4)]
     in_threads([lambda one=one: [one.move() for _ in range(4)] for one in movers])
     for queue in mine:
-        assert sorted(bodies(queue)) == sorted(b"%d-%d" % (queue, index) for index in range(300))
+        assert sorted(bodies(queue)) == sorted(
+            b"%d-%d" % (queue, index) for index in range(300)
+        )
     assert rows(mine[0]) == []
 
 
@@ -162,7 +197,9 @@ def test_after_a_failed_move_the_queue_rests(
     topic_queues = make_topic(queues=2)
     delay("orders", b"a", queue=topic_queues[0])
     if is_closed:
-        queues.set_state(topic="orders", queue=topic_queues[0], state="read_only", actor=ACTOR)
+        queues.set_state(
+            topic="orders", queue=topic_queues[0], state="read_only", actor=ACTOR
+        )
         snapshot.refresh()
     make_due(topic_queues[0])
     tries = []
@@ -296,7 +333,8 @@ def test_a_recalled_message_never_comes(node: str) -> None:
     (queue,) = make_topic()
     one, other = delay("orders", b"recalled", b"kept")
     delayed_admin.recall(message_id=one.message_id, actor=ACTOR)
-    delayed_admin.recall(message_id=one.message_id, actor=ACTOR)  # whoever repeats it hears the same
+    # whoever repeats it hears the same
+    delayed_admin.recall(message_id=one.message_id, actor=ACTOR)
     make_due(queue)
     mover(queue).run_once()
     assert bodies(queue) == [b"kept"]
@@ -309,7 +347,8 @@ def test_a_message_that_never_was_cannot_be_recalled(node: str, message_id: str)
     (queue,) = make_topic()
     with pytest.raises(NotFound):
         delayed_admin.recall(
-            message_id=message_id.format(node=node_pools.node_of(queue).info.id), actor=ACTOR
+            message_id=message_id.format(node=node_pools.node_of(queue).info.id),
+            actor=ACTOR,
         )
 
 
@@ -321,7 +360,8 @@ def test_recalling_needs_the_right_to_send(node: str) -> None:
     for _ in range(2):
         with pytest.raises(Forbidden, match="produce on topic orders"):
             delayed_admin.recall(message_id=receipt.message_id, actor=reader)
-        with pytest.raises(NotFound):  # who sees no such topic is not told that there is one
+        # who sees no such topic is not told that there is one
+        with pytest.raises(NotFound):
             delayed_admin.recall(message_id=receipt.message_id, actor=stranger)
         make_due(queue)
         mover(queue).run_once()
@@ -353,7 +393,10 @@ def test_a_topic_shows_what_waits_page_by_page(node: str) -> None:
     make_topic("other")
     delay("other", b"not mine")
     mine = make_topic(queues=3)
-    sent = [delay("orders", b"%d" % index, queue=mine[index % 3])[0].message_id for index in range(7)]
+    sent = [
+        delay("orders", b"%d" % index, queue=mine[index % 3])[0].message_id
+        for index in range(7)
+    ]
     page = delayed_admin.of_topic(topic="orders", limit=4, actor=ACTOR)
     rest = delayed_admin.of_topic(topic="orders", limit=4, after=page.next, actor=ACTOR)
     assert [one.message_id for one in (*page.messages, *rest.messages)] == sent
@@ -369,7 +412,11 @@ def test_a_topic_shows_what_waits_without_the_node_that_is_away_and_names_it(
     node_rows.update(name="n2", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     page = delayed_admin.of_topic(topic="h", actor=ACTOR)
-    assert ([one.message_id for one in page.messages], page.count, page.away) == ([waits.message_id], 1, ())
+    assert ([one.message_id for one in page.messages], page.count, page.away) == (
+        [waits.message_id],
+        1,
+        (),
+    )
     page = delayed_admin.of_topic(topic="t", actor=ACTOR)
     assert (page.messages, page.next, page.count, page.away) == ((), None, 0, ("n2",))
     monkeypatch.setattr(session_pool, "connect", unreachable)
@@ -385,7 +432,8 @@ def unreachable(*_: object, **__: object) -> None:
 def test_a_lease_lets_one_process_move(node: str) -> None:
     (queue,) = make_topic()
     first, second = (
-        delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
+        delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder=name)
+        for name in "ab"
     )
     delay("orders", b"a")
     make_due(queue)
@@ -394,7 +442,12 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
     make_due(queue)
     assert second.run_once() == 0
     first.finish()
-    assert delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
+    assert (
+        delayed_delivery.DelayedDelivery(
+            node_pools.node_of(queue).info.id, holder="b"
+        ).run_once()
+        == 1
+    )
 
 
 @pytest.fixture
@@ -413,7 +466,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def alone(queue: int) -> DelayedDelivery:
     """What moves the due messages of a queue's node where no other broker lives."""
-    return DelayedDelivery(node_pools.node_of(queue).info.id, holder="test", is_alone=lambda: True)
+    return DelayedDelivery(
+        node_pools.node_of(queue).info.id, holder="test", is_alone=lambda: True
+    )
 
 
 def test_a_broker_that_is_alone_looks_once_a_second_while_no_worker_of_it_stores(
@@ -432,16 +487,26 @@ def test_a_broker_that_is_alone_looks_once_a_second_while_no_worker_of_it_stores
 
 def test_a_broker_that_is_alone_moves_a_message_in_time(node: str) -> None:
     (queue,) = make_topic()
-    publish(topic="orders", messages=[NewMessage(body=b"a", delay_ms=700)], batch_id=None, actor=ACTOR)
+    publish(
+        topic="orders",
+        messages=[NewMessage(body=b"a", delay_ms=700)],
+        batch_id=None,
+        actor=ACTOR,
+    )
     begun = time.monotonic()
     moving = alone(queue)
     until(lambda: moving.run_once() == 1)
     assert 0.6 < time.monotonic() - begun < 0.95, "due after 0.7 s, and at most 0.25 s late"
 
 
-def test_who_does_not_move_asks_for_the_lease_once_a_second(node: str, looks: list[float]) -> None:
+def test_who_does_not_move_asks_for_the_lease_once_a_second(
+    node: str, looks: list[float]
+) -> None:
     (queue,) = make_topic()
-    first, second = mover(queue), DelayedDelivery(node_pools.node_of(queue).info.id, holder="other")
+    first, second = (
+        mover(queue),
+        DelayedDelivery(node_pools.node_of(queue).info.id, holder="other"),
+    )
     first.run_once(), second.run_once()
     first.finish()
     begun, count = time.monotonic(), len(looks)

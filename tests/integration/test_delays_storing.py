@@ -28,10 +28,16 @@ def queue(node: str) -> int:
     return topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
 
 
-def store(queue: int, *bodies: bytes, batch_id: bytes | None = None, **more: Any) -> list[DelayedReceipt]:
-    waiting = [NewDelayed(NewMessage(body=body, delay_ms=HOUR_MS), **more) for body in bodies]
+def store(
+    queue: int, *bodies: bytes, batch_id: bytes | None = None, **more: Any
+) -> list[DelayedReceipt]:
+    waiting = [
+        NewDelayed(NewMessage(body=body, delay_ms=HOUR_MS), **more) for body in bodies
+    ]
     chosen = batch_id or batch_ids.new().bytes
-    return delayed_store.store(queue=queue, messages=waiting, batch_id=chosen, producer="test")
+    return delayed_store.store(
+        queue=queue, messages=waiting, batch_id=chosen, producer="test"
+    )
 
 
 def now_ms(queue: int) -> int:
@@ -39,9 +45,16 @@ def now_ms(queue: int) -> int:
         return node_sql.now_ms(session)
 
 
-def test_a_delayed_message_waits_in_the_table_of_its_node_with_all_it_has(queue: int) -> None:
+def test_a_delayed_message_waits_in_the_table_of_its_node_with_all_it_has(
+    queue: int,
+) -> None:
     message = NewMessage(
-        body=b"\x00\xffbody", key="Kunde ü", tag="neu", headers={"h": "1"}, trace_id="t", delay_ms=HOUR_MS
+        body=b"\x00\xffbody",
+        key="Kunde ü",
+        tag="neu",
+        headers={"h": "1"},
+        trace_id="t",
+        delay_ms=HOUR_MS,
     )
     row = NewDelayed(message, by_key=True, attempt=3, origin='{"queue":1}')
     before = now_ms(queue)
@@ -50,9 +63,24 @@ def test_a_delayed_message_waits_in_the_table_of_its_node_with_all_it_has(queue:
     )
     assert before + HOUR_MS <= receipt.due_at_ms <= now_ms(queue) + HOUR_MS
     assert receipt.message_id == f"d{receipt.node_id}-{receipt.row}"
-    columns = "id, queue_id, by_key, msg_key, tag, headers, body, trace_id, producer, attempt, origin"
+    columns = (
+        "id, queue_id, by_key, msg_key, tag, headers, body, trace_id, producer, "
+        "attempt, origin"
+    )
     assert look(queue, f"SELECT {columns} FROM delayed_message") == [
-        (receipt.row, queue, 1, "Kunde ü", "neu", '{"h":"1"}', b"\x00\xffbody", "t", "me", 3, '{"queue":1}')
+        (
+            receipt.row,
+            queue,
+            1,
+            "Kunde ü",
+            "neu",
+            '{"h":"1"}',
+            b"\x00\xffbody",
+            "t",
+            "me",
+            3,
+            '{"queue":1}',
+        )
     ]
 
 
@@ -64,7 +92,11 @@ def test_a_time_of_delivery_is_kept_to_the_millisecond(queue: int, engine: str) 
         queue=queue, messages=[NewDelayed(message)], batch_id=batch_id, producer="p"
     )
     assert receipt.due_at_ms == at_ms
-    due = "due_at" if engine == "sqlite" else "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at) DIV 1000"
+    due = (
+        "due_at"
+        if engine == "sqlite"
+        else "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at) DIV 1000"
+    )
     assert look(queue, f"SELECT id, {due} FROM delayed_message") == [(receipt.row, at_ms)]
 
 
@@ -98,7 +130,10 @@ def test_the_same_id_for_other_messages_or_another_delay_is_refused(queue: int) 
     for other in ({"body": b"b", "delay_ms": HOUR_MS}, {"body": b"a", "delay_ms": 1}):
         with pytest.raises(Conflict, match="already used"):
             delayed_store.store(
-                queue=queue, messages=[NewDelayed(NewMessage(**other))], batch_id=batch_id, producer="test"
+                queue=queue,
+                messages=[NewDelayed(NewMessage(**other))],
+                batch_id=batch_id,
+                producer="test",
             )
 
 
@@ -116,7 +151,9 @@ def test_numbers_of_deleted_rows_are_not_given_again(queue: int) -> None:
     assert second.row > first.row
 
 
-def test_a_closed_queue_refuses_delayed_messages_but_knows_a_batch_it_has(queue: int) -> None:
+def test_a_closed_queue_refuses_delayed_messages_but_knows_a_batch_it_has(
+    queue: int,
+) -> None:
     batch_id = batch_ids.new().bytes
     first = store(queue, b"a", batch_id=batch_id)
     plant(queue, "UPDATE queue_head SET state = 'ro'")

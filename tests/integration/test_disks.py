@@ -1,5 +1,5 @@
-"""The guard against a full disk: measured, carried by the snapshot, sends go on elsewhere; and a disk that is
-full after all stores nothing and says so."""
+"""The guard against a full disk: measured, carried by the snapshot, sends go on elsewhere;
+and a disk that is full after all stores nothing and says so."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ ACTOR = command("test")
 
 def limits(monkeypatch: pytest.MonkeyPatch, full_below: int, low_below: int) -> None:
     monkeypatch.setattr(
-        disks, "config", replace(config, min_free_percent=full_below, alarm_free_percent=low_below)
+        disks,
+        "config",
+        replace(config, min_free_percent=full_below, alarm_free_percent=low_below),
     )
 
 
@@ -53,7 +55,12 @@ def queues_of(topic: str, node: str | None, count: int = 1) -> list[int]:
 
 
 def send(topic: str = "orders", *, batch_id: UUID | None = None, **fields: Any) -> Any:
-    (fate,) = publish(topic=topic, messages=[NewMessage(body=b"m", **fields)], batch_id=batch_id, actor=ACTOR)
+    (fate,) = publish(
+        topic=topic,
+        messages=[NewMessage(body=b"m", **fields)],
+        batch_id=batch_id,
+        actor=ACTOR,
+    )
     return fate
 
 
@@ -74,7 +81,9 @@ def fill(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert disk(name) == "full"
 
 
-def test_a_node_with_room_is_ok_and_costs_no_write(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_room_is_ok_and_costs_no_write(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits(monkeypatch, 1, 2)
     node_rows.update(name="main", settings={"capacity_gb": 1_000_000}, actor=ACTOR)
     snapshot.refresh()
@@ -93,12 +102,18 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
 
     before = used()
     for _ in range(8):
-        publish(topic="orders", messages=[NewMessage(body=b"x" * 500_000)] * 2, batch_id=None, actor=ACTOR)
+        publish(
+            topic="orders",
+            messages=[NewMessage(body=b"x" * 500_000)] * 2,
+            batch_id=None,
+            actor=ACTOR,
+        )
     assert 4_000_000 < used() - before < 40_000_000
     plant(queue, "UPDATE queue_head SET low = head WHERE queue_id = {q}")
     with node_pools.node_of(queue).writing() as session:
         partition_sql.delete_below(session, queue=queue, end=16)
-    assert ENGINE == "mysql" or used() - before < 1_000_000  # the file stays, but new messages fit into it
+    # the file stays, but new messages fit into it
+    assert ENGINE == "mysql" or used() - before < 1_000_000
 
 
 def test_without_a_capacity_a_server_has_no_guard_and_a_file_has_that_of_its_disk(
@@ -116,7 +131,9 @@ def test_low_is_an_alarm_and_full_is_another_until_there_is_room(
     snapshot.refresh()
 
     def lasting() -> list[str]:
-        return sorted(Alarm.objects.filter(ended_at=None, name="main").values_list("kind", flat=True))
+        return sorted(
+            Alarm.objects.filter(ended_at=None, name="main").values_list("kind", flat=True)
+        )
 
     seen = []
     for full_below, low_below in ((1, 100), (100, 101), (1, 100), (1, 2)):
@@ -124,10 +141,17 @@ def test_low_is_an_alarm_and_full_is_another_until_there_is_room(
         measure()
         seen.append((disk(), lasting()))
     assert [state for state, _ in seen] == ["low", "full", "low", "ok"]
-    assert [kinds for _, kinds in seen] == [["node_low"], ["node_full", "node_low"], ["node_low"], []]
+    assert [kinds for _, kinds in seen] == [
+        ["node_low"],
+        ["node_full", "node_low"],
+        ["node_low"],
+        [],
+    ]
 
 
-def test_a_full_node_stores_nothing_and_says_node_full(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_node_stores_nothing_and_says_node_full(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (queue,) = queues_of("orders", "main")
     fill(monkeypatch, "main")
     for given in ({}, {"key": "k"}, {"queue": queue}):
@@ -158,16 +182,26 @@ def test_messages_without_a_key_go_to_other_nodes_and_other_topics_are_undisturb
     make_node("main")
     make_node("second")
     mine = queues_of("orders", None, 4)
-    on_second = {one for one in mine if snapshot.find_queue(one).node_id == snapshot.find_node("second").id}
+    on_second = {
+        one
+        for one in mine
+        if snapshot.find_queue(one).node_id == snapshot.find_node("second").id
+    }
     assert len(on_second) == 2
     fill(monkeypatch, "main")
     assert {send().queue for _ in range(12)} == on_second
-    assert {send(key=f"k{index}", queue=min(on_second)).queue for index in range(3)} == {min(on_second)}
+    assert {send(key=f"k{index}", queue=min(on_second)).queue for index in range(3)} == {
+        min(on_second)
+    }
     made = queues_of("fresh", None, 3)
-    assert {snapshot.find_queue(one).node_id for one in made} == {snapshot.find_node("second").id}
+    assert {snapshot.find_queue(one).node_id for one in made} == {
+        snapshot.find_node("second").id
+    }
 
 
-def test_no_topic_can_be_made_where_no_node_has_room(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_topic_can_be_made_where_no_node_has_room(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(monkeypatch, "main")
     with pytest.raises(NoWritableQueue, match="with free space"):
         topics.create(name="orders", queues=1, actor=ACTOR)
@@ -181,7 +215,12 @@ def test_a_file_that_cannot_grow_stores_nothing_and_says_node_full(node: str) ->
         pages = session._db.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
         session._db.execute(f"PRAGMA max_page_count = {pages + 2}")  # type: ignore[attr-defined]
     with pytest.raises(CatmqError) as caught:
-        publish(topic="orders", messages=[NewMessage(body=b"x" * 900_000)], batch_id=None, actor=ACTOR)
+        publish(
+            topic="orders",
+            messages=[NewMessage(body=b"x" * 900_000)],
+            batch_id=None,
+            actor=ACTOR,
+        )
     assert (caught.value.code, caught.value.retriable) == ("node_full", True)
     assert heads() == {queue: 1}
     assert send().offset == 1

@@ -1,4 +1,6 @@
-"""Queues that drain: retired once every group has read them to the end, dropped three days later."""
+"""Queues that drain: retired once every group has read them to the end, dropped three days
+later.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ NOW = -1.0  # as a time of rest: none
 
 @pytest.fixture
 def orders(node: str) -> list[int]:
-    """The ids of the two queues of topic `orders`; groups `billing` and, broadcasting, `news` read it."""
+    """The ids of the two queues of topic `orders`; groups `billing` and, broadcasting,
+    `news` read it.
+    """
     made = topics.create(name="orders", queues=2, actor=ME)
     for group, mode in (("billing", "clustering"), ("news", "broadcasting")):
         groups.create(name=group, mode=mode, actor=ME)
@@ -57,9 +61,13 @@ def read(queue: int, offset: int) -> Member:
     assert member.id is not None
     rebalance.rebalance(member.id.group_id)
     member.beat()
-    positions.acquire(consumer=member.id, queues=[Claim(*one) for one in member.owned.items()])
+    positions.acquire(
+        consumer=member.id, queues=[Claim(*one) for one in member.owned.items()]
+    )
     asked = [CommitOffset(queue, member.owned[queue], offset)]
-    assert [one.state for one in positions.commit(consumer=member.id, offsets=asked)] == ["ok"]
+    assert [one.state for one in positions.commit(consumer=member.id, offsets=asked)] == [
+        "ok"
+    ]
     return member
 
 
@@ -84,7 +92,9 @@ def unread(queue: int, actor: Actor = ME) -> dict[str, int | None]:
     return {one.group: one.messages for one in found.unread}
 
 
-def test_a_drained_queue_is_retired_when_the_last_group_has_read_it(orders: list[int]) -> None:
+def test_a_drained_queue_is_retired_when_the_last_group_has_read_it(
+    orders: list[int],
+) -> None:
     first, _ = orders
     send(first, 3)
     slow = Instance("slow").join()
@@ -93,9 +103,15 @@ def test_a_drained_queue_is_retired_when_the_last_group_has_read_it(orders: list
     assert unread(first) == {"billing": 3, "news": 3}
 
     read(first, 3)
-    assert (unread(first), drains.retire_drained(rest_s=NOW)) == ({"billing": 0, "news": 3}, 0)
+    assert (unread(first), drains.retire_drained(rest_s=NOW)) == (
+        {"billing": 0, "news": 3},
+        0,
+    )
     slow.commit(first, 2)
-    assert (unread(first), drains.retire_drained(rest_s=NOW)) == ({"billing": 0, "news": 1}, 0)
+    assert (unread(first), drains.retire_drained(rest_s=NOW)) == (
+        {"billing": 0, "news": 1},
+        0,
+    )
     slow.commit(first, 3)
     assert drains.retire_drained(rest_s=NOW) == 1
 
@@ -126,7 +142,9 @@ def test_members_lose_a_retired_queue_and_keep_the_others(orders: list[int]) -> 
 def test_a_queue_rests_before_it_is_retired(orders: list[int]) -> None:
     drain(orders[0])
     assert JOBS["retire_queues"].run() == 0
-    Queue.objects.filter(pk=orders[0]).update(state_since=long_ago(seconds=drains.REST_S + 5))
+    Queue.objects.filter(pk=orders[0]).update(
+        state_since=long_ago(seconds=drains.REST_S + 5)
+    )
     assert JOBS["retire_queues"].run() == 1
     assert JOBS["retire_queues"].run() == 0
 
@@ -176,7 +194,9 @@ def test_who_still_wants_a_queue_while_it_is_being_retired_keeps_it(
         """Between the first look and the second."""
         real(which, state=state)
         if state == "retired" and crossing == "rewinds":
-            offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ME)
+            offset_reset.reset(
+                group="billing", topic="orders", target=Target("earliest"), actor=ME
+            )
 
     def too_late(**given: Any) -> bool:
         """Between the second look and the end."""
@@ -194,7 +214,9 @@ def test_who_still_wants_a_queue_while_it_is_being_retired_keeps_it(
     assert drains.retire_drained(rest_s=NOW) == 0
 
     opened = crossing == "opens"
-    assert (states()[first], head_of(first)) == (("read_write", "rw") if opened else ("read_only", "ro"))
+    assert (states()[first], head_of(first)) == (
+        ("read_write", "rw") if opened else ("read_only", "ro")
+    )
     assert len(tampering.readers(first)) == (2 if crossing == "subscribes" else 1)
 
 
@@ -215,7 +237,9 @@ def test_a_node_that_is_away_keeps_its_queues_for_later(
     assert drains.retire_drained(rest_s=NOW) == 1
 
 
-def test_the_table_of_a_retired_queue_is_dropped_after_three_days(orders: list[int]) -> None:
+def test_the_table_of_a_retired_queue_is_dropped_after_three_days(
+    orders: list[int],
+) -> None:
     first, second = orders
     drain(first)
     drains.retire_drained(rest_s=NOW)
@@ -233,7 +257,9 @@ def test_the_table_of_a_retired_queue_is_dropped_after_three_days(orders: list[i
         with pytest.raises(Exception, match=f"message_{first}"):
             message_sql.select_from(session, queue=first, first=0, end=1, most_bytes=1)
     assert JOBS["drop_tables"].run() == 0
-    assert [one.number for one in queues.expand(topic="orders", queues=1, actor=ME).queues] == [2]
+    assert [
+        one.number for one in queues.expand(topic="orders", queues=1, actor=ME).queues
+    ] == [2]
 
 
 @pytest.mark.one_engine
@@ -258,8 +284,12 @@ def test_a_topic_with_a_retired_queue_can_be_deleted(orders: list[int]) -> None:
 
 
 @pytest.mark.one_engine
-def test_who_may_not_manage_a_topic_hears_only_of_groups_of_its_own(orders: list[int]) -> None:
-    own = Actor(kind="key", name="k", rights={"consume": ("billing",), "produce": ("orders",)})
+def test_who_may_not_manage_a_topic_hears_only_of_groups_of_its_own(
+    orders: list[int],
+) -> None:
+    own = Actor(
+        kind="key", name="k", rights={"consume": ("billing",), "produce": ("orders",)}
+    )
     manager = Actor(kind="key", name="m", rights={"manage": ("orders",)})
     assert unread(orders[0], own) == {"billing": 0}
     assert unread(orders[0], manager) == {"billing": 0, "news": 0}
@@ -278,4 +308,7 @@ def test_bounds_and_backlog_on_a_node_that_is_away_are_not_known(
     monkeypatch.setattr(reader_sql, "read_positions", away)
     first = drains.describe(topic="orders", actor=ME)[0]
     assert (first.low, first.head, first.slots) == (None, None, 512)
-    assert [(one.group, one.messages) for one in first.unread] == [("billing", None), ("news", None)]
+    assert [(one.group, one.messages) for one in first.unread] == [
+        ("billing", None),
+        ("news", None),
+    ]

@@ -30,7 +30,9 @@ def dies(*args: object, **kwargs: object) -> Any:
 
 
 def failing_topics() -> list[str]:
-    return list(Topic.objects.filter(kind="failure", state="ready").values_list("name", flat=True))
+    return list(
+        Topic.objects.filter(kind="failure", state="ready").values_list("name", flat=True)
+    )
 
 
 def refused(code: Code, kind: type[CatmqError], call: Callable[[], object]) -> CatmqError:
@@ -40,7 +42,9 @@ def refused(code: Code, kind: type[CatmqError], call: Callable[[], object]) -> C
     return caught.value
 
 
-def test_a_subscription_gets_a_failure_topic_that_its_group_reads(node: str, failure_node: str) -> None:
+def test_a_subscription_gets_a_failure_topic_that_its_group_reads(
+    node: str, failure_node: str
+) -> None:
     queue = failing.billing()
     made = topic_rows.named(name="billing_orders_fail", actor=ME)
     assert (made.kind, made.state, [one.node for one in made.queues]) == (
@@ -58,14 +62,18 @@ def test_a_subscription_gets_a_failure_topic_that_its_group_reads(node: str, fai
 def test_failure_topics_stand_in_lists_of_their_own(node: str, failure_node: str) -> None:
     failing.billing()
     window = paging.Window()
-    assert [one.name for one in topic_rows.page(actor=ME, window=window).items] == ["orders"]
+    assert [one.name for one in topic_rows.page(actor=ME, window=window).items] == [
+        "orders"
+    ]
     theirs = topic_rows.page(actor=ME, window=window, kind="failure").items
     assert [one.name for one in theirs] == ["billing_orders_fail"]
     shown = groups.describe(name="billing", actor=ME)
     assert [one.topic for one in shown.subscriptions] == ["orders"]
 
 
-def test_queues_are_spread_over_the_failure_nodes(node: str, make_node: Callable[..., str]) -> None:
+def test_queues_are_spread_over_the_failure_nodes(
+    node: str, make_node: Callable[..., str]
+) -> None:
     make_node("f1", kind="failure")
     make_node("f2", kind="failure")
     failing.billing()
@@ -81,7 +89,9 @@ def test_a_broadcasting_group_gets_none(node: str, failure_node: str) -> None:
     assert retry_topics.sweep() == 0
 
 
-def test_the_sweep_makes_those_of_older_subscriptions(node: str, make_node: Callable[..., str]) -> None:
+def test_the_sweep_makes_those_of_older_subscriptions(
+    node: str, make_node: Callable[..., str]
+) -> None:
     failing.billing()
     assert (retry_topics.sweep(), failing_topics()) == (0, [])
     make_node("failure", kind="failure")
@@ -151,7 +161,9 @@ def test_a_clash_of_names_is_told_with_the_other_pair(node: str, failure_node: s
     assert not ConsumerGroupTopic.objects.filter(topic__name="c").exists()
 
 
-def test_nobody_else_reads_or_reshapes_a_failure_topic(node: str, failure_node: str) -> None:
+def test_nobody_else_reads_or_reshapes_a_failure_topic(
+    node: str, failure_node: str
+) -> None:
     failing.billing()
     groups.create(name="spies", actor=ME)
     name = "billing_orders_fail"
@@ -208,7 +220,9 @@ def test_a_crash_while_unsubscribing_is_finished_by_the_sweep(
     assert Topic.objects.get(kind="failure").failure_of is None
 
 
-def test_a_deleted_group_takes_its_failure_topics_along(node: str, failure_node: str) -> None:
+def test_a_deleted_group_takes_its_failure_topics_along(
+    node: str, failure_node: str
+) -> None:
     failing.billing()
     groups.delete(name="billing", confirm="billing", actor=ME)
     subscriptions.sweep()
@@ -218,13 +232,18 @@ def test_a_deleted_group_takes_its_failure_topics_along(node: str, failure_node:
     assert not Topic.objects.exists()
 
 
-def test_a_retry_that_nobody_has_read_is_never_cleaned_away(node: str, failure_node: str) -> None:
+def test_a_retry_that_nobody_has_read_is_never_cleaned_away(
+    node: str, failure_node: str
+) -> None:
     failing.billing()
     name = "billing_orders_fail"
     made = topic_rows.named(name=name, actor=ME)
     first = made.queues[0].queue
     failing.publish(
-        topic=name, messages=[failing.NewMessage(body=b"x", queue=first)] * 3, batch_id=None, actor=ME
+        topic=name,
+        messages=[failing.NewMessage(body=b"x", queue=first)] * 3,
+        batch_id=None,
+        actor=ME,
     )
     tampering.age(first, 0, 3, seconds=400 * 86_400)
     who = failing.member()

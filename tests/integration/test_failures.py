@@ -29,7 +29,9 @@ def queue(node: str, failure_node: str) -> int:
 
 
 def dead_rows() -> list[tuple[Any, ...]]:
-    return failing.on_failure_node("SELECT attempts, error_class, error, body FROM dead_message ORDER BY id")
+    return failing.on_failure_node(
+        "SELECT attempts, error_class, error, body FROM dead_message ORDER BY id"
+    )
 
 
 def test_a_failed_message_waits_on_the_failure_node_with_all_it_has(queue: int) -> None:
@@ -55,7 +57,9 @@ def test_a_failed_message_waits_on_the_failure_node_with_all_it_has(queue: int) 
         "trace_id": "t",
         "producer": "test",
     }
-    stored_at_ms = failing.on_failure_node("SELECT stored_at FROM sent_batch WHERE queue_id = 0")
+    stored_at_ms = failing.on_failure_node(
+        "SELECT stored_at FROM sent_batch WHERE queue_id = 0"
+    )
     assert (done.dead, done.refused, len(stored_at_ms)) == ([], [], 1)
 
 
@@ -65,7 +69,8 @@ def test_the_delay_grows_and_has_a_jitter_of_its_own(queue: int) -> None:
     now_ms = min(one.due_at_ms for one in done.retried) - 9_000
     delays_ms = {one.due_at_ms - now_ms for one in done.retried}
     assert len(delays_ms) > 10
-    assert max(delays_ms) < 13_000 + 5_000  # 10 s with a tenth to either side; storing took some time
+    # 10 s with a tenth to either side; storing took some time
+    assert max(delays_ms) < 13_000 + 5_000
 
 
 def test_a_report_that_is_repeated_stores_nothing_more(queue: int) -> None:
@@ -119,14 +124,18 @@ def test_without_retries_a_message_is_dead_at_once_and_stays_so(queue: int) -> N
     assert dead_rows() == [(1, "KeyError", "KeyError: 'x'", b"a")]
 
 
-def test_a_message_of_an_ordered_subscription_is_dead_when_it_is_reported(queue: int) -> None:
+def test_a_message_of_an_ordered_subscription_is_dead_when_it_is_reported(
+    queue: int,
+) -> None:
     failing.change(ordered=True)
     failing.send(b"a")
     assert fail(failing.member(), queue, 0).dead == [Dead(queue, 0, 1)]
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0)])
-def test_changed_settings_change_nothing_of_what_is_stored(queue: int, before: int, after: int) -> None:
+def test_changed_settings_change_nothing_of_what_is_stored(
+    queue: int, before: int, after: int
+) -> None:
     failing.send(b"a")
     who = failing.member()
     failing.change(retries=before)
@@ -141,7 +150,9 @@ def test_a_reset_makes_failures_new_ones(queue: int) -> None:
     failing.send(b"a")
     fail(failing.member("one"), queue, 0)
     groups.update(name="billing", settings={"stopped": True}, actor=ME)
-    offset_reset.reset(group="billing", topic="orders", target=offset_reset.Target("earliest"), actor=ME)
+    offset_reset.reset(
+        group="billing", topic="orders", target=offset_reset.Target("earliest"), actor=ME
+    )
     groups.update(name="billing", settings={"stopped": False}, actor=ME)
     snapshot.refresh()
     who = failing.Instance("one", group="billing").join()
@@ -155,7 +166,10 @@ def test_an_error_is_cut_and_a_long_class_too(queue: int) -> None:
     failing.send(b"a")
     fail(failing.member(), queue, 0, error="E" * 5_000)
     ((_, error_class, error, _),) = dead_rows()
-    assert (len(error_class), len(error)) == (failure_rules.MAX_CLASS_CHARS, failure_rules.MAX_ERROR_CHARS)
+    assert (len(error_class), len(error)) == (
+        failure_rules.MAX_CLASS_CHARS,
+        failure_rules.MAX_ERROR_CHARS,
+    )
 
 
 def test_a_broadcasting_group_is_told_to_retry_in_place(queue: int) -> None:
@@ -203,12 +217,17 @@ def test_a_closed_retry_queue_takes_no_dead_letter_and_remembers_none(queue: int
         ("rw", [], [Dead(queue, 0, 1)]),
     ):
         for retry_queue in failure_queues():
-            plant(retry_queue, f"UPDATE queue_head SET state = '{state}' WHERE queue_id = {{q}}")
+            plant(
+                retry_queue,
+                f"UPDATE queue_head SET state = '{state}' WHERE queue_id = {{q}}",
+            )
         done = fail(who, queue, 0)
         assert (done.refused, done.dead, len(dead_rows())) == (refused, dead, len(dead))
 
 
-def test_a_failure_node_that_is_away_refuses_for_now(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_node_that_is_away_refuses_for_now(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing.send(b"a")
     who = failing.member()
 
@@ -221,7 +240,9 @@ def test_a_failure_node_that_is_away_refuses_for_now(queue: int, monkeypatch: py
     assert len(fail(who, queue, 0).retried) == 1
 
 
-def test_many_large_messages_are_copied_part_by_part(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_large_messages_are_copied_part_by_part(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failures, "CHUNK_BYTES", 1_000)
     failing.send(*(b"%03d" % n + b"x" * 400 for n in range(30)))
     done = fail(failing.member(), queue, *range(35))
@@ -229,7 +250,9 @@ def test_many_large_messages_are_copied_part_by_part(queue: int, monkeypatch: py
     assert [one.offset for one in done.refused] == list(range(30, 35))
 
 
-def test_a_message_that_was_tried_in_place_as_often_as_it_should_is_dead_now(queue: int) -> None:
+def test_a_message_that_was_tried_in_place_as_often_as_it_should_is_dead_now(
+    queue: int,
+) -> None:
     failing.send(b"a")
     who = failing.member()
     last = Failure(queue, who.owned[queue], 0, "ValueError: bad", 1_000, last=True)

@@ -1,4 +1,6 @@
-"""Pulls of groups that take only messages with some headers, on whichever engine is under test."""
+"""Pulls of groups that take only messages with some headers, on whichever engine is under
+test.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def member(queue: int) -> Instance:
     return failing.member()
 
 
-def send(*headers: dict[str, str] | None, tag: str | None = None, body: bytes = b"m") -> None:
+def send(
+    *headers: dict[str, str] | None, tag: str | None = None, body: bytes = b"m"
+) -> None:
     messages = [NewMessage(body=body, headers=one, tag=tag) for one in headers]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
@@ -59,18 +63,38 @@ def read(answer: PulledQueue) -> tuple[list[int], int]:
 def test_only_messages_with_one_of_the_values_come_and_the_position_passes_the_others(
     queue: int, member: Instance
 ) -> None:
-    send(ASIA, {"more": "x", **EU}, None, US, {"region": "EU"}, {"region": "eu2"}, {"area": "eu"})
+    send(
+        ASIA,
+        {"more": "x", **EU},
+        None,
+        US,
+        {"region": "EU"},
+        {"region": "eu2"},
+        {"area": "eu"},
+    )
     answer = ask(member, queue)
     assert (answer.state, *read(answer)) == ("ok", [1, 3], 7)
-    assert [(m.body, m.headers) for m in answer.messages] == [(b"m", {"more": "x", **EU}), (b"m", US)]
+    assert [(m.body, m.headers) for m in answer.messages] == [
+        (b"m", {"more": "x", **EU}),
+        (b"m", US),
+    ]
     assert member.commit(queue, 7) == "ok"
 
 
-def test_a_message_needs_every_named_header_and_one_of_the_tags(queue: int, member: Instance) -> None:
+def test_a_message_needs_every_named_header_and_one_of_the_tags(
+    queue: int, member: Instance
+) -> None:
     change(headers={"region": ["eu", "ü'\"\\"], "kind": ["order"]}, tags="new || paid")
     order = {"kind": "order"}
     for tag in ("new", "old"):
-        send(EU, order, {**EU, **order}, {"region": "ü'\"\\", **order}, {**EU, "kind": "x"}, tag=tag)
+        send(
+            EU,
+            order,
+            {**EU, **order},
+            {"region": "ü'\"\\", **order},
+            {**EU, "kind": "x"},
+            tag=tag,
+        )
     assert read(ask(member, queue)) == ([2, 3], 10)
     change(headers={})
     assert read(ask(member, queue)) == ([0, 1, 2, 3, 4], 10)
@@ -102,11 +126,15 @@ def test_several_reads_of_a_long_queue_make_one_answer(
     monkeypatch.setattr(pull, "_FILTERED_AT_ONCE", 10)
     send(*([ASIA] * 12 + [EU]) * 5, ASIA)
     assert read(ask(member, queue)) == ([12, 25, 38, 51, 64], 66)
-    assert read(ask(member, queue, max_messages=2)) == ([12, 25], 30), "no further than what was read"
+    assert read(ask(member, queue, max_messages=2)) == ([12, 25], 30), (
+        "no further than what was read"
+    )
 
 
 @pytest.mark.one_engine
-def test_what_does_not_fit_into_the_answer_comes_with_the_next(queue: int, member: Instance) -> None:
+def test_what_does_not_fit_into_the_answer_comes_with_the_next(
+    queue: int, member: Instance
+) -> None:
     send(ASIA, *[EU] * 9, ASIA, body=b"x" * 1000)
     offsets, following = read(ask(member, queue, max_bytes=4_000))
     assert offsets == [*range(1, following)] and 1 < following < 10
@@ -136,22 +164,32 @@ def test_a_message_that_was_not_there_for_the_look_at_headers_is_not_passed(
 ) -> None:
     send(ASIA, ASIA, EU, ASIA)
     rows_of = message_sql.rows_of
-    monkeypatch.setattr(message_sql, "rows_of", lambda *args, **named: rows_of(*args, **named)[:2])
+    monkeypatch.setattr(
+        message_sql, "rows_of", lambda *args, **named: rows_of(*args, **named)[:2]
+    )
     with node_pools.node_of(queue).reading() as session:
-        positions = reader_sql.read_positions(session, group_id=member.id.group_id, queues=[queue])
+        positions = reader_sql.read_positions(
+            session, group_id=member.id.group_id, queues=[queue]
+        )
         asked = PullQueue(queue, member.owned[queue], 0)
         group = member.id.group_id
-        answer = replicas._read(session, asked, positions[queue], Budget(9, 1 << 20), group_id=group)
+        answer = replicas._read(
+            session, asked, positions[queue], Budget(9, 1 << 20), group_id=group
+        )
     assert answer is not None and read(answer) == ([], 2)
 
 
 def test_a_replica_passes_the_others_too(queue: int, member: Instance) -> None:
     send(ASIA, US, ASIA)
     with node_pools.node_of(queue).reading() as session:
-        positions = reader_sql.read_positions(session, group_id=member.id.group_id, queues=[queue])
+        positions = reader_sql.read_positions(
+            session, group_id=member.id.group_id, queues=[queue]
+        )
         asked = PullQueue(queue, member.owned[queue], 0)
         group = member.id.group_id
-        answer = replicas._read(session, asked, positions[queue], Budget(9, 1 << 20), group_id=group)
+        answer = replicas._read(
+            session, asked, positions[queue], Budget(9, 1 << 20), group_id=group
+        )
     assert answer is not None and read(answer) == ([1], 3)
 
 
@@ -171,7 +209,9 @@ def test_a_pull_without_a_header_filter_runs_no_further_statement(
 
 
 @pytest.mark.one_engine
-def test_a_failed_message_comes_again_regardless_of_its_headers(failure_node: str, queue: int) -> None:
+def test_a_failed_message_comes_again_regardless_of_its_headers(
+    failure_node: str, queue: int
+) -> None:
     who = failing.member()
     send(EU)
     failing.fail(who, queue, 0)
@@ -216,7 +256,11 @@ def test_a_row_of_the_previous_release_has_no_filter(queue: int) -> None:
     topics.create(name="refunds", queues=1, actor=ME)
     other = Topic.objects.get(name="refunds").pk
     skipped = ("id", "headers", "topic_id")
-    columns = [one.column for one in ConsumerGroupTopic._meta.concrete_fields if one.column not in skipped]
+    columns = [
+        one.column
+        for one in ConsumerGroupTopic._meta.concrete_fields
+        if one.column not in skipped
+    ]
     names = ", ".join(map(connection.ops.quote_name, columns))
     table = ConsumerGroupTopic._meta.db_table
     with connection.cursor() as cursor:

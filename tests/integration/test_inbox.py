@@ -1,4 +1,6 @@
-"""The inbox: what a handler does to the database happens once, however often its message comes."""
+"""The inbox: what a handler does to the database happens once, however often its message
+comes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def test_a_message_that_comes_again_is_not_handled_again() -> None:
         handled.append(message.offset)
         return "done"
 
-    assert [handle(message(1)), handle(message(1)), handle(message(2))] == ["done", None, "done"]
+    assert [handle(message(1)), handle(message(1)), handle(message(2))] == [
+        "done",
+        None,
+        "done",
+    ]
     assert handled == [1, 2]
 
 
@@ -99,22 +105,34 @@ def test_a_message_that_an_outbox_stored_twice_is_one_message() -> None:
 
 def test_messages_that_were_forwarded_with_all_headers_are_different_messages() -> None:
     received = {OUTBOX_ID_HEADER: new_id("from", None, b""), "h": "v"}
-    assert [is_new(message(offset, received)) for offset in (1, 2, 1)] == [True, True, False]
+    assert [is_new(message(offset, received)) for offset in (1, 2, 1)] == [
+        True,
+        True,
+        False,
+    ]
     sent = as_sent(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
     assert sent["headers"] == {"h": "v"}, "a producer does not pass on reserved headers"
 
 
 def test_a_copy_in_a_retry_topic_is_the_message_that_failed() -> None:
     origin = {"topic": "t", "queue": 7, "offset": 3}
-    retried = Message(Source("t", 9, 1), row_of({"offset": 0, "body_bytes": b"", "stored_at_ms": 0}), origin)
+    retried = Message(
+        Source("t", 9, 1),
+        row_of({"offset": 0, "body_bytes": b"", "stored_at_ms": 0}),
+        origin,
+    )
     assert [is_new(one) for one in (message(3), retried, message(0))] == [True, False, True]
 
 
 @pytest.mark.parametrize("scope", ["", "billing", "x" * 200])
-def test_a_message_that_an_earlier_release_recorded_is_not_handled_again(scope: str) -> None:
+def test_a_message_that_an_earlier_release_recorded_is_not_handled_again(
+    scope: str,
+) -> None:
     of_outbox = {OUTBOX_ID_HEADER: "01a214c7-dafd-70cb-8cef-51b08680acc4"}
     for name in ("7-1", of_outbox[OUTBOX_ID_HEADER]):
-        InboxMessage.objects.create(scope=scope, identity=name, handled_at="2026-11-01 00:00:00+00:00")
+        InboxMessage.objects.create(
+            scope=scope, identity=name, handled_at="2026-11-01 00:00:00+00:00"
+        )
     found = [is_new(one, scope) for one in (message(1), message(5, of_outbox), message(2))]
     assert found == [False, False, True]
 
@@ -123,11 +141,19 @@ def test_names_that_a_collation_takes_for_the_same_are_different() -> None:
     scopes = ["billing", "Billing", "billing ", "bílling", "billing\0", "💶", "b", "b b"]
     assert [is_new(message(), scope) for scope in scopes * 2] == [True] * 8 + [False] * 8
     InboxMessage.objects.all().delete()
-    InboxMessage.objects.create(scope="billing", identity="7-1", handled_at="2026-11-01 00:00:00+00:00")
-    assert [is_new(message(1), scope) for scope in ("Billing", "billing", "billing ")] == [True, False, True]
+    InboxMessage.objects.create(
+        scope="billing", identity="7-1", handled_at="2026-11-01 00:00:00+00:00"
+    )
+    assert [is_new(message(1), scope) for scope in ("Billing", "billing", "billing ")] == [
+        True,
+        False,
+        True,
+    ]
 
 
-def test_of_two_who_handle_a_message_at_once_the_second_waits_and_then_does_nothing() -> None:
+def test_of_two_who_handle_a_message_at_once_the_second_waits_and_then_does_nothing() -> (
+    None
+):
     inside, may_end = threading.Event(), threading.Event()
 
     def first() -> bool:
@@ -146,14 +172,22 @@ def test_of_two_who_handle_a_message_at_once_the_second_waits_and_then_does_noth
         return new
 
     with ThreadPoolExecutor(2) as pool:
-        assert [one.result() for one in [pool.submit(first), pool.submit(second)]] == [True, False]
+        assert [one.result() for one in [pool.submit(first), pool.submit(second)]] == [
+            True,
+            False,
+        ]
 
 
 def test_old_rows_are_forgotten_a_bounded_number_at_once() -> None:
-    old = [InboxMessage(scope="", identity=str(n), handled_at="2020-01-01 00:00:00+00:00") for n in range(5)]
+    old = [
+        InboxMessage(scope="", identity=str(n), handled_at="2020-01-01 00:00:00+00:00")
+        for n in range(5)
+    ]
     InboxMessage.objects.bulk_create(old)
     with once(message()):
         pass
     inbox.prune(rows=3)
     inbox.prune(rows=3)
-    assert [row.identity for row in InboxMessage.objects.all()] == [inbox._hash("", "t/7-0")]
+    assert [row.identity for row in InboxMessage.objects.all()] == [
+        inbox._hash("", "t/7-0")
+    ]

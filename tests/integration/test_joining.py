@@ -19,7 +19,9 @@ ACTOR = actors.command("test")
 def join() -> membership.Joined:
     """A new member of group billing that wants topic orders."""
     incarnation = str(uuid.uuid4())
-    return membership.join(group="billing", name="a", incarnation=incarnation, topics=["orders"], actor=ACTOR)
+    return membership.join(
+        group="billing", name="a", incarnation=incarnation, topics=["orders"], actor=ACTOR
+    )
 
 
 def test_who_joins_while_its_subscription_is_taken_down_is_told_to_come_again(

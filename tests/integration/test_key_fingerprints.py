@@ -1,4 +1,6 @@
-"""Keys of two data directories on one metadata database: whoever has others is told so, and does nothing."""
+"""Keys of two data directories on one metadata database: whoever has others is told so, and
+does nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,12 @@ OLD, NEW, OTHER = (Fernet.generate_key().decode() for _ in range(3))
 
 
 @contextmanager
-def keys(*encryption: str, signing: str = "s", taken: tuple[str, ...] = ()) -> Iterator[None]:
-    """This process with other keys, as another data directory or another environment gives it."""
+def keys(
+    *encryption: str, signing: str = "s", taken: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """This process with other keys, as another data directory or another environment gives
+    it.
+    """
     given = dataclasses.replace(
         config, encryption_keys=encryption, secret_key=signing, secret_key_fallbacks=taken
     )
@@ -47,15 +53,21 @@ def no_broker() -> Iterator[None]:
 
 @pytest.fixture
 def sealed(make_node: Callable[..., str]) -> str:
-    """A node whose password was sealed with the old key, by an installation that has recorded its keys."""
+    """A node whose password was sealed with the old key, by an installation that has
+    recorded its keys.
+    """
     name = make_node("n1", engine="sqlite")
     with keys(OLD):
         fingerprints.record()
-        DbNode.objects.filter(name=name).update(password_encrypted=secrets.encrypt("secret"))
+        DbNode.objects.filter(name=name).update(
+            password_encrypted=secrets.encrypt("secret")
+        )
     return name
 
 
-def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_remedy() -> None:
+def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_remedy() -> (
+    None
+):
     with keys(OLD):
         fingerprints.record()
         fingerprints.record()
@@ -65,7 +77,13 @@ def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_reme
         with pytest.raises(Conflict) as refused:
             fingerprints.record()
     assert refused.value.code == Code.FOREIGN_KEYS and refused.value.detail == found
-    for said in ("signs consumer ids", "seals the passwords", str(config.data_dir), "--data", "accept_keys"):
+    for said in (
+        "signs consumer ids",
+        "seals the passwords",
+        str(config.data_dir),
+        "--data",
+        "accept_keys",
+    ):
         assert said in found
     assert KeyFingerprint.objects.count() == 2
 
@@ -98,17 +116,23 @@ def test_an_encryption_key_is_changed_while_brokers_run(sealed: str) -> None:
     with keys(OLD):
         assert fingerprints.trouble() == "", "it reads all that is sealed until now"
     with keys(NEW):
-        assert "seals the passwords" in fingerprints.trouble(), "one is sealed with the old key"
+        assert "seals the passwords" in fingerprints.trouble(), (
+            "one is sealed with the old key"
+        )
     with keys(NEW, OLD):
         assert fingerprints.accept(actor=rows.ME) == []
     with keys(NEW):
         assert fingerprints.trouble() == ""
-        assert secrets.decrypt(DbNode.objects.get(name=sealed).password_encrypted) == "secret"
+        assert (
+            secrets.decrypt(DbNode.objects.get(name=sealed).password_encrypted) == "secret"
+        )
     with keys(OLD):
         assert fingerprints.trouble() != ""
 
 
-def test_an_older_installation_is_recorded_only_by_who_can_read_its_passwords(sealed: str) -> None:
+def test_an_older_installation_is_recorded_only_by_who_can_read_its_passwords(
+    sealed: str,
+) -> None:
     KeyFingerprint.objects.all().delete()
     with keys(OTHER), pytest.raises(Conflict, match="accept_keys"):
         fingerprints.record()
@@ -122,7 +146,10 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
 ) -> None:
     with keys(OTHER):
         call_command("accept_keys")
-        assert "Nothing was changed" in capsys.readouterr().out and fingerprints.trouble() != ""
+        assert (
+            "Nothing was changed" in capsys.readouterr().out
+            and fingerprints.trouble() != ""
+        )
         call_command("accept_keys", "--yes")
         assert f"manage.py set_account {sealed} USER" in capsys.readouterr().out
         assert fingerprints.trouble() == ""
@@ -152,7 +179,10 @@ def test_a_broker_with_foreign_keys_is_not_listed_and_takes_no_work() -> None:
 def test_no_command_works_beside_an_installation_with_other_keys() -> None:
     with keys(OLD):
         fingerprints.record()
-    with keys(OTHER), pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused:
+    with (
+        keys(OTHER),
+        pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused,
+    ):
         call_command("rebalance", "--all")
     assert refused.value.returncode == 1
 

@@ -1,4 +1,6 @@
-"""Workers of one broker tell each other who has a lease: the others ask when it ends, or is given up."""
+"""Workers of one broker tell each other who has a lease: the others ask when it ends, or is
+given up.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ pytestmark = pytest.mark.usefixtures("metadata_db")
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The holders that asked for a lease, where the workers of a broker share the ends of leases."""
+    """The holders that asked for a lease, where the workers of a broker share the ends of
+    leases.
+    """
     found: list[str] = []
     acquire = leases.acquire
 
@@ -35,7 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_worker_does_not_ask_for_a_lease_that_another_of_its_broker_has(asked: list[str]) -> None:
+def test_a_worker_does_not_ask_for_a_lease_that_another_of_its_broker_has(
+    asked: list[str],
+) -> None:
     mine, other = (leases.LeaseHolder("x", name, ttl_s=60) for name in ("me", "other"))
     assert mine.acquire()
     assert not other.acquire()
@@ -48,7 +54,9 @@ def test_a_worker_does_not_ask_for_a_lease_that_another_of_its_broker_has(asked:
     assert asked == ["me", "other"]
 
 
-def test_a_worker_asks_for_a_lease_once_that_of_a_dead_one_has_ended(asked: list[str]) -> None:
+def test_a_worker_asks_for_a_lease_once_that_of_a_dead_one_has_ended(
+    asked: list[str],
+) -> None:
     dead, other = (leases.LeaseHolder("x", name, ttl_s=0.5) for name in ("dead", "other"))
     assert dead.acquire()
     begun = time.monotonic()
@@ -81,7 +89,9 @@ def test_a_lease_that_was_taken_away_is_not_renewed() -> None:
 
 
 def test_a_lease_that_was_renewed_is_taken_when_it_ends() -> None:
-    """Whatever the text of its end is: a renewal writes it another way than the first of a term."""
+    """Whatever the text of its end is: a renewal writes it another way than the first of a
+    term.
+    """
     assert leases.acquire(name="x", holder="dead", ttl_s=60)
     assert leases.renew(name="x", holder="dead", ttl_s=0.2)
     until(lambda: leases.term(name="x", holder="me", ttl_s=60) == 2, limit_s=3)

@@ -1,4 +1,6 @@
-"""Requests come from their view to the driver by a short way, and the page that draws the ways is true."""
+"""Requests come from their view to the driver by a short way, and the page that draws the
+ways is true.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ ENGINE = "messagestore.engine."
 
 
 class Here(Broker):
-    """A broker in the test's own thread: its requests pass the WSGI application, and no socket."""
+    """A broker in the test's own thread: its requests pass the WSGI application, and no
+    socket.
+    """
 
     def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """The decoded answer of a request that must succeed."""
@@ -50,7 +54,9 @@ class Here(Broker):
         }
         setup_testing_defaults(environ)
         status: list[str] = []
-        content = b"".join(application(environ, lambda line, headers, *_: status.append(line)))  # type: ignore[arg-type, return-value]
+        content = b"".join(
+            application(environ, lambda line, headers, *_: status.append(line))
+        )  # type: ignore[arg-type, return-value]
         assert status[0] < "300", content
         return msgspec.json.decode(content) if content else None
 
@@ -58,13 +64,17 @@ class Here(Broker):
 @pytest.fixture
 def here(node: str, failure_node: str) -> Here:
     """A broker with a node for messages and one for failed ones."""
-    _, key = api_keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
+    _, key = api_keys.create(
+        name="test", rights={"admin": ["*"]}, actor=actors.command("test")
+    )
     return Here("", key)
 
 
 @pytest.fixture
 def queue(here: Here) -> int:
-    """The only queue of topic `single`, with some messages; the pool has an open connection."""
+    """The only queue of topic `single`, with some messages; the pool has an open
+    connection.
+    """
     made = here.ok("POST", "/topics", {"name": "single", "queues": 1})
     snapshot.refresh()
     for _ in range(3):
@@ -163,7 +173,9 @@ def test_a_pull_that_meets_a_hole_is_short(member: Member, queue: int) -> None:
     is_short(on_nodes(lambda: member.pull(member.position(queue, 1))))
 
 
-def test_a_pull_from_two_nodes_is_short(here: Here, queue: int, make_node: Callable[..., str]) -> None:
+def test_a_pull_from_two_nodes_is_short(
+    here: Here, queue: int, make_node: Callable[..., str]
+) -> None:
     for name, node in (("double", "main"), ("triple", make_node("other"))):
         here.ok("POST", "/topics", {"name": name, "queues": 1, "node": node})
     member = Member.join(here, "both", topics=["double", "triple"])
@@ -184,25 +196,44 @@ def test_a_commit_comes_to_the_driver_by_a_short_way(member: Member, queue: int)
 
 def drawn(section: str) -> list[str]:
     """The hops of a section of the page, without the client's."""
-    (text,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(
+        rf"^## {section}$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     found = re.findall(r"^\| `([\w.<>]+)` \|", text, re.MULTILINE)
-    return [name for name in found if not name.startswith(("catmq_client.", "spark_tasks."))]
+    return [
+        name for name in found if not name.startswith(("catmq_client.", "spark_tasks."))
+    ]
 
 
 def is_drawn(section: str, ways: list[Way], *, verb: str) -> None:
-    """The first way by a verb of `tables` is the one that the page draws, which is that on MySQL."""
+    """The first way by a verb of `tables` is the one that the page draws, which is that on
+    MySQL.
+    """
     way = next(names(way) for way in ways if f"messagestore.tables.{verb}" in names(way))
     hops = drawn(section)
     if environment.ENGINE == "sqlite":
-        hops, way = ([name for name in one if not re.search("mysql|sqlite", name)] for one in (hops, way))
+        hops, way = (
+            [name for name in one if not re.search("mysql|sqlite", name)]
+            for one in (hops, way)
+        )
     assert hops == way, f"{PAGE.name} draws another way under {section}"
 
 
-def test_the_page_draws_the_ways_of_programs(here: Here, member: Member, queue: int) -> None:
+def test_the_page_draws_the_ways_of_programs(
+    here: Here, member: Member, queue: int
+) -> None:
     is_drawn("Sending", on_nodes(lambda: send(here)), verb="message_sql.insert_messages")
     at = member.position
-    is_drawn("Pulling", on_nodes(lambda: member.pull(at(queue, 0))), verb="message_sql.select_owned")
-    is_drawn("Committing", on_nodes(lambda: member.commit(at(queue, 1))), verb="reader_sql.update_committed")
+    is_drawn(
+        "Pulling",
+        on_nodes(lambda: member.pull(at(queue, 0))),
+        verb="message_sql.select_owned",
+    )
+    is_drawn(
+        "Committing",
+        on_nodes(lambda: member.commit(at(queue, 1))),
+        verb="reader_sql.update_committed",
+    )
 
 
 def test_the_page_draws_the_way_of_an_action_in_the_portal(here: Here, queue: int) -> None:
@@ -215,5 +246,8 @@ def test_the_page_draws_the_way_of_an_action_in_the_portal(here: Here, queue: in
 
 def test_the_page_draws_the_way_of_a_report(here: Here, queue: int) -> None:
     asked = {"name": "volume", "topic": "single", "days": 2, "engine": "direct"}
-    ways = on_nodes(lambda: reporting.make(**asked, actor=actors.command("test")), below="catmq_site/jobs/")  # type: ignore[arg-type]
+    ways = on_nodes(
+        lambda: reporting.make(**asked, actor=actors.command("test")),
+        below="catmq_site/jobs/",
+    )  # type: ignore[arg-type]
     is_drawn("Reporting", ways, verb="queue_sql.read_head")

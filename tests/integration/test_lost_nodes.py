@@ -1,4 +1,6 @@
-"""A node whose database was restored from a backup: detected, adopted, and no offset is given twice."""
+"""A node whose database was restored from a backup: detected, adopted, and no offset is
+given twice.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ JUMP = replica_inspection.JUMP
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """The only queue of topic `orders`, with six messages and four, read by group `billing`."""
+    """The only queue of topic `orders`, with six messages and four, read by group
+    `billing`.
+    """
     state = topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -70,7 +74,9 @@ def send(count: int = 1) -> list[Any]:
 
 def reader(queue: int) -> tuple[ConsumerId, int]:
     """A member that has acquired the queue, and its epoch."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(joined.consumer_id)
     (assigned,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     claim = Claim(queue, assigned.epoch)
@@ -89,11 +95,15 @@ def adopt() -> promotion.Outcome:
     return done
 
 
-def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue: int) -> None:
+def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(
+    queue: int,
+) -> None:
     restoring.lose_tail(queue, 6)
     with pytest.raises(NodeUnavailable) as caught:
         send()
-    assert f"queue {queue} has log end offset 6, but it was 10 before" in caught.value.detail
+    assert (
+        f"queue {queue} has log end offset 6, but it was 10 before" in caught.value.detail
+    )
     assert "adopt_restored_node main" in caught.value.detail
     registry.probe()
     snapshot.refresh()
@@ -104,7 +114,9 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
     assert any("node main is not served" in one for one in state.because)
 
 
-def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(queue: int) -> None:
+def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
+    queue: int,
+) -> None:
     adopt()
     with transaction.atomic():
         row = DbNode.objects.get()
@@ -139,7 +151,9 @@ def test_messages_of_a_queue_that_the_backup_does_not_have_are_kept_or_dropped_b
     node_pools.evict_all()
     with pytest.raises(Conflict, match=r"10 messages of them.*--rows keep.*--rows drop"):
         adopt()
-    assert DbNode.objects.get().state == "read_write", "nothing is changed before the choice"
+    assert DbNode.objects.get().state == "read_write", (
+        "nothing is changed before the choice"
+    )
     promotion.adopt(name="main", rows=rows, actor=ACTOR)
     snapshot.refresh()
     gaps = look(queue, "SELECT from_offset FROM queue_gap WHERE queue_id = {q}")
@@ -158,7 +172,9 @@ def test_an_adoption_that_ended_before_it_placed_a_head_may_be_repeated(queue: i
     assert send()[0].offset >= 10
 
 
-def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(queue: int) -> None:
+def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(
+    queue: int,
+) -> None:
     registry.probe()
     restoring.lose_tail(queue, 6, connected=True)
     registry.probe()
@@ -166,12 +182,18 @@ def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_p
     assert "has log end offset 6, but it was 10 before" in DbNode.objects.get().quarantined
 
 
-def test_a_send_into_a_restored_backup_is_in_doubt_and_found_when_the_node_was_adopted(queue: int) -> None:
+def test_a_send_into_a_restored_backup_is_in_doubt_and_found_when_the_node_was_adopted(
+    queue: int,
+) -> None:
     member, epoch = reader(queue)
     assert send()[0].offset == 10
     restoring.lose_tail(queue, 6, connected=True)
     batch_id = batch_ids.new()
-    given: dict[str, Any] = {"topic": "orders", "messages": [NewMessage(body=b"kept")], "actor": ACTOR}
+    given: dict[str, Any] = {
+        "topic": "orders",
+        "messages": [NewMessage(body=b"kept")],
+        "actor": ACTOR,
+    }
     with pytest.raises(OutcomeUnknown, match="has log end offset 6, but it was 11 before"):
         publish(**given, batch_id=batch_id)
     with pytest.raises(NodeUnavailable, match="adopt_restored_node main"):
@@ -219,11 +241,15 @@ def test_an_adopted_node_gives_no_offset_twice_and_consumers_are_told(queue: int
     told = pulled(member, queue, epoch, 8)
     assert (told.state, told.next_offset, told.gap) == ("lost_tail", first, (8, first))
     assert [one.offset for one in pulled(member, queue, epoch, first).messages] == [first]
-    assert len(pulled(member, queue, epoch, 0).messages) == 6, "what is left of the old ones is dense"
+    assert len(pulled(member, queue, epoch, 0).messages) == 6, (
+        "what is left of the old ones is dense"
+    )
     assert health.readiness().status == "ok"
 
 
-def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(queue: int) -> None:
+def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(
+    queue: int,
+) -> None:
     member, epoch = reader(queue)
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 8)])
     with node_pools.node_of(queue).reading() as session:
@@ -236,7 +262,9 @@ def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(qu
     (lost,) = done.lost
     assert (done.messages, lost.messages) == (4, 2)
     assert lost.as_of_ms is not None and lost.as_of_ms >= before
-    shown = datetime.fromtimestamp(lost.as_of_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = datetime.fromtimestamp(lost.as_of_ms / 1000, UTC).strftime(
+        "%Y-%m-%d %H:%M:%S UTC"
+    )
     line = f"group billing had not read 2 of them in orders, queue {queue}, as of {shown}"
     assert outcomes.report(done)[-1].strip() == line
 
@@ -249,7 +277,9 @@ def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
     restoring.lose_tail(queue, 6)
     done = adopt()
     assert done.messages == 4
-    assert [(one.group, one.queue, one.messages) for one in done.lost] == [("billing", queue, 4)]
+    assert [(one.group, one.queue, one.messages) for one in done.lost] == [
+        ("billing", queue, 4)
+    ]
     row = AuditLog.objects.get(verb="adopt", kind="node")
     assert row.after[f"lost billing/orders/{queue}"] == 4  # type: ignore[index]
     assert done.lost[0].as_of_ms is None, "nobody has looked"
@@ -267,12 +297,20 @@ def test_a_group_that_stands_in_a_gap_has_read_everything(queue: int) -> None:
     assert (behind.lag, behind.lag_ms) == (0, 0)
 
 
-def test_an_epoch_that_a_backup_does_not_know_is_raised_and_its_owner_comes_back(queue: int) -> None:
+def test_an_epoch_that_a_backup_does_not_know_is_raised_and_its_owner_comes_back(
+    queue: int,
+) -> None:
     member, epoch = reader(queue)
-    plant(queue, f"UPDATE reader SET epoch = {epoch - 1}, owner = 'earlier' WHERE queue_id = {queue}")
+    plant(
+        queue,
+        f"UPDATE reader SET epoch = {epoch - 1}, owner = 'earlier' WHERE queue_id = {queue}",
+    )
     adopt()
     assert pulled(member, queue, epoch, 0).state == "fenced"
-    assert positions.acquire(consumer=member, queues=[Claim(queue, epoch)])[0].state == "fenced"
+    assert (
+        positions.acquire(consumer=member, queues=[Claim(queue, epoch)])[0].state
+        == "fenced"
+    )
     (again,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     assert again.epoch > epoch
     granted = positions.acquire(consumer=member, queues=[Claim(queue, again.epoch)])
@@ -293,7 +331,11 @@ def test_a_broker_with_an_older_picture_cannot_write_to_an_adopted_node(
 
 def test_a_queue_that_a_backup_does_not_know_is_made_again(queue: int) -> None:
     expanded = queues.expand(topic="orders", queues=1, actor=ACTOR).queues[0].queue
-    plant(expanded, "DROP TABLE message_{q}", f"DELETE FROM queue_head WHERE queue_id = {expanded}")
+    plant(
+        expanded,
+        "DROP TABLE message_{q}",
+        f"DELETE FROM queue_head WHERE queue_id = {expanded}",
+    )
     plant(queue, f"DELETE FROM reader WHERE queue_id = {expanded}")
     assert adopt().gaps == 2
     message = NewMessage(body=b"x", queue=expanded)
@@ -331,7 +373,9 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
     assert DbNode.objects.get(name="second").state == "read_write", "nothing was begun"
 
 
-def test_a_database_is_registered_once(node_database: Callable[..., dict[str, Any]], queue: int) -> None:
+def test_a_database_is_registered_once(
+    node_database: Callable[..., dict[str, Any]], queue: int
+) -> None:
     info = snapshot.find_node("main")
     place = {"host": info.host, "port": info.port, "database": info.database}
     account = {"username": info.username, "password": info.password}
@@ -359,19 +403,25 @@ def test_an_adopted_node_passes_the_auditor(queue: int) -> None:
     assert (report.complete, report.findings) == (True, ())
 
 
-def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: int, engine: str) -> None:
+def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(
+    queue: int, engine: str
+) -> None:
     if engine == "sqlite":
         with pytest.raises(Invalid, match="which has no replica"):
             registry.update(name="main", settings={"replica_host": "h"}, actor=ACTOR)
         with pytest.raises(Invalid, match="is a file"):
             promotion.promote(name="main", host="h", actor=ACTOR)
         return
-    made = registry.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
+    made = registry.update(
+        name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR
+    )
     snapshot.refresh()
     assert (made.replica_host, snapshot.find_node("main").replica_port) == ("h", 3307)
 
 
-def test_a_node_without_its_table_of_heads_makes_its_queues_suspect_and_no_pull_fail(queue: int) -> None:
+def test_a_node_without_its_table_of_heads_makes_its_queues_suspect_and_no_pull_fail(
+    queue: int,
+) -> None:
     member, epoch = reader(queue)
     plant(queue, "ALTER TABLE queue_head RENAME TO gone")
     answer = pulled(member, queue, epoch, 0)

@@ -1,4 +1,6 @@
-"""The registry of brokers on a real database: who is alive, who has a name, who may be drained."""
+"""The registry of brokers on a real database: who is alive, who has a name, who may be
+drained.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from metadata.brokers import broker_rows, discovery, registration
 from metadata.brokers.discovery import BrokerView
 from metadata.brokers.registration import BrokerIdentity, Registration
 from metadata.db.clock import database_now
-from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from metadata.errors import (
+    Code,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MetadataUnavailable,
+    NotFound,
+)
 from metadata.limits.bulkhead import bulkhead
 from metadata.models import AuditLog, Broker, ChangeCounter
 from tests.support import rows
@@ -47,7 +56,9 @@ def beat(one: BrokerIdentity, *, held: bool = False) -> Registration:
 
 def shift(name: str, seconds: float) -> None:
     """Moves the last sign of life of a broker into the past, or the future."""
-    Broker.objects.filter(name=name).update(last_seen=database_now() - timedelta(seconds=seconds))
+    Broker.objects.filter(name=name).update(
+        last_seen=database_now() - timedelta(seconds=seconds)
+    )
 
 
 def shown(name: str = "b1") -> BrokerView:
@@ -70,13 +81,20 @@ def test_the_first_heartbeat_registers_a_broker_that_is_in() -> None:
     assert beat(mine) == Registration("in")
 
     view = shown()
-    assert (view.name, view.url, view.version, view.state) == ("b1", "http://b1:8000", "1.0", "in")
+    assert (view.name, view.url, view.version, view.state) == (
+        "b1",
+        "http://b1:8000",
+        "1.0",
+        "in",
+    )
     assert (view.alive, view.stopped_at_ms) == (True, None)
     assert view.started_at_ms == view.last_seen_at_ms
     assert discovery.listed(actor=rows.ME) == (view,)
 
 
-def test_workers_that_start_together_are_one_broker(in_threads: Callable[..., list[Any]]) -> None:
+def test_workers_that_start_together_are_one_broker(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     mine = life()
 
     assert in_threads([lambda: beat(mine)] * 4) == [Registration("in")] * 4
@@ -106,8 +124,12 @@ def test_heartbeats_and_pulling_out_are_no_changes_of_the_snapshot() -> None:
     assert ChangeCounter.objects.get().n == before
 
 
-@pytest.mark.parametrize(("silent_s", "lives"), [(0, True), (9, True), (11, False), (-3600, False)])
-def test_a_broker_is_alive_for_ten_seconds_after_it_was_seen(*, silent_s: float, lives: bool) -> None:
+@pytest.mark.parametrize(
+    ("silent_s", "lives"), [(0, True), (9, True), (11, False), (-3600, False)]
+)
+def test_a_broker_is_alive_for_ten_seconds_after_it_was_seen(
+    *, silent_s: float, lives: bool
+) -> None:
     beat(life())
     shift("b1", silent_s)
     assert shown().alive is lives
@@ -173,7 +195,9 @@ def test_a_live_broker_elsewhere_keeps_its_name_and_the_other_is_told_why() -> N
     assert shown().url == "http://elsewhere:8000"
 
 
-def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_told_why() -> None:
+def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_told_why() -> (
+    None
+):
     old, new = life(), life()
     beat(old)
     beat(new)
@@ -191,7 +215,9 @@ def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_to
     assert beat(old, held=True).registered
 
 
-def test_the_list_comes_from_memory_and_outlives_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_comes_from_memory_and_outlives_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mine = life()
     beat(mine)
     with CaptureQueriesContext(connection) as queries:
@@ -212,12 +238,16 @@ def test_the_list_comes_from_memory_and_outlives_the_database(monkeypatch: pytes
 
 def test_a_process_without_the_loop_reads_the_database() -> None:
     rows_before = discovery.listed(actor=rows.ME)
-    Broker.objects.create(name="b1", url="u", started_at=database_now(), last_seen=database_now())
+    Broker.objects.create(
+        name="b1", url="u", started_at=database_now(), last_seen=database_now()
+    )
     assert rows_before == ()
     assert [one.name for one in discovery.listed(actor=rows.ME)] == ["b1"]
 
 
-def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(discovery, "monotonic", lambda: now[0])
     mine = life()
@@ -269,9 +299,13 @@ def test_pulling_in_or_out_needs_admin_a_broker_and_a_state() -> None:
     beat(life())
     for rights in ({"manage": ("*",)}, {"admin": ("other*",)}):
         with pytest.raises(Forbidden):
-            broker_rows.set_state(name="b1", state="out", actor=Actor(kind="key", name="k", rights=rights))
+            broker_rows.set_state(
+                name="b1", state="out", actor=Actor(kind="key", name="k", rights=rights)
+            )
         with pytest.raises(Forbidden):
-            broker_rows.forget(name="b1", confirm="b1", actor=Actor(kind="key", name="k", rights=rights))
+            broker_rows.forget(
+                name="b1", confirm="b1", actor=Actor(kind="key", name="k", rights=rights)
+            )
     with pytest.raises(NotFound) as unknown:
         broker_rows.set_state(name="B1", state="out", actor=rows.ME)
     assert unknown.value.code is Code.BROKER_NOT_FOUND
@@ -350,4 +384,6 @@ def test_brokers_not_seen_for_a_week_are_forgotten_by_a_job_some_at_a_time() -> 
     assert JOBS["prune_brokers"].run() == 0
 
     assert [one.name for one in Broker.objects.all()] == ["b4"]
-    assert {(one.actor_kind, one.verb) for one in AuditLog.objects.all()} == {("job", "delete")}
+    assert {(one.actor_kind, one.verb) for one in AuditLog.objects.all()} == {
+        ("job", "delete")
+    }

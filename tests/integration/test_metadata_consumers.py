@@ -59,7 +59,9 @@ def test_the_same_process_registering_again_gets_the_same_answer() -> None:
     assert rows.epochs() == before
 
 
-def test_another_incarnation_replaces_the_process_and_inherits_its_queues_under_new_epochs() -> None:
+def test_another_incarnation_replaces_the_process_and_inherits_its_queues_under_new_epochs() -> (
+    None
+):
     queues = rows.world()
     old = Member("a").register()
     old.beat()
@@ -96,7 +98,10 @@ def test_none_of_the_last_replaced_processes_comes_back_under_its_name() -> None
         assert caught.value.code == Code.REPLACED
 
     assert len(live.beat().assigned) == 4
-    assert len(ConsumerGroupConsumer.objects.get().replaced_incarnations) == consumers.MOST_REPLACED
+    assert (
+        len(ConsumerGroupConsumer.objects.get().replaced_incarnations)
+        == consumers.MOST_REPLACED
+    )
 
 
 def test_a_replaced_process_is_not_told_about_the_queues_of_its_successor() -> None:
@@ -149,7 +154,9 @@ def test_a_heartbeat_between_look_and_lock_saves_a_member() -> None:
     member.beat()
 
     assert found == [(member.id.member_id, member.id.group_id)]
-    assert consumers._expired(group_id=member.id.group_id, members=[member.id.member_id]) == 0
+    assert (
+        consumers._expired(group_id=member.id.group_id, members=[member.id.member_id]) == 0
+    )
 
 
 def test_an_expired_process_may_register_again() -> None:
@@ -167,7 +174,13 @@ def test_an_expired_process_may_register_again() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", "a b"), ("name", ""), ("instance_id", "ö"), ("incarnation", "1"), ("incarnation", "")],
+    [
+        ("name", "a b"),
+        ("name", ""),
+        ("instance_id", "ö"),
+        ("incarnation", "1"),
+        ("incarnation", ""),
+    ],
 )
 def test_bad_registrations_are_refused_naming_the_field(field: str, value: str) -> None:
     rows.world()

@@ -15,7 +15,13 @@ from metadata.errors import Code, Gone, MetadataUnavailable, NotFound
 from metadata.groups import ownership
 from metadata.limits.bulkhead import PLACES, bulkhead
 from metadata.membership import consumers, heartbeats, rebalance
-from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models import (
+    Consumer,
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    Heartbeat,
+    QueueOffset,
+)
 from tests.support import rows
 from tests.support.rows import Member
 
@@ -70,7 +76,9 @@ def test_a_release_gives_nothing_away_that_a_later_generation_revoked() -> None:
 
     consumers.heartbeat(consumer=first.id, generation=applied, owned=[])
 
-    still_held = [queue for queue, owner in rows.owners().items() if owner == first.id.member_id]
+    still_held = [
+        queue for queue, owner in rows.owners().items() if owner == first.id.member_id
+    ]
     assert set(later) <= set(still_held)
     assert len(still_held) == 4 - len(leaving) + len(later)
 
@@ -84,7 +92,9 @@ def test_a_revoked_queue_that_is_still_held_stays_with_its_owner() -> None:
     first.beat()
     assert first.id is not None
 
-    consumers.heartbeat(consumer=first.id, generation=first.generation, owned=[*held.items()])
+    consumers.heartbeat(
+        consumer=first.id, generation=first.generation, owned=[*held.items()]
+    )
 
     assert rows.owners()[queues[3]] == first.id.member_id
 
@@ -130,7 +140,12 @@ def test_leaving_gives_the_queues_away_at_once_and_twice_is_fine() -> None:
     with pytest.raises(Gone) as caught:
         first.beat()
     assert caught.value.code == Code.EXPIRED
-    assert Consumer.objects.count() == ConsumerGroupConsumer.objects.count() == Heartbeat.objects.count() == 1
+    assert (
+        Consumer.objects.count()
+        == ConsumerGroupConsumer.objects.count()
+        == Heartbeat.objects.count()
+        == 1
+    )
 
 
 def test_queues_that_were_leaving_a_replaced_process_go_to_their_target_at_once() -> None:
@@ -151,7 +166,10 @@ def test_only_owned_queues_may_be_acquired_and_under_their_epochs() -> None:
     Member("b").register()
     assert first.id is not None
 
-    assert ownership.check_owned(consumer=first.id, queues=[*queues, 999]) == {queues[0]: 1, queues[1]: 1}
+    assert ownership.check_owned(consumer=first.id, queues=[*queues, 999]) == {
+        queues[0]: 1,
+        queues[1]: 1,
+    }
 
 
 def test_metadata_takes_a_higher_epoch_of_a_node_and_never_a_lower_one() -> None:
@@ -182,14 +200,20 @@ def test_a_stopped_group_is_told_at_the_next_heartbeat() -> None:
     groups.update(name="billing", settings={"stopped": True}, actor=rows.ME)
     assert all(one.stopped for one in member.beat().assigned)
     groups.update(name="billing", settings={"stopped": False}, actor=rows.ME)
-    subscription_rows.update(group="billing", topic="orders", settings={"stopped": True}, actor=rows.ME)
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"stopped": True}, actor=rows.ME
+    )
     assert all(one.stopped for one in member.beat().assigned)
-    subscription_rows.update(group="billing", topic="orders", settings={"stopped": False}, actor=rows.ME)
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"stopped": False}, actor=rows.ME
+    )
     assert not any(one.stopped for one in member.beat().assigned)
     assert rows.generation() == before + 4
 
 
-def test_members_that_join_at_once_share_the_queues_evenly(in_threads: Callable[..., list[Any]]) -> None:
+def test_members_that_join_at_once_share_the_queues_evenly(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     rows.world(queues=12)
     members = [Member(f"m{number}") for number in range(6)]
 
@@ -213,10 +237,13 @@ def test_no_epoch_is_ever_owned_by_two_members_while_they_come_and_go(
             member = Member(f"m{number}-{turn}").register()
             for _ in range(3):
                 member.beat()
-                held.extend((queue, epoch, member.name) for queue, epoch in member.owned.items())
+                held.extend(
+                    (queue, epoch, member.name) for queue, epoch in member.owned.items()
+                )
             member.leave()
 
-    in_threads([lambda number=number: life(number) for number in range(PLACES)])  # more might be refused
+    # more might be refused
+    in_threads([lambda number=number: life(number) for number in range(PLACES)])
 
     holders: dict[tuple[int, int], set[str]] = {}
     for queue, epoch, name in held:
@@ -225,7 +252,9 @@ def test_no_epoch_is_ever_owned_by_two_members_while_they_come_and_go(
     assert set(rows.owners().values()) == {None}
 
 
-def test_heartbeats_of_many_members_are_all_recorded(in_threads: Callable[..., list[Any]]) -> None:
+def test_heartbeats_of_many_members_are_all_recorded(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     rows.world(queues=2)
     members = [Member(f"m{number}").register() for number in range(20)]
     for member in members:
@@ -236,7 +265,9 @@ def test_heartbeats_of_many_members_are_all_recorded(in_threads: Callable[..., l
     assert consumers.expire(guard=rows.steady_guard()) == 0
 
 
-def test_a_heartbeat_is_refused_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_refused_while_the_database_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from django.db import OperationalError
 
     rows.world()
@@ -261,7 +292,9 @@ def test_what_a_member_says_it_holds_and_does_not_own_is_asked_back() -> None:
     before = rows.owners(), rows.epochs()
 
     told = consumers.heartbeat(
-        consumer=member.id, generation=member.generation, owned=[(queues[0], 77), (10**6, 1)]
+        consumer=member.id,
+        generation=member.generation,
+        owned=[(queues[0], 77), (10**6, 1)],
     )
 
     assert told.revoked == (10**6,)
@@ -309,12 +342,16 @@ def test_generations_of_many_groups_are_noted_in_one_statement() -> None:
         heartbeats._record(beats)
 
     assert len(updates) == 1
-    noted = ConsumerGroupConsumer.objects.order_by("pk").values_list("generation", flat=True)
+    noted = ConsumerGroupConsumer.objects.order_by("pk").values_list(
+        "generation", flat=True
+    )
     assert list(noted) == [11, 12, 13, 14, 15]
 
 
 def test_a_batch_in_quiet_times_asks_twice_and_knows_every_change_at_once() -> None:
-    """Who the members are, and that they live: what they own is remembered while the generation stands."""
+    """Who the members are, and that they live: what they own is remembered while the
+    generation stands.
+    """
     queues = rows.world()
     first = Member("a").register()
     first.beat()
@@ -349,7 +386,9 @@ def test_what_is_remembered_of_a_member_is_not_that_of_its_successor() -> None:
     told = heir.beat()
 
     assert first_told.gone is not None
-    assert [(one.queue, one.epoch) for one in told.assigned] == [(queue, 2) for queue in queues]
+    assert [(one.queue, one.epoch) for one in told.assigned] == [
+        (queue, 2) for queue in queues
+    ]
 
 
 def test_of_members_that_join_at_once_the_first_rebalance_is_the_last(

@@ -1,4 +1,6 @@
-"""Rebalances on a real database: history, limits of a group, what is asked for by hand, stopped queues."""
+"""Rebalances on a real database: history, limits of a group, what is asked for by hand,
+stopped queues.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,27 @@ from catmq_site.jobs import schedules, tasks
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import clock
-from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from metadata.errors import (
+    Code,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MetadataUnavailable,
+    NotFound,
+)
 from metadata.groups import groups, subscription_rows
 from metadata.listing import consumer_lists
 from metadata.listing.pages import Wanted
 from metadata.membership import consumers, history, rebalance
 from metadata.membership.rebalance import Moves
-from metadata.models import AuditLog, ConsumerGroup, Heartbeat, QueueOffset, Rebalance, RebalanceMove
+from metadata.models import (
+    AuditLog,
+    ConsumerGroup,
+    Heartbeat,
+    QueueOffset,
+    Rebalance,
+    RebalanceMove,
+)
 from tests.support import rows
 from tests.support.rows import ME, Member
 
@@ -56,7 +72,8 @@ def test_a_heartbeat_of_a_moment_after_the_look_is_not_heard_before_it() -> None
     assert row.silent_ms == 0
 
 
-# ------------------------------------------------------------------------------------------- history
+# -------------------------------------------------------------------------------------------
+# history
 
 
 def test_a_join_leaves_a_row_with_cause_members_and_moves() -> None:
@@ -103,10 +120,14 @@ def test_the_pause_of_a_dead_owners_queue_counts_from_when_it_was_last_heard() -
     row = past()[0]
     assert row.cause == "a expired"
     assert {move.from_member for move in row.moves} == {"a"}
-    assert [move.pause_ms is not None and move.pause_ms >= 29_000 for move in row.moves] == [True] * 4
+    assert [
+        move.pause_ms is not None and move.pause_ms >= 29_000 for move in row.moves
+    ] == [True] * 4
 
 
-def test_a_move_that_was_overtaken_has_no_pause_and_the_next_one_counts_from_the_beginning() -> None:
+def test_a_move_that_was_overtaken_has_no_pause_and_the_next_one_counts_from_the_beginning() -> (
+    None
+):
     queues = rows.world(queues=1)
     first = joined("a")
     second = Member("b").register()  # nothing for it
@@ -199,14 +220,19 @@ def test_the_history_is_paged_and_needs_a_right_on_the_group() -> None:
     assert [row.id for row in (*first, *rest)] == ids
     assert end is None
     with pytest.raises(Forbidden):
-        history.page(group="billing", actor=Actor(kind="key", name="k", rights={"consume": ("other",)}))
+        history.page(
+            group="billing",
+            actor=Actor(kind="key", name="k", rights={"consume": ("other",)}),
+        )
     with pytest.raises(NotFound):
         history.page(group="Billing", actor=ME)
     with pytest.raises(Invalid):
         history.page(group="billing", actor=ME, limit=0)
 
 
-def test_old_rebalances_and_too_many_of_one_group_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rebalances_and_too_many_of_one_group_are_pruned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows.world()
     for _ in range(4):
         rebalance.ask(group="billing", actor=ME)
@@ -220,14 +246,18 @@ def test_old_rebalances_and_too_many_of_one_group_are_pruned(monkeypatch: pytest
     assert not RebalanceMove.objects.exclude(rebalance_id=newest).exists()
 
 
-# -------------------------------------------------------------------------------------------- limits
+# --------------------------------------------------------------------------------------------
+# limits
 
 
 def test_the_group_shares_its_queues_among_so_many_members_only() -> None:
     queues = rows.world(max_active_members=1)
     first, second = joined("a"), joined("b")
     assert (set(first.owned), set(second.owned)) == (set(queues), set())
-    assert [one.active for one in groups.describe(name="billing", actor=ME).members] == [True, False]
+    assert [one.active for one in groups.describe(name="billing", actor=ME).members] == [
+        True,
+        False,
+    ]
 
     first.leave()
 
@@ -251,7 +281,8 @@ def test_a_changed_limit_moves_queues_and_says_so_in_the_history() -> None:
     assert len(first.beat().assigned) == 4
 
 
-# -------------------------------------------------------------------------------------------- by hand
+# --------------------------------------------------------------------------------------------
+# by hand
 
 
 def test_a_plan_says_what_would_move_and_changes_nothing() -> None:
@@ -265,9 +296,9 @@ def test_a_plan_says_what_would_move_and_changes_nothing() -> None:
 
     planned = rebalance.ask(group="billing", dry_run=True, actor=ME)
 
-    assert [(move.queue, move.source, move.target, move.at_once) for move in planned.moves] == [
-        (queue, "a", None, False) for queue in queues
-    ]
+    assert [
+        (move.queue, move.source, move.target, move.at_once) for move in planned.moves
+    ] == [(queue, "a", None, False) for queue in queues]
     assert list(QueueOffset.objects.values()) == before[0]
     assert list(ConsumerGroup.objects.values()) == marked
     assert rebalance.ask(group="billing", actor=ME).moves == planned.moves
@@ -277,7 +308,9 @@ def test_asking_needs_manage_and_is_audited() -> None:
     rows.world()
     joined("a")
     with pytest.raises(Forbidden):
-        rebalance.ask(group="billing", actor=Actor(kind="key", name="k", rights={"consume": ("*",)}))
+        rebalance.ask(
+            group="billing", actor=Actor(kind="key", name="k", rights={"consume": ("*",)})
+        )
     assert not Rebalance.objects.filter(cause__startswith="asked").exists()
 
     rebalance.ask(group="billing", actor=ME)
@@ -289,14 +322,18 @@ def test_asking_needs_manage_and_is_audited() -> None:
     assert caught.value.code == Code.GROUP_NOT_FOUND
 
 
-# ---------------------------------------------------------------------------------------- who runs it
+# ----------------------------------------------------------------------------------------
+# who runs it
 
 
 def test_the_minute_sweep_finds_marked_groups_and_queues_that_a_lost_mark_left() -> None:
     queues = rows.world()
     member = joined("a")
     QueueOffset.objects.filter(queue_id=queues[0]).update(owner=None, target=None)
-    assert (rebalance.pending(), rebalance.neglected()) == ([], [ConsumerGroup.objects.get().pk])
+    assert (rebalance.pending(), rebalance.neglected()) == (
+        [],
+        [ConsumerGroup.objects.get().pk],
+    )
 
     assert schedules.sweep_rebalances() == 1
 
@@ -330,7 +367,8 @@ def test_tasks_do_not_pile_up_while_nobody_takes_them() -> None:
     OrmQ.objects.all().delete()
 
 
-# ------------------------------------------------------------------------------------- stopped queues
+# -------------------------------------------------------------------------------------
+# stopped queues
 
 
 def test_a_stopped_queue_stays_with_its_owner_and_is_told_at_the_next_heartbeat() -> None:
@@ -351,7 +389,12 @@ def test_a_stopped_queue_stays_with_its_owner_and_is_told_at_the_next_heartbeat(
     known = snapshot.current()
     group = known.group("billing")
     assert group is not None
-    assert [known.stopped(group.id, known.queues[queue]) for queue in queues] == [False, True, False, False]
+    assert [known.stopped(group.id, known.queues[queue]) for queue in queues] == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("wrong", [[10**6], ["1"], [True], "1", [1, 1]])
@@ -363,7 +406,10 @@ def test_a_queue_of_another_topic_cannot_be_stopped(wrong: Any) -> None:
             group="billing", topic="orders", settings={"stopped_queues": wrong}, actor=ME
         )
     assert caught.value.errors[0].field == "stopped_queues"
-    assert subscription_rows.named(group="billing", topic="orders", actor=ME).stopped_queues == ()
+    assert (
+        subscription_rows.named(group="billing", topic="orders", actor=ME).stopped_queues
+        == ()
+    )
 
 
 def test_stopping_a_queue_is_audited_with_before_and_after() -> None:
@@ -379,7 +425,8 @@ def test_stopping_a_queue_is_audited_with_before_and_after() -> None:
     ]
 
 
-# -------------------------------------------------------------------------------- what a review found
+# -------------------------------------------------------------------------------- what a
+# review found
 
 
 def test_a_shorter_session_timeout_waits_until_nobody_relies_on_the_longer_one() -> None:
@@ -412,7 +459,10 @@ def test_a_group_that_cannot_be_reached_keeps_no_other_from_expiring_its_dead(
     monkeypatch.setattr(consumers, "_expired", expired)
     with pytest.raises(MetadataUnavailable):
         consumers.expire(guard=rows.steady_guard())
-    assert [group.members.count() for group in ConsumerGroup.objects.order_by("pk")] == [1, 0]
+    assert [group.members.count() for group in ConsumerGroup.objects.order_by("pk")] == [
+        1,
+        0,
+    ]
 
 
 def test_an_outage_in_the_middle_of_a_pass_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +475,9 @@ def test_an_outage_in_the_middle_of_a_pass_ends_it(monkeypatch: pytest.MonkeyPat
     assert ConsumerGroup.objects.get().members.count() == 1
 
 
-def test_one_group_that_fails_keeps_no_other_from_its_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_group_that_fails_keeps_no_other_from_its_rebalance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows.world()
     rows.group("other")
     first, second = rebalance.pending()

@@ -116,7 +116,11 @@ def test_what_was_deleted_leaves_the_snapshot(full_loads: list[str]) -> None:
     snapshot.refresh()
 
     now = snapshot.current()
-    assert (now.topic("orders"), now.group("billing"), now.key(api_keys.digest(key))) == (None, None, None)
+    assert (now.topic("orders"), now.group("billing"), now.key(api_keys.digest(key))) == (
+        None,
+        None,
+        None,
+    )
     assert queues[0] not in now.queues
     assert queues[0] in before.queues  # whoever still holds the old picture sees it whole
     assert len(full_loads) == 1
@@ -163,7 +167,9 @@ def test_other_spellings_are_other_names(spelling: str) -> None:
         topic_rows.named(name=spelling, actor=rows.ME)
 
 
-def test_another_incarnation_or_a_smaller_number_loads_everything(full_loads: list[str]) -> None:
+def test_another_incarnation_or_a_smaller_number_loads_everything(
+    full_loads: list[str],
+) -> None:
     rows.world()
     snapshot.current()
 
@@ -196,10 +202,13 @@ def test_the_change_log_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
         with transaction.atomic():
             changes.changed("node", 1)
 
-    assert ChangeLog.objects.count() in (5, 6)  # the latest is written after the trimming, or before it
+    # the latest is written after the trimming, or before it
+    assert ChangeLog.objects.count() in (5, 6)
 
 
-def test_the_old_picture_stays_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_picture_stays_while_the_database_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows.world()
     before = snapshot.current()
     monkeypatch.setattr(loading, "version", away)
@@ -216,7 +225,9 @@ def test_the_old_picture_stays_while_the_database_is_away(monkeypatch: pytest.Mo
     assert snapshot.find_topic("more")
 
 
-def test_after_a_failure_lookups_do_not_try_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_lookups_do_not_try_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows.world()
     snapshot.current()
     tries: list[int] = []
@@ -233,7 +244,9 @@ def test_after_a_failure_lookups_do_not_try_again_at_once(monkeypatch: pytest.Mo
     assert len(tries) == 1
 
 
-def test_without_any_picture_the_first_use_says_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_picture_the_first_use_says_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loading, "version", away)
 
     with pytest.raises(MetadataUnavailable):
@@ -270,7 +283,9 @@ def numbers(content: Any) -> set[int]:
 
 
 def write_pairs(topic_id: int, group_id: int, done: threading.Event) -> None:
-    """Writes the same number into rows of two tables, again and again, each time in one transaction."""
+    """Writes the same number into rows of two tables, again and again, each time in one
+    transaction.
+    """
     try:
         for number in range(2, 200):
             with transaction.atomic():
@@ -307,7 +322,9 @@ def test_a_snapshot_is_never_torn(in_threads: Callable[..., list[Any]]) -> None:
     assert numbers(snapshot.current()) == {199}
 
 
-def test_a_snapshot_never_reads_through_a_connection_of_another_isolation(engine: str) -> None:
+def test_a_snapshot_never_reads_through_a_connection_of_another_isolation(
+    engine: str,
+) -> None:
     """Closed connections may be pooled: what `default` gave back must not serve `snapshot`."""
     if engine != "mysql":
         pytest.skip("SQLite reads one picture per transaction, whatever the connection")
@@ -316,7 +333,10 @@ def test_a_snapshot_never_reads_through_a_connection_of_another_isolation(engine
         if getattr(connections["default"], "mysql_is_mariadb", False)
         else "transaction_isolation"
     )
-    for alias, expected in (("default", "READ-COMMITTED"), ("snapshot", "REPEATABLE-READ")) * 3:
+    for alias, expected in (
+        ("default", "READ-COMMITTED"),
+        ("snapshot", "REPEATABLE-READ"),
+    ) * 3:
         with connections[alias].cursor() as cursor:
             cursor.execute(f"SELECT @@{variable}")
             assert cursor.fetchone() == (expected,)
@@ -331,7 +351,10 @@ def test_changes_become_visible_in_order(in_threads: Callable[..., list[Any]]) -
     def make(number: int) -> None:
         for turn in range(5):
             node_rows.create(
-                name=f"x{number}-{turn}", engine="sqlite", database=str(config.data_dir / "x"), actor=rows.ME
+                name=f"x{number}-{turn}",
+                engine="sqlite",
+                database=str(config.data_dir / "x"),
+                actor=rows.ME,
             )
             snapshot.refresh()
 
@@ -341,7 +364,12 @@ def test_changes_become_visible_in_order(in_threads: Callable[..., list[Any]]) -
     assert len(snapshot.current().nodes) == 21
 
 
-def test_the_clock_is_read_while_django_logs_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_is_read_while_django_logs_statements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connections["default"], "force_debug_cursor", True)
     assert database_now().tzinfo is not None
-    assert any("UTC_TIMESTAMP" in one["sql"] or "%Y-" in one["sql"] for one in connections["default"].queries)
+    assert any(
+        "UTC_TIMESTAMP" in one["sql"] or "%Y-" in one["sql"]
+        for one in connections["default"].queries
+    )

@@ -1,4 +1,6 @@
-"""Topics, nodes, keys, groups, subscriptions, leases, job runs: the verbs and what they refuse."""
+"""Topics, nodes, keys, groups, subscriptions, leases, job runs: the verbs and what they
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from metadata.cache import snapshot
 from metadata.db import audit, leases
 from metadata.db.clock import database_now
 from metadata.db.paging import Window
-from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, Unavailable
+from metadata.errors import (
+    Code,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    NoWritableQueue,
+    Unavailable,
+)
 from metadata.groups import groups, subscription_rows
 from metadata.jobs import runs
 from metadata.membership import rebalance
@@ -65,12 +75,18 @@ def test_a_topic_can_be_put_on_one_node_even_a_special_one() -> None:
     made = topic_rows.plan(name="orders", queues=2, node="apart", actor=ME)
 
     assert [one.node for one in made.queues] == ["apart", "apart"]
-    raised(Code.NODE_NOT_FOUND, NotFound, lambda: topic_rows.plan(name="t", queues=1, node="none", actor=ME))
+    raised(
+        Code.NODE_NOT_FOUND,
+        NotFound,
+        lambda: topic_rows.plan(name="t", queues=1, node="none", actor=ME),
+    )
 
 
 def test_without_an_open_node_no_topic_can_be_made() -> None:
     raised(
-        Code.NO_WRITABLE_QUEUE, NoWritableQueue, lambda: topic_rows.plan(name="orders", queues=1, actor=ME)
+        Code.NO_WRITABLE_QUEUE,
+        NoWritableQueue,
+        lambda: topic_rows.plan(name="orders", queues=1, actor=ME),
     )
     assert not Topic.objects.exists()
 
@@ -80,10 +96,16 @@ def test_without_an_open_node_no_topic_can_be_made() -> None:
 def test_too_few_or_too_many_queues_are_refused(queues: int) -> None:
     rows.node()
 
-    raised(Code.INVALID, Invalid, lambda: topic_rows.plan(name="orders", queues=queues, actor=ME))
+    raised(
+        Code.INVALID,
+        Invalid,
+        lambda: topic_rows.plan(name="orders", queues=queues, actor=ME),
+    )
 
 
-def test_a_topic_name_can_be_taken_once_and_in_four_spellings(in_threads: Callable[..., list[Any]]) -> None:
+def test_a_topic_name_can_be_taken_once_and_in_four_spellings(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     rows.node()
 
     def make() -> str:
@@ -104,7 +126,9 @@ def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> 
     queues = rows.topic("orders", queues=2)
 
     raised(
-        Code.NOT_CONFIRMED, Invalid, lambda: topic_rows.mark_deleted(name="orders", confirm=None, actor=ME)
+        Code.NOT_CONFIRMED,
+        Invalid,
+        lambda: topic_rows.mark_deleted(name="orders", confirm=None, actor=ME),
     )
     gone = topic_rows.mark_deleted(name="orders", confirm="orders", actor=ME)
     again = rows.topic("orders", queues=2)
@@ -112,7 +136,9 @@ def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> 
     assert set(queues).isdisjoint(again)
     assert gone.name == f"orders~{gone.id}"
     assert list(topic_rows.due_for_drop()) == []
-    Topic.objects.filter(pk=gone.id).update(deleted_at=database_now() - timedelta(days=3, seconds=1))
+    Topic.objects.filter(pk=gone.id).update(
+        deleted_at=database_now() - timedelta(days=3, seconds=1)
+    )
     assert [one.id for one in topic_rows.due_for_drop()] == [gone.id]
     topic_rows.remove(gone.id)
     topic_rows.remove(gone.id)
@@ -122,7 +148,11 @@ def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> 
 def test_a_topic_in_use_is_not_deleted() -> None:
     rows.world()
 
-    raised(Code.IN_USE, Conflict, lambda: topic_rows.mark_deleted(name="orders", confirm="orders", actor=ME))
+    raised(
+        Code.IN_USE,
+        Conflict,
+        lambda: topic_rows.mark_deleted(name="orders", confirm="orders", actor=ME),
+    )
 
 
 def test_what_a_crash_left_creating_is_listed_and_can_be_given_up() -> None:
@@ -177,9 +207,15 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
         lambda: groups.update(name="billing", settings={}, actor=NOBODY),
         lambda: groups.delete(name="billing", confirm="billing", actor=NOBODY),
         lambda: groups.describe(name="billing", actor=NOBODY),
-        lambda: subscription_rows.plan(group="billing", topic="orders", start="latest", actor=NOBODY),
-        lambda: subscription_rows.mark_deleting(group="billing", topic="orders", actor=NOBODY),
-        lambda: subscription_rows.update(group="billing", topic="orders", settings={}, actor=NOBODY),
+        lambda: subscription_rows.plan(
+            group="billing", topic="orders", start="latest", actor=NOBODY
+        ),
+        lambda: subscription_rows.mark_deleting(
+            group="billing", topic="orders", actor=NOBODY
+        ),
+        lambda: subscription_rows.update(
+            group="billing", topic="orders", settings={}, actor=NOBODY
+        ),
         lambda: node_rows.create(name="n2", engine="sqlite", database="x", actor=NOBODY),
         lambda: node_rows.update(name="n1", settings={}, actor=NOBODY),
         lambda: node_rows.delete(name="n1", confirm="n1", actor=NOBODY),
@@ -187,7 +223,9 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
         lambda: api_keys.delete(name="k", confirm="k", actor=NOBODY),
     ],
 )
-def test_every_verb_refuses_an_actor_without_the_right_and_writes_nothing(call: Callable[[], object]) -> None:
+def test_every_verb_refuses_an_actor_without_the_right_and_writes_nothing(
+    call: Callable[[], object],
+) -> None:
     rows.world()
     audited = AuditLog.objects.count()
 
@@ -200,7 +238,9 @@ def test_a_key_is_shown_once_and_kept_as_a_digest() -> None:
     view, plaintext = api_keys.create(name="app", rights={"produce": ["orders*"]}, actor=ME)
 
     assert plaintext.startswith("catmq_")
-    assert plaintext not in str(list(ApiKey.objects.values()) + list(AuditLog.objects.values()))
+    assert plaintext not in str(
+        list(ApiKey.objects.values()) + list(AuditLog.objects.values())
+    )
     found = snapshot.find_key(api_keys.digest(plaintext))
     assert found is not None
     assert (found.name, dict(found.rights)) == ("app", {"produce": ("orders*",)})
@@ -213,10 +253,14 @@ def test_a_node_with_queues_is_not_deleted_and_its_password_is_never_shown() -> 
     rows.topic()
     rows.node("n2")
 
-    raised(Code.IN_USE, Conflict, lambda: node_rows.delete(name="n1", confirm="n1", actor=ME))
+    raised(
+        Code.IN_USE, Conflict, lambda: node_rows.delete(name="n1", confirm="n1", actor=ME)
+    )
     node_rows.delete(name="n2", confirm="n2", actor=ME)
 
-    assert "hunter2" not in str(node_rows.named(name="n1", actor=ME)) + str(list(AuditLog.objects.values()))
+    assert "hunter2" not in str(node_rows.named(name="n1", actor=ME)) + str(
+        list(AuditLog.objects.values())
+    )
     raised(Code.NODE_NOT_FOUND, NotFound, lambda: node_rows.named(name="n2", actor=ME))
 
 
@@ -231,10 +275,20 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
     second = topic_rows.page(actor=actor, window=Window(limit=2, after=first.next or ""))
     last = topic_rows.page(actor=actor, window=Window(limit=2, after=second.next or ""))
 
-    assert [one.name for one in (*first.items, *second.items, *last.items)] == ["b0", "b1", "b2", "b3", "b4"]
+    assert [one.name for one in (*first.items, *second.items, *last.items)] == [
+        "b0",
+        "b1",
+        "b2",
+        "b3",
+        "b4",
+    ]
     assert last.next is None
-    assert [one.name for one in topic_rows.page(actor=ME, window=Window(search="3")).items] == ["a3", "b3"]
-    raised(Code.INVALID, Invalid, lambda: topic_rows.page(actor=ME, window=Window(limit=1001)))
+    assert [
+        one.name for one in topic_rows.page(actor=ME, window=Window(search="3")).items
+    ] == ["a3", "b3"]
+    raised(
+        Code.INVALID, Invalid, lambda: topic_rows.page(actor=ME, window=Window(limit=1001))
+    )
 
 
 @pytest.mark.one_engine
@@ -261,7 +315,11 @@ def test_a_group_shows_members_with_heartbeat_age_and_queues() -> None:
 def test_a_group_with_members_is_not_deleted_and_a_deleted_one_frees_its_name() -> None:
     rows.world()
     member = Member("a").register()
-    raised(Code.IN_USE, Conflict, lambda: groups.delete(name="billing", confirm="billing", actor=ME))
+    raised(
+        Code.IN_USE,
+        Conflict,
+        lambda: groups.delete(name="billing", confirm="billing", actor=ME),
+    )
     member.leave()
 
     groups.delete(name="billing", confirm="billing", actor=ME)
@@ -277,14 +335,20 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     rows.node()
     queues = rows.topic()
     rows.group(topics=())
-    planned = subscription_rows.plan(group="billing", topic="orders", start="latest", actor=ME)
+    planned = subscription_rows.plan(
+        group="billing", topic="orders", start="latest", actor=ME
+    )
     assert (planned.state, planned.start, planned.queues) == ("creating", "latest", queues)
     base = planned.base_epoch
-    assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, base) for queue in queues}
+    assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {
+        (queue, base) for queue in queues
+    }
     raised(
         Code.BUSY,
         Unavailable,
-        lambda: subscription_rows.plan(group="billing", topic="orders", start="latest", actor=ME),
+        lambda: subscription_rows.plan(
+            group="billing", topic="orders", start="latest", actor=ME
+        ),
     )
     member = Member("a").register()
     assert member.beat().assigned == ()
@@ -308,14 +372,16 @@ def test_subscribing_to_what_is_not_there_is_refused() -> None:
     rows.world()
 
     def plan(group: str, topic: str, start: str = "earliest") -> Callable[[], object]:
-        return lambda: subscription_rows.plan(group=group, topic=topic, start=start, actor=ME)
+        return lambda: subscription_rows.plan(
+            group=group, topic=topic, start=start, actor=ME
+        )
 
     raised(Code.GROUP_NOT_FOUND, NotFound, plan("none", "orders"))
     raised(Code.TOPIC_NOT_FOUND, NotFound, plan("billing", "none"))
     raised(Code.INVALID, Invalid, plan("billing", "orders", "middle"))
 
 
-def test_background_work_is_asked_for_only_when_the_mark_goes_from_clear_to_set_and_after_the_commit() -> (
+def test_background_work_is_asked_for_when_the_mark_is_set_first_and_after_the_commit() -> (
     None
 ):
     from django.db import transaction
@@ -352,7 +418,9 @@ def test_a_rebalance_that_moves_nothing_keeps_the_generation_and_clears_the_mark
     assert rebalance.pending() == []
 
 
-def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_first() -> None:
+def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_first() -> (
+    None
+):
     rows.world(queues=3)
     first, second = Member("a").register(), Member("b").register()
     for _ in range(2):
@@ -369,9 +437,14 @@ def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_fi
     assert held[1].items() <= second.owned.items()
 
 
-def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(in_threads: Callable[..., list[Any]]) -> None:
+def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     taken = in_threads(
-        [lambda who=who: leases.acquire(name="x", holder=f"h{who}", ttl_s=60) for who in range(5)]
+        [
+            lambda who=who: leases.acquire(name="x", holder=f"h{who}", ttl_s=60)
+            for who in range(5)
+        ]
     )
     assert taken.count(True) == 1
     holder = f"h{taken.index(True)}"

@@ -1,4 +1,6 @@
-"""A node whose tables a later release has changed for itself: every way to it says so, and does nothing."""
+"""A node whose tables a later release has changed for itself: every way to it says so, and
+does nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +58,31 @@ def info(queue: int) -> NodeInfo:
 
 
 def send() -> Any:
-    return publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)
+    return publish(
+        topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR
+    )
 
 
 def pulled(queue: int) -> Callable[[], Any]:
     """A pull by a member that has acquired the queue."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(joined.consumer_id)
     (assigned,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
-    assert positions.acquire(consumer=member, queues=[Claim(queue, assigned.epoch)])[0].state == "ok"
+    assert (
+        positions.acquire(consumer=member, queues=[Claim(queue, assigned.epoch)])[0].state
+        == "ok"
+    )
     asked = [PullQueue(queue, assigned.epoch, 0)]
-    return lambda: pull.pull(consumer=member, queues=asked, max_messages=9, max_bytes=1 << 20)
+    return lambda: pull.pull(
+        consumer=member, queues=asked, max_messages=9, max_bytes=1 << 20
+    )
 
 
-def test_a_running_broker_notices_within_a_pass_of_its_probe(queue: int, info: NodeInfo) -> None:
+def test_a_running_broker_notices_within_a_pass_of_its_probe(
+    queue: int, info: NodeInfo
+) -> None:
     receive = pulled(queue)
     assert len(receive()[0].messages) == 1
     need(info, "9.1")
@@ -78,7 +91,9 @@ def test_a_running_broker_notices_within_a_pass_of_its_probe(queue: int, info: N
         with pytest.raises(NodeUnavailable, match=REFUSED):
             act()
     assert registry.quarantined()["main"].startswith("Node main needs CatMQ >= 9.1")
-    assert DbNode.objects.get(name="main").quarantined == "", "brokers of that release go on"
+    assert DbNode.objects.get(name="main").quarantined == "", (
+        "brokers of that release go on"
+    )
     assert any("needs CatMQ >= 9.1" in one for one in health.readiness().because)
 
 
@@ -107,7 +122,9 @@ def test_commands_and_jobs_say_it_and_change_nothing(queue: int, info: NodeInfo)
     assert "needs CatMQ >= 9.1" in upgrade.upgrade(actor=ACTOR)[0].problem
     assert "needs CatMQ >= 9.1" in str(retention.clean(actor=ACTOR)[0].problem)
     assert "needs CatMQ >= 9.1" in str(verify(topics=["orders"], actor=ACTOR))
-    assert "needs CatMQ >= 9.1" in str(sweeping.ask(sweeping.online(), lambda *_: None, what="Test"))
+    assert "needs CatMQ >= 9.1" in str(
+        sweeping.ask(sweeping.online(), lambda *_: None, what="Test")
+    )
     found = preflight.reexamine(name="main", actor=ACTOR, rights=False).findings
     (bad,) = [one.detail for one in found if one.verdict == "bad"]
     assert bad.endswith(node_guard.misfits()[info.id].why)
@@ -139,11 +156,15 @@ def test_a_feature_keeps_older_releases_out_once_none_of_them_runs(
 ) -> None:
     lives = discovery.BrokerView("b1", "http://b1", "in", True, "0.1.0", 0, 0, None)
     monkeypatch.setattr(discovery._memory, "views", (lives,))
-    with pytest.raises(Conflict, match=r"older than CatMQ 0\.2: b1 \(0\.1\.0\)\. Upgrade them first"):
+    with pytest.raises(
+        Conflict, match=r"older than CatMQ 0\.2: b1 \(0\.1\.0\)\. Upgrade them first"
+    ):
         upgrade.require_release(node="main", release="0.2", actor=ACTOR)
     monkeypatch.setattr(discovery._memory, "views", ())
     make_older()
-    with pytest.raises(Conflict, match=r"has schema version 1: run manage\.py upgrade_nodes"):
+    with pytest.raises(
+        Conflict, match=r"has schema version 1: run manage\.py upgrade_nodes"
+    ):
         upgrade.require_release(node="main", release="0.1", actor=ACTOR)
     upgrade.upgrade(actor=ACTOR)
     for needed in ("0.1", "0.0.9"):
@@ -154,7 +175,9 @@ def test_a_feature_keeps_older_releases_out_once_none_of_them_runs(
     send()
 
 
-def test_the_release_that_is_needed_outlives_an_adoption(queue: int, info: NodeInfo) -> None:
+def test_the_release_that_is_needed_outlives_an_adoption(
+    queue: int, info: NodeInfo
+) -> None:
     need(info, release.VERSION)
     promotion.adopt(name="main", actor=ACTOR)
     snapshot.refresh()

@@ -1,4 +1,6 @@
-"""Versions of the tables of nodes: upgraded while they are used, one by one, and resumed after kill -9."""
+"""Versions of the tables of nodes: upgraded while they are used, one by one, and resumed
+after kill -9.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def queues(node: str) -> list[int]:
 
 
 def send() -> Any:
-    return publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
+    return publish(
+        topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR
+    )[0]
 
 
 def run(**more: Any) -> Upgraded:
@@ -65,10 +69,16 @@ def finding(name: str = "main") -> preflight.Finding:
 
 def test_steps_are_declared_in_order_and_on_both_engines(queues: list[int]) -> None:
     versions = [one.version for one in schema_steps.STEPS]
-    assert versions == sorted(versions) and versions[0] == 2 and versions[-1] == schema_steps.VERSION
+    assert (
+        versions == sorted(versions)
+        and versions[0] == 2
+        and versions[-1] == schema_steps.VERSION
+    )
     for one in schema_steps.STEPS:
         table = f"message_{queues[0]}" if one.table == schema_steps.QUEUES else one.table
-        assert one.column in columns(snapshot.find_node("main"), table), "new tables have all steps at once"
+        assert one.column in columns(snapshot.find_node("main"), table), (
+            "new tables have all steps at once"
+        )
 
 
 def test_a_new_node_has_the_version_of_this_release(node: str) -> None:
@@ -78,24 +88,39 @@ def test_a_new_node_has_the_version_of_this_release(node: str) -> None:
     assert not AuditLog.objects.filter(verb="upgrade").exists()
 
 
-def test_a_node_of_the_release_before_is_served_and_upgraded_when_somebody_asks(queues: list[int]) -> None:
+def test_a_node_of_the_release_before_is_served_and_upgraded_when_somebody_asks(
+    queues: list[int],
+) -> None:
     info = make_older()
     send()
-    assert schema_of(info) == Schema(1, "") and columns(info, "node_identity") == ["identity"]
+    assert schema_of(info) == Schema(1, "") and columns(info, "node_identity") == [
+        "identity"
+    ]
     assert registry.schema_version(info.id) == 1 and registry.can_be_upgraded(info.id)
     assert (finding().verdict, finding().text) == ("warn", "old_schema")
 
     planned = run(dry_run=True)
-    assert (planned.before, planned.after, tables(planned.changes)) == (1, 2, ["node_identity"])
+    assert (planned.before, planned.after, tables(planned.changes)) == (
+        1,
+        2,
+        ["node_identity"],
+    )
     assert columns(info, "node_identity") == ["identity"]
 
     assert run() == planned
     assert schema_of(info) == Schema(2, "")
-    registry.probe()  # the loop of each worker: it learns the version without a new connection
+    # the loop of each worker: it learns the version without a new connection
+    registry.probe()
     assert registry.schema_version(info.id) == 2 and not registry.can_be_upgraded(info.id)
     (entry,) = AuditLog.objects.filter(verb="upgrade", name="main")
-    assert (entry.before, entry.after) == ({"schema_version": 1}, {"schema_version": 2, "changes": 1})
-    assert run() == Upgraded("main", 2, 2) and AuditLog.objects.filter(verb="upgrade").count() == 1
+    assert (entry.before, entry.after) == (
+        {"schema_version": 1},
+        {"schema_version": 2, "changes": 1},
+    )
+    assert (
+        run() == Upgraded("main", 2, 2)
+        and AuditLog.objects.filter(verb="upgrade").count() == 1
+    )
     send()
 
 
@@ -120,7 +145,9 @@ def test_tables_of_queues_are_changed_one_by_one_with_what_is_in_them(
     declare(monkeypatch)
     said: list[str] = []
     done = upgrade.upgrade(
-        actor=ACTOR, pause_ms=0, progress=lambda one: said.append(f"{one.done} of {one.total}")
+        actor=ACTOR,
+        pause_ms=0,
+        progress=lambda one: said.append(f"{one.done} of {one.total}"),
     )
     assert tables(done[0].changes) == [f"message_{queue}" for queue in queues]
     assert said == ["1 of 3", "2 of 3", "3 of 3"]
@@ -163,7 +190,9 @@ def test_kill_9_before_any_statement_is_finished_by_a_second_run_and_nothing_is_
     assert schema_of(info) == Schema(3, "")
     with session_pool.direct(info) as session:
         assert node_sql.pending_changes(session) == []
-    assert all(columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues)
+    assert all(
+        columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues
+    )
     assert run() == Upgraded("main", 3, 3)
     send()
 
@@ -176,7 +205,9 @@ def test_a_run_that_fails_half_way_says_where_and_is_repeated(
 
     def refuses(session: Session, change: TableChange) -> None:
         if change.table == f"message_{queues[1]}":
-            raise db_errors.Final(f"Node main answered 1845: {change.table} cannot be changed so")
+            raise db_errors.Final(
+                f"Node main answered 1845: {change.table} cannot be changed so"
+            )
         real(session, change)
 
     with monkeypatch.context() as failing:
@@ -221,7 +252,9 @@ def test_only_administrators_upgrade_and_only_nodes_that_exist(node: str) -> Non
         upgrade.upgrade(node="other", actor=ACTOR)
 
 
-@pytest.mark.skipif(environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks")
+@pytest.mark.skipif(
+    environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks"
+)
 def test_a_change_of_a_partitioned_table_copies_nothing(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +268,8 @@ def test_a_change_of_a_partitioned_table_copies_nothing(
             view = "INNODB_SYS_TABLESPACES" if maria else "INNODB_TABLESPACES"
             number = "SPACE"
             cursor.execute(
-                f"SELECT NAME, {number} FROM information_schema.{view} WHERE NAME LIKE %s ORDER BY NAME",
+                f"SELECT NAME, {number} FROM information_schema.{view} WHERE NAME LIKE %s "
+                "ORDER BY NAME",
                 [f"{info.database}/message%"],
             )
             return cursor.fetchall()
@@ -247,7 +281,9 @@ def test_a_change_of_a_partitioned_table_copies_nothing(
     assert spaces() == before, "a table that is copied gets files of its own"
 
 
-@pytest.mark.skipif(environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks")
+@pytest.mark.skipif(
+    environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks"
+)
 def test_a_table_that_a_transaction_keeps_is_left_after_three_tries(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +307,8 @@ def test_brokers_refuse_a_node_of_two_releases_before_until_it_is_upgraded(
     declare(monkeypatch, oldest=2)
     evict(info)
     with pytest.raises(
-        Exception, match=r"has schema version 1, .* needs 2 or later: run manage.py upgrade_nodes"
+        Exception,
+        match=r"has schema version 1, .* needs 2 or later: run manage.py upgrade_nodes",
     ):
         send()
     assert (finding().verdict, finding().text) == ("bad", "misfit")
@@ -280,14 +317,17 @@ def test_brokers_refuse_a_node_of_two_releases_before_until_it_is_upgraded(
     send()
 
 
-@pytest.mark.skipif(environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks")
+@pytest.mark.skipif(
+    environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks"
+)
 def test_kill_9_while_a_table_is_being_changed_leaves_it_changed_or_not(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(monkeypatch)
     info = snapshot.find_node("main")
     waiting = (
-        "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%%metadata lock%%' AND db = %s"
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE "
+        "'%%metadata lock%%' AND db = %s"
     )
     with database(info).cursor() as holder, database(info).cursor() as watcher:
         holder.execute("START TRANSACTION")
@@ -308,10 +348,13 @@ def test_kill_9_while_a_table_is_being_changed_leaves_it_changed_or_not(
         until(alters)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        holder.execute("ROLLBACK")  # the server may still make the change of a client that is gone
+        # the server may still make the change of a client that is gone
+        holder.execute("ROLLBACK")
         until(lambda: not alters())
     assert columns(info, f"message_{queues[0]}")[-1] == LATER.column
     assert schema_of(info).version == 2
     done = run()
     assert done.problem == "" and done.after == 3
-    assert all(columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues)
+    assert all(
+        columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues
+    )

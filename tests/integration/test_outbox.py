@@ -1,4 +1,6 @@
-"""The outbox: a message exists if and only if its transaction committed, once, in the order of its key."""
+"""The outbox: a message exists if and only if its transaction committed, once, in the order
+of its key.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def broker() -> SimulatedBroker:
 
 
 @pytest.fixture
-def relays(broker: SimulatedBroker, django_db_setup: None, django_db_blocker: Any) -> Iterator[Relays]:
+def relays(
+    broker: SimulatedBroker, django_db_setup: None, django_db_blocker: Any
+) -> Iterator[Relays]:
     with django_db_blocker.unblock():
         outboxes.forget_all()
         yield Relays(broker)
@@ -91,8 +95,12 @@ def test_a_message_is_sent_if_and_only_if_its_transaction_commits(relays: Relays
     assert not OutboxMessage.objects.exists()
 
 
-def test_sending_outside_of_a_transaction_is_refused_and_says_what_to_write(relays: Relays) -> None:
-    with pytest.raises(outbox.OutsideTransaction, match=r"with transaction\.atomic\(using='default'\)"):
+def test_sending_outside_of_a_transaction_is_refused_and_says_what_to_write(
+    relays: Relays,
+) -> None:
+    with pytest.raises(
+        outbox.OutsideTransaction, match=r"with transaction\.atomic\(using='default'\)"
+    ):
         outbox.send("t", "alone")
 
 
@@ -127,7 +135,11 @@ def test_everything_of_a_message_arrives(relays: Relays) -> None:
         key=lambda message: message.key is None,
     )
     assert (first.body, first.key, first.tag, first.trace_id) == (b"b", "", "new", "trace")
-    assert first.headers is not None and first.headers["h"] == "v" and outbox.ID_HEADER in first.headers
+    assert (
+        first.headers is not None
+        and first.headers["h"] == "v"
+        and outbox.ID_HEADER in first.headers
+    )
     assert second.body == b'{"n":1}'
 
 
@@ -139,7 +151,9 @@ def test_messages_of_a_key_keep_their_order_over_batches(relays: Relays) -> None
     assert len(relays.broker.seen(PUBLISH)) == 3  # of 500 at most
 
 
-def test_a_send_whose_answer_was_lost_is_repeated_with_the_same_id_and_stored_once(relays: Relays) -> None:
+def test_a_send_whose_answer_was_lost_is_repeated_with_the_same_id_and_stored_once(
+    relays: Relays,
+) -> None:
     commit("a", "b", key="k")
     relays.broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
     relay = relays.new()
@@ -151,7 +165,9 @@ def test_a_send_whose_answer_was_lost_is_repeated_with_the_same_id_and_stored_on
     assert bodies(relays.broker, key="k") == ["a", "b", "c"]
 
 
-def test_a_relay_that_dies_after_the_send_is_followed_by_one_that_repeats_it(relays: Relays) -> None:
+def test_a_relay_that_dies_after_the_send_is_followed_by_one_that_repeats_it(
+    relays: Relays,
+) -> None:
     commit("a", "b", key="k")
     dying = relays.new()
     dying.claims.sent = _killed  # type: ignore[method-assign, assignment]
@@ -167,7 +183,9 @@ def _killed(*_: object) -> int:
     raise SystemExit
 
 
-def test_an_unsure_batch_is_not_taken_elsewhere_because_its_node_is_away(relays: Relays) -> None:
+def test_an_unsure_batch_is_not_taken_elsewhere_because_its_node_is_away(
+    relays: Relays,
+) -> None:
     commit("a")
     relays.broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
     relay = relays.new()
@@ -179,7 +197,9 @@ def test_an_unsure_batch_is_not_taken_elsewhere_because_its_node_is_away(relays:
     assert len({seen.body["batch_id"] for seen in relays.broker.seen(PUBLISH)}) == 1
 
 
-def test_what_has_no_key_leaves_a_closed_queue_and_what_has_one_waits_for_it(relays: Relays) -> None:
+def test_what_has_no_key_leaves_a_closed_queue_and_what_has_one_waits_for_it(
+    relays: Relays,
+) -> None:
     closed, other = relays.broker.topics.find("t").queues
     here, there = keys_of_both_queues(relays.broker)
     closed.state = "read_only"
@@ -218,7 +238,9 @@ def test_a_message_refused_for_good_holds_back_only_its_own_key(relays: Relays) 
     assert bodies(relays.broker, key=here) == ["before", "behind", "later"]
 
 
-def test_messages_for_an_unknown_topic_are_marked_and_go_in_order_when_retried(relays: Relays) -> None:
+def test_messages_for_an_unknown_topic_are_marked_and_go_in_order_when_retried(
+    relays: Relays,
+) -> None:
     commit("1", "2", topic="new", key="k")
     commit("of t")
     relay = relays.new()
@@ -233,7 +255,9 @@ def test_messages_for_an_unknown_topic_are_marked_and_go_in_order_when_retried(r
     assert bodies(relays.broker, "new") == ["1", "2", "3"]
 
 
-def test_a_batch_refused_as_a_whole_is_halved_down_to_the_message_that_is_wrong(relays: Relays) -> None:
+def test_a_batch_refused_as_a_whole_is_halved_down_to_the_message_that_is_wrong(
+    relays: Relays,
+) -> None:
     commit(*"abcdefgh", key="k")
     publish = relays.broker.topics.publish
 
@@ -245,7 +269,9 @@ def test_a_batch_refused_as_a_whole_is_halved_down_to_the_message_that_is_wrong(
     relays.broker.topics.publish = picky  # type: ignore[method-assign]
     relays.drain(relays.new())
     assert bodies(relays.broker) == [*"abcde"]
-    assert [one.error for one in claims.failed()] == ["invalid: something is wrong in there"]
+    assert [one.error for one in claims.failed()] == [
+        "invalid: something is wrong in there"
+    ]
 
 
 def test_while_no_broker_answers_everything_waits(relays: Relays) -> None:
@@ -260,7 +286,9 @@ def test_while_no_broker_answers_everything_waits(relays: Relays) -> None:
     assert bodies(relays.broker) == ["a"]
 
 
-def test_an_api_key_that_nobody_knows_ends_the_relay_and_blames_no_message(relays: Relays) -> None:
+def test_an_api_key_that_nobody_knows_ends_the_relay_and_blames_no_message(
+    relays: Relays,
+) -> None:
     commit("a", key="k")
     relays.broker.fail(PUBLISH, Unauthenticated("who is that?"))
     with pytest.raises(Unauthenticated):
@@ -268,7 +296,9 @@ def test_an_api_key_that_nobody_knows_ends_the_relay_and_blames_no_message(relay
     assert claims.failed() == []
 
 
-def test_of_two_relays_one_works_and_the_other_takes_over_when_it_is_silent(relays: Relays) -> None:
+def test_of_two_relays_one_works_and_the_other_takes_over_when_it_is_silent(
+    relays: Relays,
+) -> None:
     first = relays.new("first")
     second = claims.Claims("second")
     assert second.acquire() == "first"
@@ -285,13 +315,18 @@ def test_a_relay_that_was_frozen_over_its_lease_changes_nothing(relays: Relays) 
     publish = relays.broker.topics.publish
 
     def overtaken(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """While this request is on its way, the other relay repeats it and has the next one sent."""
+        """While this request is on its way, the other relay repeats it and has the next one
+        sent.
+        """
         relays.broker.topics.publish = publish  # type: ignore[method-assign]
         with ThreadPoolExecutor(1) as pool:
             pool.submit(_another_relay, relays, relay).result()
         raise InvalidRequest("refused")
 
-    lock, relays.broker._changed = relays.broker._changed, threading.Condition(threading.RLock())
+    lock, relays.broker._changed = (
+        relays.broker._changed,
+        threading.Condition(threading.RLock()),
+    )
     relays.broker.topics.publish = overtaken  # type: ignore[method-assign]
     relays.broker._changed = _Open()  # type: ignore[assignment]
     with pytest.raises(LeaseLost):
@@ -326,7 +361,9 @@ def _another_relay(relays: Relays, relay: Any) -> None:
         connections.close_all()
 
 
-def test_a_row_that_commits_late_with_a_smaller_id_is_sent_all_the_same(relays: Relays, engine: str) -> None:
+def test_a_row_that_commits_late_with_a_smaller_id_is_sent_all_the_same(
+    relays: Relays, engine: str
+) -> None:
     if engine == "sqlite":
         pytest.skip("SQLite has one writer at a time: ids are seen in order there")
     late, may_commit = threading.Event(), threading.Event()
@@ -351,7 +388,9 @@ def test_a_row_that_commits_late_with_a_smaller_id_is_sent_all_the_same(relays: 
     assert sorted(bodies(relays.broker)) == ["early", "late"]
 
 
-def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(relays: Relays, engine: str) -> None:
+def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(
+    relays: Relays, engine: str
+) -> None:
     sent, entered, may_commit = threading.Event(), threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -382,7 +421,9 @@ def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(relays: R
     assert bodies(relays.broker, key="k") == ["first", "second"]
 
 
-def test_a_message_with_a_time_of_delivery_is_kept_by_the_broker_until_then(relays: Relays) -> None:
+def test_a_message_with_a_time_of_delivery_is_kept_by_the_broker_until_then(
+    relays: Relays,
+) -> None:
     commit("later", deliver_at=datetime.now(UTC) + timedelta(hours=2))
     relays.drain(relays.new())
     assert (bodies(relays.broker), claims.counts()) == ([], (0, 0, 0, 0))
@@ -391,13 +432,19 @@ def test_a_message_with_a_time_of_delivery_is_kept_by_the_broker_until_then(rela
     assert bodies(relays.broker) == ["later"]
 
 
-@pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), datetime.now(UTC) + timedelta(days=367)])
-def test_a_time_of_delivery_that_no_broker_would_take_is_refused(relays: Relays, wrong: datetime) -> None:
+@pytest.mark.parametrize(
+    "wrong", [datetime(2030, 1, 1), datetime.now(UTC) + timedelta(days=367)]
+)
+def test_a_time_of_delivery_that_no_broker_would_take_is_refused(
+    relays: Relays, wrong: datetime
+) -> None:
     with pytest.raises(OptionError, match="deliver_at="):
         commit("later", deliver_at=wrong)
 
 
-def test_a_time_of_delivery_that_passed_while_no_relay_worked_means_now(relays: Relays) -> None:
+def test_a_time_of_delivery_that_passed_while_no_relay_worked_means_now(
+    relays: Relays,
+) -> None:
     commit("late", deliver_at=datetime.now(UTC) - timedelta(hours=2))
     relays.drain(relays.new())
     (sent,) = relays.broker.seen(PUBLISH)
@@ -405,12 +452,15 @@ def test_a_time_of_delivery_that_passed_while_no_relay_worked_means_now(relays: 
     assert bodies(relays.broker) == ["late"]
 
 
-def test_a_time_of_delivery_that_passed_after_the_first_try_is_left_out_of_the_next(relays: Relays) -> None:
+def test_a_time_of_delivery_that_passed_after_the_first_try_is_left_out_of_the_next(
+    relays: Relays,
+) -> None:
     commit("late", deliver_at=datetime.now(UTC) + timedelta(hours=2))
     relays.broker.fail(PUBLISH, ConnectFailed("away"))
     relay = relays.new()
     relay.run_once()
-    OutboxMessage.objects.update(deliver_at_ms=time.time_ns() // 1_000_000 - 3_600_000)  # an hour ago
+    # an hour ago
+    OutboxMessage.objects.update(deliver_at_ms=time.time_ns() // 1_000_000 - 3_600_000)
     told = FieldError("messages[0].deliver_at_ms", "passed 3600 s ago")
     relays.broker.fail(PUBLISH, InvalidRequest("wrong", status=400, errors=[told]))
     relays.drain(relay)
@@ -420,7 +470,8 @@ def test_a_time_of_delivery_that_passed_after_the_first_try_is_left_out_of_the_n
 def test_a_lane_that_is_missing_is_made(relays: Relays, engine: str) -> None:
     OutboxLane.objects.all().delete()  # as a test runner's flush does
     commit("a", key="k")
-    assert OutboxLane.objects.count() == (0 if engine == "sqlite" else 1)  # SQLite needs none
+    # SQLite needs none
+    assert OutboxLane.objects.count() == (0 if engine == "sqlite" else 1)
 
 
 def test_the_command_tells_retries_and_deletes_what_was_refused(
@@ -440,7 +491,9 @@ def test_the_command_tells_retries_and_deletes_what_was_refused(
     assert claims.counts() == (1, 0, 0, 0)
 
 
-def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(relays: Relays) -> None:
+def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(
+    relays: Relays,
+) -> None:
     with pytest.raises(outbox.OutsideTransaction, match="send_batch"):
         outbox.send_batch("t", [NewMessage("a")])
     with transaction.atomic():
@@ -450,11 +503,17 @@ def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(re
     relay = relays.new()
     relays.drain(relay)
     for key in range(3):
-        assert bodies(relays.broker, key=f"k{key}") == [str(n) for n in range(key, 1_200, 3)]
+        assert bodies(relays.broker, key=f"k{key}") == [
+            str(n) for n in range(key, 1_200, 3)
+        ]
 
 
-@pytest.mark.parametrize("wrong", [{"queue": 1}, {"delay_ms": 5}, {"key": 5}, {"key": "k" * 201}])
-def test_of_a_batch_with_a_wrong_message_nothing_is_written(relays: Relays, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"queue": 1}, {"delay_ms": 5}, {"key": 5}, {"key": "k" * 201}]
+)
+def test_of_a_batch_with_a_wrong_message_nothing_is_written(
+    relays: Relays, wrong: dict[str, Any]
+) -> None:
     with pytest.raises(OptionError), transaction.atomic():
         outbox.send_batch("t", [NewMessage("a"), NewMessage("b", **wrong)])
     assert OutboxMessage.objects.count() == 0
@@ -463,7 +522,10 @@ def test_of_a_batch_with_a_wrong_message_nothing_is_written(relays: Relays, wron
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"body": "x" * (1024 * 1024 + 1)}, "body has 1048577 bytes: at most 1048576 are allowed"),
+        (
+            {"body": "x" * (1024 * 1024 + 1)},
+            "body has 1048577 bytes: at most 1048576 are allowed",
+        ),
         (
             {"headers": {str(n): "v" for n in range(32)}},
             "headers are 33, with that of the outbox: at most 32",
@@ -490,15 +552,26 @@ def test_what_brokers_would_refuse_is_refused_at_the_call(
 
 
 def test_limits_may_be_those_of_brokers_that_allow_more(relays: Relays) -> None:
-    with override_settings(CATMQ_OUTBOX={"MAX_BODY_BYTES": 2 * 1024 * 1024}), transaction.atomic():
+    with (
+        override_settings(CATMQ_OUTBOX={"MAX_BODY_BYTES": 2 * 1024 * 1024}),
+        transaction.atomic(),
+    ):
         outbox.send("t", "x" * (1024 * 1024 + 1))
     assert OutboxMessage.objects.count() == 1
 
 
-def test_json_may_have_times_decimals_and_uuids_as_django_writes_them(relays: Relays) -> None:
-    value = {"at": datetime(2026, 11, 27, tzinfo=UTC), "day": date(2026, 1, 2), "sums": [Decimal("1.50")]}
+def test_json_may_have_times_decimals_and_uuids_as_django_writes_them(
+    relays: Relays,
+) -> None:
+    value = {
+        "at": datetime(2026, 11, 27, tzinfo=UTC),
+        "day": date(2026, 1, 2),
+        "sums": [Decimal("1.50")],
+    }
     with transaction.atomic():
-        row = outbox.send("t", json=value | {"id": uuid.UUID(int=7), "plain": (1, None, True)})
+        row = outbox.send(
+            "t", json=value | {"id": uuid.UUID(int=7), "plain": (1, None, True)}
+        )
         with pytest.raises((OptionError, TypeError)):
             outbox.send("t", json={"x": object()})
         with pytest.raises(OptionError, match="timezone-aware times"):
@@ -530,7 +603,9 @@ def test_text_that_the_database_does_not_take_is_refused_by_name(
             outbox.send("t", "b", tag="a\0")
         monkeypatch.undo()
         monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"charset": "utf8mb3"})
-        with pytest.raises(OptionError, match=r'key=.*: the connection .* charset utf8mb3, .*"utf8mb4"'):
+        with pytest.raises(
+            OptionError, match=r'key=.*: the connection .* charset utf8mb3, .*"utf8mb4"'
+        ):
             outbox.send("t", "b", key="💶")
 
 
@@ -549,7 +624,9 @@ class _Elsewhere:
     """A router that sends the apps of the outbox and of tasks to a second database."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str | None:
-        return "second" if model._meta.app_label in ("catmq_outbox", "catmq_tasks") else None
+        return (
+            "second" if model._meta.app_label in ("catmq_outbox", "catmq_tasks") else None
+        )
 
 
 def test_an_outbox_in_a_second_database_is_warned_of_and_not_written_in_a_transaction_of_the_first(
@@ -562,10 +639,14 @@ def test_an_outbox_in_a_second_database_is_warned_of_and_not_written_in_a_transa
         with transaction.atomic():
             with pytest.raises(outbox.OutsideTransaction, match="on database 'second'"):
                 outbox.send("t", "b")
-            with pytest.raises(outbox.OutsideTransaction, match="transaction under way is on 'default'"):
+            with pytest.raises(
+                outbox.OutsideTransaction, match="transaction under way is on 'default'"
+            ):
                 calls.add.enqueue(1)
             with (
-                pytest.raises(outbox.OutsideTransaction, match="the inbox writes to database 'second'"),
+                pytest.raises(
+                    outbox.OutsideTransaction, match="the inbox writes to database 'second'"
+                ),
                 once(outboxes.received()),
             ):
                 pass

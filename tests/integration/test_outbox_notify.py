@@ -49,7 +49,14 @@ def running(broker: SimulatedBroker, *, poll_s: float = NEVER_S) -> Iterator[Run
     with listening("default") as listener:
         assert listener is not None
         relay = Relay(broker, Claims("mine", address=listener.address))
-        made = Running(relay, say=said.append, stop=stop, poll_s=poll_s, report_s=60.0, listener=listener)
+        made = Running(
+            relay,
+            say=said.append,
+            stop=stop,
+            poll_s=poll_s,
+            report_s=60.0,
+            listener=listener,
+        )
 
         def run() -> None:
             made.forever()
@@ -63,7 +70,9 @@ def running(broker: SimulatedBroker, *, poll_s: float = NEVER_S) -> Iterator[Run
         finally:
             stop.set()
             thread.join(10)
-    assert not thread.is_alive(), "a relay that waits for a notification hears that it is to stop"
+    assert not thread.is_alive(), (
+        "a relay that waits for a notification hears that it is to stop"
+    )
     assert OutboxRelay.objects.get().address == ""
 
 
@@ -76,16 +85,24 @@ def test_a_commit_wakes_the_relay(broker: SimulatedBroker) -> None:
 
 def test_a_rollback_tells_nobody(broker: SimulatedBroker) -> None:
     with listening("default") as listener:
-        assert listener is not None and Claims("mine", address=listener.address).acquire() == ""
+        assert (
+            listener is not None
+            and Claims("mine", address=listener.address).acquire() == ""
+        )
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             outbox.send("t", "a")
             raise ZeroDivisionError
         assert not listener.wait(0.0)
 
 
-def test_a_transaction_tells_once_and_a_savepoint_takes_nothing_back(broker: SimulatedBroker) -> None:
+def test_a_transaction_tells_once_and_a_savepoint_takes_nothing_back(
+    broker: SimulatedBroker,
+) -> None:
     with listening("default") as listener:
-        assert listener is not None and Claims("mine", address=listener.address).acquire() == ""
+        assert (
+            listener is not None
+            and Claims("mine", address=listener.address).acquire() == ""
+        )
         with transaction.atomic():
             connection: Any = transaction.get_connection()
             with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -103,8 +120,13 @@ def test_a_transaction_tells_once_and_a_savepoint_takes_nothing_back(broker: Sim
         assert listener.wait(5.0)
 
 
-def test_who_does_not_know_the_word_of_the_address_wakes_for_nothing(broker: SimulatedBroker) -> None:
-    with listening("default") as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+def test_who_does_not_know_the_word_of_the_address_wakes_for_nothing(
+    broker: SimulatedBroker,
+) -> None:
+    with (
+        listening("default") as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger,
+    ):
         assert listener is not None
         host, port, word = listener.address.split()
         stranger.sendto(b"x" * 1000, (host, int(port)))
@@ -132,8 +154,12 @@ def test_a_relay_that_is_told_looks_seldom_until_a_commit_is_not_told(
         until(lambda: made._poll() == 0.01)
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1 1 x", "nonsense", "256.0.0.1 1 x", "::1 9 x"])
-def test_an_address_where_nobody_listens_hinders_no_commit(broker: SimulatedBroker, address: str) -> None:
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1 1 x", "nonsense", "256.0.0.1 1 x", "::1 9 x"]
+)
+def test_an_address_where_nobody_listens_hinders_no_commit(
+    broker: SimulatedBroker, address: str
+) -> None:
     assert Claims("mine", address=address).acquire() == ""
     commit("a")
     assert OutboxMessage.objects.count() == 1
@@ -160,7 +186,9 @@ def test_the_address_is_on_the_network_of_the_database() -> None:
             assert Listener(way).address.startswith("127.0.0.1 ")
 
 
-def test_the_address_is_read_seldom(broker: SimulatedBroker, django_assert_num_queries: Any) -> None:
+def test_the_address_is_read_seldom(
+    broker: SimulatedBroker, django_assert_num_queries: Any
+) -> None:
     assert Claims("mine", address="127.0.0.1 9 x").acquire() == ""
     with django_assert_num_queries(1):
         for _ in range(3):

@@ -1,4 +1,6 @@
-"""The outbox in projects as `django-admin startproject` makes them: DEBUG is on, and what else people set."""
+"""The outbox in projects as `django-admin startproject` makes them: DEBUG is on, and what
+else people set.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import pytest
 
 from tests.support.environment import ROOT
 
-# What an application does with the outbox: send, relay, look after what was refused, handle once.
+# What an application does with the outbox: send, relay, look after what was refused, handle
+# once.
 PROGRAM = """
 import sys
 from django.conf import settings
@@ -45,14 +48,16 @@ assert second.acquire() == ""
 
 handled = []
 with Consumer(
-    group="g", topics=["orders"], auto_offset_reset="earliest", transport=broker, consumer_timeout_ms=3000
+    group="g", topics=["orders"], auto_offset_reset="earliest", transport=broker,
+    consumer_timeout_ms=3000
 ) as consumer:
     message = next(iter(consumer))
     for _ in range(2):
         inbox.handled_once(scope="g")(handled.append)(message)
 assert handled == [message]
 assert inbox.prune() == 0
-print(alias, settings.DEBUG, any("catmq_outbox" in query["sql"] for query in connections[alias].queries))
+print(alias, settings.DEBUG,
+any("catmq_outbox" in query["sql"] for query in connections[alias].queries))
 """
 
 ROUTER = """
@@ -73,14 +78,17 @@ DATABASE_ROUTERS = [__name__ + ".Router"]
 CHOICES = {
     "as it is made": "",
     "without time zones": "USE_TZ = False\nTIME_ZONE = 'Asia/Shanghai'\n",
-    "in other time zones": "TIME_ZONE = 'Asia/Tokyo'\nDATABASES['default']['TIME_ZONE'] = 'Europe/Oslo'",
+    "in other time zones": "TIME_ZONE = 'Asia/Tokyo'\nDATABASES['default']['TIME_ZONE'] = "
+    "'Europe/Oslo'",
     "with requests in transactions": "DATABASES['default']['ATOMIC_REQUESTS'] = True\n",
-    "with lasting connections": "DATABASES['default'] |= {'CONN_HEALTH_CHECKS': True, 'CONN_MAX_AGE': None}",
+    "with lasting connections": "DATABASES['default'] |= "
+    "{'CONN_HEALTH_CHECKS': True, 'CONN_MAX_AGE': None}",
     "with a router": ROUTER,
 }
 
 
-# What people type one after the other, in one process: to load Django each time takes longer than its work.
+# What people type one after the other, in one process: to load Django each time takes
+# longer than its work.
 COMMANDS = """
 import sys
 from django.core.management import execute_from_command_line
@@ -98,22 +106,41 @@ class Project:
         self.directory = directory
         shutil.copytree(made, directory)
         with (directory / "shop/settings.py").open("a") as file:
-            file.write('INSTALLED_APPS += ["catmq_client.contrib.django_outbox"]\n' + settings)
+            file.write(
+                'INSTALLED_APPS += ["catmq_client.contrib.django_outbox"]\n' + settings
+            )
 
     def manage(self, *lines: Sequence[str]) -> list[str]:
         """Return what manage.py prints for each of some lines of words."""
         program = COMMANDS.format(lines=lines)
-        said = python("-c", program, cwd=self.directory, DJANGO_SETTINGS_MODULE="shop.settings")
+        said = python(
+            "-c", program, cwd=self.directory, DJANGO_SETTINGS_MODULE="shop.settings"
+        )
         return [part.strip() for part in said.split("--\n")[1:]]
 
 
 def python(*words: str, cwd: Path, **more: str) -> str:
     """Return what a process of its own prints; any warning ends it."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-    environ = {**kept, "PYTHONPATH": str(ROOT / "client/src"), "PYTHONWARNINGS": "error", **more}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "TMPDIR", "LANG")
+        if name in os.environ
+    }
+    environ = {
+        **kept,
+        "PYTHONPATH": str(ROOT / "client/src"),
+        "PYTHONWARNINGS": "error",
+        **more,
+    }
     command = [sys.executable, *words]
     done = subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -128,8 +155,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def databases(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Callable[[], str]:
-    """The settings of the project's databases: its own files, or two schemas of the server under test."""
+def databases(
+    request: pytest.FixtureRequest, engine: str, tmp_path: Path
+) -> Callable[[], str]:
+    """The settings of the project's databases: its own files, or two schemas of the server
+    under test.
+    """
     if engine == "sqlite":
         return lambda: f"OTHER = {{'NAME': {str(tmp_path / 'messages.sqlite3')!r}}}\n"
     server = request.getfixturevalue("mariadb")
@@ -138,9 +169,16 @@ def databases(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Ca
         schema = server.schema()
         names.append(schema.__enter__())
         request.addfinalizer(lambda one=schema: one.__exit__(None, None, None))
-    given = {"USER": "catmq", "PASSWORD": server.password, "HOST": "127.0.0.1", "PORT": server.port}
+    given = {
+        "USER": "catmq",
+        "PASSWORD": server.password,
+        "HOST": "127.0.0.1",
+        "PORT": server.port,
+    }
     default = {"ENGINE": "django.db.backends.mysql", "NAME": names[0], **given}
-    return lambda: f"DATABASES = {{'default': {default!r}}}\nOTHER = {{'NAME': {names[1]!r}}}\n"
+    return lambda: (
+        f"DATABASES = {{'default': {default!r}}}\nOTHER = {{'NAME': {names[1]!r}}}\n"
+    )
 
 
 @pytest.mark.parametrize("choice", CHOICES)

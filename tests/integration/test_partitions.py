@@ -46,7 +46,9 @@ def send(queue: int, count: int = 2) -> list[Receipt | CatmqError]:
 
 def start_at(queue: int, head: int) -> None:
     """The queue as if so much had been written and cleaned before."""
-    plant(queue, f"UPDATE queue_head SET head = {head}, low = {head} WHERE queue_id = {{q}}")
+    plant(
+        queue, f"UPDATE queue_head SET head = {head}, low = {head} WHERE queue_id = {{q}}"
+    )
 
 
 def test_a_queue_begins_with_three_partitions_or_none(queue: int) -> None:
@@ -64,7 +66,10 @@ def test_a_send_that_meets_the_end_makes_partitions_and_is_stored_once(queue: in
     start_at(queue, 299_999)
     (first, second) = send(queue)  # the second message is the first that has no partition
     assert (first, second) == (Receipt(queue, 299_999), Receipt(queue, 300_000))
-    assert ends(queue) == [100_000, 200_000, 300_000, 310_000, 320_000, 330_000][: len(ends(queue))]
+    assert (
+        ends(queue)
+        == [100_000, 200_000, 300_000, 310_000, 320_000, 330_000][: len(ends(queue))]
+    )
     assert sum(end > 300_001 for end in ends(queue)) >= 2
     with node_pools.node_of(queue).reading() as session:
         head = queue_sql.read_head(session, queue=queue)
@@ -73,7 +78,9 @@ def test_a_send_that_meets_the_end_makes_partitions_and_is_stored_once(queue: in
 
 
 @partitioned
-def test_many_senders_that_meet_the_end_at_once_are_all_stored(queue: int, in_threads: InThreads) -> None:
+def test_many_senders_that_meet_the_end_at_once_are_all_stored(
+    queue: int, in_threads: InThreads
+) -> None:
     start_at(queue, 300_000)
     fates = in_threads([lambda: send(queue, 3)] * 6)
     stored = sorted(fate.offset for part in fates for fate in part)  # type: ignore[attr-defined]
@@ -95,7 +102,8 @@ def test_the_loop_makes_them_before_they_are_needed_and_then_rests(queue: int) -
 @partitioned
 def test_a_queue_that_is_filled_fast_gets_ones_that_last(queue: int) -> None:
     send(queue, 2)
-    # 100,000 within 4 s, as if all but two were gone: 20 s of that, and the time of the test.
+    # 100,000 within 4 s, as if all but two were gone: 20 s of that, and the time of the
+    # test.
     plant(queue, "UPDATE queue_head SET head = 100000 WHERE queue_id = {q}")
     plant(queue, "UPDATE message_{q} SET stored_at = stored_at - INTERVAL 4 SECOND")
     plant(queue, "UPDATE message_{q} SET msg_offset = 99999 WHERE msg_offset = 1")
@@ -105,7 +113,9 @@ def test_a_queue_that_is_filled_fast_gets_ones_that_last(queue: int) -> None:
 
 
 @partitioned
-def test_tables_are_changed_one_after_the_other(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_changed_one_after_the_other(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paused: list[float] = []
     monkeypatch.setattr(partitions.time, "sleep", paused.append)
     ahead = partitions.Ahead()
@@ -117,7 +127,8 @@ def test_tables_are_changed_one_after_the_other(queue: int, monkeypatch: pytest.
 @partitioned
 def test_the_size_of_new_ones_follows_the_rate(queue: int) -> None:
     send(queue, 1)
-    # 36,000 in the first hour are 10/s: a 50th of seven days of that is 120,960, in two digits.
+    # 36,000 in the first hour are 10/s: a 50th of seven days of that is 120,960, in two
+    # digits.
     plant(queue, "UPDATE queue_head SET head = 200000 WHERE queue_id = {q}")
     plant(queue, "UPDATE message_{q} SET stored_at = stored_at - INTERVAL 20000 SECOND")
     partitions.extend(queue)
@@ -170,7 +181,10 @@ def test_a_table_without_partitions_is_written_and_never_extended(queue: int) ->
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
-        ("ALTER TABLE message_{q} ADD PARTITION (PARTITION p VALUES LESS THAN MAXVALUE)", "MAXVALUE"),
+        (
+            "ALTER TABLE message_{q} ADD PARTITION (PARTITION p VALUES LESS THAN MAXVALUE)",
+            "MAXVALUE",
+        ),
         ("ALTER TABLE message_{q} PARTITION BY HASH (msg_offset) PARTITIONS 2", "HASH"),
         ("DROP TABLE message_{q}", "missing"),
     ],

@@ -1,4 +1,6 @@
-"""Producers of topics: counted in memory, added to rows that stay few, and shown with their last hour."""
+"""Producers of topics: counted in memory, added to rows that stay few, and shown with their
+last hour.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def topic(metadata_db: None) -> Iterator[int]:
     producers._counts.take()
 
 
-def sent(topic: int, messages: int = 1, *, address: str = "10.0.0.1", sdk: str = "lib/1") -> None:
+def sent(
+    topic: int, messages: int = 1, *, address: str = "10.0.0.1", sdk: str = "lib/1"
+) -> None:
     producers.sent(topic_id=topic, actor=SHOP, address=address, sdk=sdk, messages=messages)
 
 
@@ -55,7 +59,9 @@ def test_what_processes_count_adds_up_by_key_address_and_client(topic: int) -> N
     assert producers.flush() == 0
 
 
-def test_the_hour_before_counts_for_the_part_that_is_within_the_last_hour(topic: int) -> None:
+def test_the_hour_before_counts_for_the_part_that_is_within_the_last_hour(
+    topic: int,
+) -> None:
     sent(topic, 600)
     producers.flush()
     TopicProducer.objects.update(hour=F("hour") - 1)
@@ -83,17 +89,25 @@ def test_hours_without_a_message_are_forgotten(topic: int) -> None:
     assert shown() == {("shop", "10.0.0.1", "lib/1"): 7}
 
 
-def test_a_topic_keeps_the_producers_that_were_seen_last(topic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_keeps_the_producers_that_were_seen_last(
+    topic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(producers, "MOST", 3)
     for n in range(3):
         sent(topic, address=f"10.0.0.{n}")
     producers.flush()
-    TopicProducer.objects.filter(address="10.0.0.1").update(last_seen=F("last_seen") - timedelta(hours=1))
+    TopicProducer.objects.filter(address="10.0.0.1").update(
+        last_seen=F("last_seen") - timedelta(hours=1)
+    )
 
     sent(topic, address="10.0.0.9")
     producers.flush()
 
-    assert sorted(address for _, address, _ in shown()) == ["10.0.0.0", "10.0.0.2", "10.0.0.9"]
+    assert sorted(address for _, address, _ in shown()) == [
+        "10.0.0.0",
+        "10.0.0.2",
+        "10.0.0.9",
+    ]
 
 
 def test_of_many_new_producers_at_once_those_with_the_most_messages_are_kept(
@@ -110,7 +124,9 @@ def test_of_many_new_producers_at_once_those_with_the_most_messages_are_kept(
     assert shown()["shop", "10.0.0.1", "lib/1"] == 9
 
 
-def test_a_process_counts_so_many_producers_and_no_more(topic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_counts_so_many_producers_and_no_more(
+    topic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(producers, "MOST_COUNTED", 2)
     for n in range(9):
         sent(topic, sdk=f"random-{n}")
@@ -119,7 +135,9 @@ def test_a_process_counts_so_many_producers_and_no_more(topic: int, monkeypatch:
     assert sorted(producers._counts.take().values()) == [1, 2]
 
 
-def test_a_flush_that_fails_loses_nothing(topic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_loses_nothing(
+    topic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent(topic, 4)
     with monkeypatch.context() as patch:
         patch.setattr(producers, "database_now", lambda: 1 / 0)
@@ -135,7 +153,9 @@ def test_rows_go_after_seven_days_without_a_message(topic: int) -> None:
     sent(topic)
     sent(topic, address="10.0.0.2")
     producers.flush()
-    TopicProducer.objects.filter(address="10.0.0.2").update(last_seen=F("last_seen") - timedelta(days=8))
+    TopicProducer.objects.filter(address="10.0.0.2").update(
+        last_seen=F("last_seen") - timedelta(days=8)
+    )
 
     assert producers.prune() == 1
     assert [address for _, address, _ in shown()] == ["10.0.0.1"]
@@ -144,7 +164,9 @@ def test_rows_go_after_seven_days_without_a_message(topic: int) -> None:
 def test_who_has_no_right_on_a_topic_does_not_see_its_producers(topic: int) -> None:
     assert producers.of_topic(topic="orders", actor=SHOP) == []
     with pytest.raises(Forbidden):
-        producers.of_topic(topic="orders", actor=Actor(kind="key", name="x", rights={"produce": ("a",)}))
+        producers.of_topic(
+            topic="orders", actor=Actor(kind="key", name="x", rights={"produce": ("a",)})
+        )
     with pytest.raises(NotFound):
         producers.of_topic(topic="nope", actor=ME)
 

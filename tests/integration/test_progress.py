@@ -41,11 +41,17 @@ def orders(node: str) -> Iterator[None]:
 
 
 def send(count: int) -> None:
-    publish(topic="orders", messages=[NewMessage(body=b"x")] * count, batch_id=None, actor=ACTOR)
+    publish(
+        topic="orders", messages=[NewMessage(body=b"x")] * count, batch_id=None, actor=ACTOR
+    )
 
 
-def minutes(*lags: int, handled: int | None = 60, sent: int = 600, pulled: int = 6_000) -> None:
-    """Rows of the last minutes, the last of them the one that is over; the messages are old."""
+def minutes(
+    *lags: int, handled: int | None = 60, sent: int = 600, pulled: int = 6_000
+) -> None:
+    """Rows of the last minutes, the last of them the one that is over; the messages are
+    old.
+    """
     topic, group = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get().pk
     last = metrics_history.start_of(database_now(), step_s=60)
     for back, found in enumerate(reversed(lags), start=1):
@@ -64,7 +70,9 @@ def minutes(*lags: int, handled: int | None = 60, sent: int = 600, pulled: int =
 
 def seen(now: int | None, *, oldest_ms: int = 60_000) -> progress.GroupProgress:
     """Return what is said of the group when its lag of now is that."""
-    found = progress.of_group(group="billing", lags={"orders": progress.Lag(now, oldest_ms)})
+    found = progress.of_group(
+        group="billing", lags={"orders": progress.Lag(now, oldest_ms)}
+    )
     assert found is not None
     return found
 
@@ -75,7 +83,9 @@ def test_a_group_that_pulls_more_than_it_handles_falls_behind() -> None:
     assert (found.said.state, round(found.said.per_s or 0)) == ("falls_behind", 9)
     assert found.lag_before == 0 and 540 <= found.between_s <= 660
     assert found.pace.handled is not None
-    assert found.pace.pulled > 50 * found.pace.handled, "it pulls the same messages again and again"
+    assert found.pace.pulled > 50 * found.pace.handled, (
+        "it pulls the same messages again and again"
+    )
     assert found.pace.sent > 5 * found.pace.handled
 
 
@@ -89,8 +99,12 @@ def test_a_group_catches_up_by_what_its_lag_shrinks() -> None:
 def test_nothing_is_said_of_what_was_before_a_reset() -> None:
     send(30)
     minutes(*[0] * 10)
-    offset_reset.reset(group="billing", topic="orders", target=Target("latest"), actor=ACTOR)
-    offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("latest"), actor=ACTOR
+    )
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("earliest"), actor=ACTOR
+    )
     assert seen(30).said.state == "too_little_data"
 
 

@@ -1,4 +1,6 @@
-"""SELECT statements that people run: those of `catmq topic sql`, and those of the page Query with SQL."""
+"""SELECT statements that people run: those of `catmq topic sql`, and those of the page
+Query with SQL.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def queues(node: str) -> list[int]:
     snapshot.refresh()
     ids = [one.queue.queue for one in made.queues]
     for queue in ids:
-        sent = [NewMessage(body=b"body %d of it's own" % n, queue=queue, key=f"it's {n}") for n in range(5)]
+        sent = [
+            NewMessage(body=b"body %d of it's own" % n, queue=queue, key=f"it's {n}")
+            for n in range(5)
+        ]
         publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
     return ids
 
@@ -43,7 +48,9 @@ def plan() -> ReadPlan:
     return cast(ReadPlan, ReadPlanAnswer.of(found))
 
 
-def test_the_newest_messages_of_a_topic_are_selected_from_all_its_queues(queues: list[int]) -> None:
+def test_the_newest_messages_of_a_topic_are_selected_from_all_its_queues(
+    queues: list[int],
+) -> None:
     (statement,) = topic_sql.statements(plan(), last=3)
     rows = look(queues[0], statement)
     assert len(rows) == 3 and {row[0] for row in rows} <= set(queues)
@@ -54,15 +61,22 @@ def test_the_newest_messages_of_a_topic_are_selected_from_all_its_queues(queues:
 def test_one_key_one_queue_and_only_what_retention_left(queues: list[int]) -> None:
     raise_low(queues[1], 3)
     (statement,) = topic_sql.statements(plan(), last=10, key="it's 4")
-    assert sorted(row[:2] for row in look(queues[0], statement)) == [(queue, 4) for queue in queues]
+    assert sorted(row[:2] for row in look(queues[0], statement)) == [
+        (queue, 4) for queue in queues
+    ]
     (statement,) = topic_sql.statements(plan(), last=10, queues=[queues[1]])
-    assert sorted(row[:2] for row in look(queues[0], statement)) == [(queues[1], 3), (queues[1], 4)]
+    assert sorted(row[:2] for row in look(queues[0], statement)) == [
+        (queues[1], 3),
+        (queues[1], 4),
+    ]
 
 
 def test_what_cannot_be_a_key_or_is_no_queue_is_refused(queues: list[int]) -> None:
     with pytest.raises(OptionError, match="no backslash"):
         topic_sql.statements(plan(), last=10, key="\\' OR 1=1 --")
-    with pytest.raises(OptionError, match=f"999 is not a queue of topic orders; its queues are {queues[0]}"):
+    with pytest.raises(
+        OptionError, match=f"999 is not a queue of topic orders; its queues are {queues[0]}"
+    ):
         topic_sql.statements(plan(), last=10, queues=[999])
 
 
@@ -73,7 +87,9 @@ def test_the_statements_of_the_page_run_and_find_what_they_say(queues: list[int]
     blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     found = {}
     for block in blocks:
-        statement = block.replace("message_1", f"message_{queues[0]}").replace("= 1)", f"= {queues[0]})")
+        statement = block.replace("message_1", f"message_{queues[0]}").replace(
+            "= 1)", f"= {queues[0]})"
+        )
         if "metadata_" in statement:
             with connection.cursor() as cursor:
                 cursor.execute(statement.rstrip().rstrip(";"))
@@ -84,13 +100,18 @@ def test_the_statements_of_the_page_run_and_find_what_they_say(queues: list[int]
     assert [row[2] for row in found["metadata_queue"]] == queues
     assert [int(row[1]) for row in found["queue_head"]] == [5], "messages of this minute"
     assert {row[2]: row[4] for row in found["reader"]} == dict.fromkeys(queues, 5)
-    assert {row[0] for row in found["information_schema.tables"]} == {f"message_{one}" for one in queues}
+    assert {row[0] for row in found["information_schema.tables"]} == {
+        f"message_{one}" for one in queues
+    }
     assert found["dead_message"] == []
 
 
 @pytest.mark.skipif(ENGINE != "mysql", reason="SQLite has no comments of tables")
 def test_new_tables_say_what_they_are(queues: list[int]) -> None:
-    asked = "SELECT table_name, table_comment FROM information_schema.tables WHERE table_schema = DATABASE()"
+    asked = (
+        "SELECT table_name, table_comment FROM information_schema.tables WHERE "
+        "table_schema = DATABASE()"
+    )
     told = dict(look(queues[0], asked))
     assert [told[f"message_{queue}"] for queue in queues] == [
         "topic orders, queue number 0",

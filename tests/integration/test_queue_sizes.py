@@ -29,8 +29,11 @@ def test_only_what_a_node_was_measured_for_changes(node: str, failure_node: str)
     main = DbNode.objects.get(name="main").pk
     assert size_rows.note_queues({main: {queue: 7}}) == 1
     assert size_rows.note_queues({main: {queue: 7}}) == 0
-    assert size_rows.note_queues({}) == 0 and Queue.objects.get(pk=queue).bytes == 7  # it was away
-    assert size_rows.note_queues({main: {}}) == 1 and Queue.objects.get(pk=queue).bytes is None
+    # it was away
+    assert size_rows.note_queues({}) == 0 and Queue.objects.get(pk=queue).bytes == 7
+    assert (
+        size_rows.note_queues({main: {}}) == 1 and Queue.objects.get(pk=queue).bytes is None
+    )
 
 
 def test_a_queue_whose_table_is_gone_hides_no_other(node: str, failure_node: str) -> None:

@@ -1,4 +1,6 @@
-"""Topics that are expanded and shrunk, and queues that are closed and opened, while groups read them."""
+"""Topics that are expanded and shrunk, and queues that are closed and opened, while groups
+read them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from messagestore.tables import queue_sql, reader_sql
 from messagestore.topology import queue_states, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Code, Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NodeUnavailable,
+    NotFound,
+)
 from metadata.groups import groups
 from metadata.groups import layout as queue_rows
 from metadata.membership import rebalance
@@ -64,7 +74,9 @@ def heads() -> dict[int, str]:
 
 def send(queue: int | None = None, *, key: str | None = None, **batch: Any) -> Any:
     message = NewMessage(body=b"m", queue=queue, key=key)
-    return publish(topic="orders", messages=[message], actor=ME, **{"batch_id": None, **batch})[0]
+    return publish(
+        topic="orders", messages=[message], actor=ME, **{"batch_id": None, **batch}
+    )[0]
 
 
 def subscribe(group: str, *, start: str = "earliest", **more: Any) -> None:
@@ -87,10 +99,13 @@ def away(*args: object, **kwargs: object) -> Any:
     raise NodeUnavailable("The node is away.")
 
 
-# ------------------------------------------------------------------------------------------ expanding
+# ------------------------------------------------------------------------------------------
+# expanding
 
 
-def test_new_queues_get_their_share_of_the_slots_from_the_others_evenly(orders: list[int]) -> None:
+def test_new_queues_get_their_share_of_the_slots_from_the_others_evenly(
+    orders: list[int],
+) -> None:
     done = queues.expand(topic="orders", queues=2, actor=ME)
 
     after = shown()
@@ -115,8 +130,12 @@ def test_every_group_reads_a_new_queue_from_its_beginning(orders: list[int]) -> 
 
     snapshot.refresh()
     send(new.queue)
-    rows = dict(QueueOffset.objects.filter(queue=new.queue).values_list("group__name", "epoch"))
-    bases = dict(QueueOffset.objects.filter(queue=orders[0]).values_list("group__name", "epoch"))
+    rows = dict(
+        QueueOffset.objects.filter(queue=new.queue).values_list("group__name", "epoch")
+    )
+    bases = dict(
+        QueueOffset.objects.filter(queue=orders[0]).values_list("group__name", "epoch")
+    )
     assert rows == bases
     placed = tampering.readers(new.queue)
     assert [(epoch, committed) for _, _, epoch, _, committed in placed] == sorted(
@@ -135,13 +154,17 @@ def test_new_queues_go_where_the_topic_has_fewest_or_where_one_says(
     make_node("second")
     make_node("apart", dedicated=True)
 
-    assert [one.node for one in queues.expand(topic="orders", queues=3, actor=ME).queues] == ["second"] * 3
+    assert [
+        one.node for one in queues.expand(topic="orders", queues=3, actor=ME).queues
+    ] == ["second"] * 3
     made = queues.expand(topic="orders", queues=1, node="apart", actor=ME)
     assert [one.node for one in made.queues] == ["apart"]
 
 
 @pytest.mark.one_engine
-def test_a_preview_of_an_expansion_says_what_moves_and_changes_nothing(orders: list[int]) -> None:
+def test_a_preview_of_an_expansion_says_what_moves_and_changes_nothing(
+    orders: list[int],
+) -> None:
     subscribe("billing")
     for _ in range(3):
         send(orders[0])
@@ -151,7 +174,9 @@ def test_a_preview_of_an_expansion_says_what_moves_and_changes_nothing(orders: l
 
     assert (planned.dry_run, planned.moved_slots, planned.moved_share) == (True, 512, 0.5)
     assert [(one.group, one.messages) for one in planned.unread] == [("billing", 4)]
-    assert [(one.number, one.node) for one in planned.queues] == [(n, "main") for n in (4, 5, 6, 7)]
+    assert [(one.number, one.node) for one in planned.queues] == [
+        (n, "main") for n in (4, 5, 6, 7)
+    ]
     assert (list(states()), shown().layout_version) == (orders, 1)
     assert not AuditLog.objects.filter(verb="expand").exists()
 
@@ -177,7 +202,9 @@ def test_an_expansion_that_cannot_be_is_refused_and_makes_nothing(
         make_node("shut")
         registry.update(name="shut", settings={"state": "read_only"}, actor=ME)
 
-    refused(code, CatmqError, lambda: queues.expand(**{"topic": "orders", "actor": ME, **given}))
+    refused(
+        code, CatmqError, lambda: queues.expand(**{"topic": "orders", "actor": ME, **given})
+    )
 
     assert list(states()) == orders
 
@@ -189,9 +216,13 @@ def test_while_queues_are_being_made_there_is_no_second_expansion(
     with pytest.raises(Crash):
         queues.expand(topic="orders", queues=1, actor=ME)
 
-    refused(Code.IN_USE, Conflict, lambda: queues.expand(topic="orders", queues=1, actor=ME))
+    refused(
+        Code.IN_USE, Conflict, lambda: queues.expand(topic="orders", queues=1, actor=ME)
+    )
     (new,) = set(states()) - set(orders)
-    refused(Code.INVALID, Invalid, lambda: queues.shrink(topic="orders", queues=[new], actor=ME))
+    refused(
+        Code.INVALID, Invalid, lambda: queues.shrink(topic="orders", queues=[new], actor=ME)
+    )
     subscribe("billing")
     assert not QueueOffset.objects.filter(queue=new).exists()
     assert set(shown().layout) == set(orders)
@@ -199,7 +230,11 @@ def test_while_queues_are_being_made_there_is_no_second_expansion(
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [(queue_sql, "create_queue"), (reader_sql, "insert_readers"), (queue_rows, "make_ready")],
+    [
+        (queue_sql, "create_queue"),
+        (reader_sql, "insert_readers"),
+        (queue_rows, "make_ready"),
+    ],
 )
 def test_an_expansion_that_died_anywhere_is_finished_by_the_sweep(
     orders: list[int], monkeypatch: pytest.MonkeyPatch, module: Any, step: str
@@ -293,7 +328,9 @@ def test_the_process_that_was_slow_finds_its_queues_taken_back(
         return real(topic_id=topic_id, queues=queues, **given)
 
     monkeypatch.setattr(queue_rows, "make_ready", slow)
-    refused(Code.IN_USE, Conflict, lambda: queues.expand(topic="orders", queues=1, actor=ME))
+    refused(
+        Code.IN_USE, Conflict, lambda: queues.expand(topic="orders", queues=1, actor=ME)
+    )
     assert sorted(heads().values()) == ["retired"] + ["rw"] * 4
 
 
@@ -306,26 +343,37 @@ def test_a_topic_that_is_deleted_while_it_is_expanded_loses_the_new_tables_with_
 
     real = queue_rows.make_ready
     monkeypatch.setattr(queue_rows, "make_ready", gone)
-    refused(Code.TOPIC_NOT_FOUND, NotFound, lambda: queues.expand(topic="orders", queues=1, actor=ME))
+    refused(
+        Code.TOPIC_NOT_FOUND,
+        NotFound,
+        lambda: queues.expand(topic="orders", queues=1, actor=ME),
+    )
     assert topics.drop_deleted(-1) == 1
     assert not Queue.objects.exists()
 
 
-# ------------------------------------------------------------------------------------------ shrinking
+# ------------------------------------------------------------------------------------------
+# shrinking
 
 
-def test_shrinking_moves_the_slots_of_the_queues_that_go_and_closes_them(orders: list[int]) -> None:
+def test_shrinking_moves_the_slots_of_the_queues_that_go_and_closes_them(
+    orders: list[int],
+) -> None:
     before = shown().layout
 
     done = queues.shrink(topic="orders", queues=orders[2:], actor=ME)
 
     after = shown()
-    assert {queue: state for queue, state in states().items() if state == "read_only"}.keys() == set(
-        orders[2:]
-    )
+    assert {
+        queue: state for queue, state in states().items() if state == "read_only"
+    }.keys() == set(orders[2:])
     assert heads() == {orders[0]: "rw", orders[1]: "rw", orders[2]: "ro", orders[3]: "ro"}
     assert Counter(after.layout) == {orders[0]: 512, orders[1]: 512}
-    assert all(now == then for now, then in zip(after.layout, before, strict=True) if then in orders[:2])
+    assert all(
+        now == then
+        for now, then in zip(after.layout, before, strict=True)
+        if then in orders[:2]
+    )
     assert (done.moved_share, done.layout_version, after.layout_version) == (0.5, 2, 2)
     refused(Code.QUEUE_NOT_WRITABLE, Conflict, lambda: send(orders[3]))
     assert send().queue in orders[:2]
@@ -341,7 +389,9 @@ def test_the_newest_queues_go_when_a_number_is_given(orders: list[int]) -> None:
         dict.fromkeys(orders, "rw"),
     )
     queues.shrink(topic="orders", count=1, actor=ME)
-    assert [queue for queue, state in states().items() if state == "read_only"] == orders[3:]
+    assert [queue for queue, state in states().items() if state == "read_only"] == orders[
+        3:
+    ]
 
 
 def test_a_preview_of_a_shrinking_counts_what_each_group_has_not_read(
@@ -355,11 +405,17 @@ def test_a_preview_of_a_shrinking_counts_what_each_group_has_not_read(
     send(orders[3])
 
     planned = queues.shrink(topic="orders", queues=[orders[3]], actor=ME, dry_run=True)
-    assert [(one.group, one.messages) for one in planned.unread] == [("billing", 2), ("news", 2)]
+    assert [(one.group, one.messages) for one in planned.unread] == [
+        ("billing", 2),
+        ("news", 2),
+    ]
 
     monkeypatch.setattr(reader_sql, "read_positions", away)
     planned = queues.shrink(topic="orders", queues=[orders[3]], actor=ME, dry_run=True)
-    assert [(one.group, one.messages) for one in planned.unread] == [("billing", None), ("news", None)]
+    assert [(one.group, one.messages) for one in planned.unread] == [
+        ("billing", None),
+        ("news", None),
+    ]
 
 
 def test_a_broker_whose_picture_is_older_cannot_write_to_a_queue_that_drains(
@@ -411,7 +467,9 @@ def test_a_shrinking_that_cannot_be_is_refused_and_closes_nothing(
     other = topics.create(name="other", queues=1, actor=ME).queues[0].queue.queue
     asked = {"topic": "orders", "actor": ME, **given}
     if "queues" in given:
-        asked["queues"] = [other if number < 0 else orders[number] for number in given["queues"]]
+        asked["queues"] = [
+            other if number < 0 else orders[number] for number in given["queues"]
+        ]
 
     refused(code, kind, lambda: queues.shrink(**asked))
 
@@ -419,16 +477,23 @@ def test_a_shrinking_that_cannot_be_is_refused_and_closes_nothing(
 
 
 @pytest.mark.one_engine
-def test_the_last_queue_on_an_open_node_is_kept(orders: list[int], make_node: Callable[..., str]) -> None:
+def test_the_last_queue_on_an_open_node_is_kept(
+    orders: list[int], make_node: Callable[..., str]
+) -> None:
     make_node("second")
     (new,) = queues.expand(topic="orders", queues=1, node="second", actor=ME).queues
     registry.update(name="second", settings={"state": "read_only"}, actor=ME)
     snapshot.refresh()
 
-    refused(Code.LAST_QUEUE, Conflict, lambda: queues.shrink(topic="orders", queues=orders, actor=ME))
+    refused(
+        Code.LAST_QUEUE,
+        Conflict,
+        lambda: queues.shrink(topic="orders", queues=orders, actor=ME),
+    )
     queues.shrink(topic="orders", queues=orders[:3], actor=ME)
 
-    assert Counter(shown().layout)[orders[3]] > 700  # none went to the queue that takes no messages
+    # none went to the queue that takes no messages
+    assert Counter(shown().layout)[orders[3]] > 700
     refused(Code.LAST_QUEUE, Conflict, lambda: change(orders[3], "read_only"))
     change(orders[0], "read_write")
     change(orders[3], "read_only")
@@ -475,19 +540,28 @@ def test_what_metadata_refuses_in_the_end_is_open_again(
         """Somebody else closes all other queues between the look and the change."""
         if not given.get("dry_run"):
             for queue in orders[1:]:
-                queue_rows.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
+                queue_rows.set_state(
+                    topic="orders", queue=queue, state="read_only", actor=ME
+                )
         return real(**given)
 
     monkeypatch.setattr(queue_rows, "shrink", meanwhile)
-    refused(Code.LAST_QUEUE, Conflict, lambda: queues.shrink(topic="orders", queues=[orders[0]], actor=ME))
+    refused(
+        Code.LAST_QUEUE,
+        Conflict,
+        lambda: queues.shrink(topic="orders", queues=[orders[0]], actor=ME),
+    )
     assert (heads()[orders[0]], states()[orders[0]]) == ("rw", "read_write")
 
 
-# ------------------------------------------------------------------------------------- closing by hand
+# -------------------------------------------------------------------------------------
+# closing by hand
 
 
 def change(queue: int, state: str, **more: Any) -> Any:
-    return queues.set_state(**{"topic": "orders", "queue": queue, "state": state, "actor": ME, **more})
+    return queues.set_state(
+        **{"topic": "orders", "queue": queue, "state": state, "actor": ME, **more}
+    )
 
 
 def test_a_queue_is_closed_and_opened_and_keeps_its_slots(orders: list[int]) -> None:
@@ -517,7 +591,9 @@ def test_the_last_open_queue_stays_open(orders: list[int]) -> None:
     assert heads()[orders[0]] == "rw"
 
 
-def test_a_queue_opened_on_a_closed_node_takes_messages_when_the_node_does(orders: list[int]) -> None:
+def test_a_queue_opened_on_a_closed_node_takes_messages_when_the_node_does(
+    orders: list[int],
+) -> None:
     change(orders[0], "read_only")
     registry.update(name="main", settings={"state": "read_only"}, actor=ME)
     snapshot.refresh()
@@ -540,7 +616,9 @@ def test_a_queue_opened_on_a_closed_node_takes_messages_when_the_node_does(order
 def test_a_wrong_change_of_a_queue_is_refused(
     orders: list[int], given: dict[str, Any], kind: Any, code: Code
 ) -> None:
-    refused(code, kind, lambda: change(**{"queue": orders[0], "state": "read_only", **given}))
+    refused(
+        code, kind, lambda: change(**{"queue": orders[0], "state": "read_only", **given})
+    )
 
 
 @pytest.mark.one_engine
@@ -549,8 +627,13 @@ def test_every_change_is_in_the_audit_log_once(orders: list[int]) -> None:
     queues.shrink(topic="orders", queues=[orders[0]], actor=ME)
     change(orders[1], "read_only")
     change(orders[1], "read_only")
-    rows = AuditLog.objects.filter(at__gt=Topic.objects.get().created_at, kind__in=("topic", "queue"))
-    found = [(row.actor_name, row.verb, row.name) for row in rows.exclude(verb="create").order_by("id")]
+    rows = AuditLog.objects.filter(
+        at__gt=Topic.objects.get().created_at, kind__in=("topic", "queue")
+    )
+    found = [
+        (row.actor_name, row.verb, row.name)
+        for row in rows.exclude(verb="create").order_by("id")
+    ]
     assert found == [
         ("test", "expand", "orders"),
         ("test", "lay out", "orders"),
@@ -559,7 +642,8 @@ def test_every_change_is_in_the_audit_log_once(orders: list[int]) -> None:
     ]
 
 
-# --------------------------------------------------------------------- senders that leave the choice
+# --------------------------------------------------------------------- senders that leave
+# the choice
 
 
 def test_a_batch_whose_queue_is_closed_goes_to_another_node_and_is_stored_once(

@@ -23,7 +23,15 @@ from messagestore.topology import subscriptions
 from metadata import redrive_rows
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Code, Conflict, Forbidden, NotFound, NoWritableQueue, Unavailable
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    Forbidden,
+    NotFound,
+    NoWritableQueue,
+    Unavailable,
+)
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues
 from tests.support.tampering import plant
@@ -38,7 +46,9 @@ def two_nodes(node: str, make_node: Callable[..., str]) -> None:
 
 @pytest.fixture
 def queue(two_nodes: None) -> int:
-    """The queue of topic `orders`; group `billing` reads it without retries, and has two failure nodes."""
+    """The queue of topic `orders`; group `billing` reads it without retries, and has two
+    failure nodes.
+    """
     return failing.billing(retries=0)
 
 
@@ -57,7 +67,10 @@ def listed(**which: Any) -> list[str]:
     found, after = [], ""
     while True:
         page = dead_letters.page(group="billing", actor=ME, after=after, limit=2, **which)
-        found += [dead_letters.show(group="billing", message=one.id, actor=ME).body for one in page.messages]
+        found += [
+            dead_letters.show(group="billing", message=one.id, actor=ME).body
+            for one in page.messages
+        ]
         if page.next is None:
             return [body.decode() for body in found]
         after = page.next
@@ -74,7 +87,9 @@ def drive(redriver: Redriver | None = None) -> None:
 
 
 def come_back() -> list[bytes]:
-    """The bodies of what was redriven to the group: what waits, once it is moved, and nothing twice."""
+    """The bodies of what was redriven to the group: what waits, once it is moved, and
+    nothing twice.
+    """
     found = []
     for queue in failure_queues():
         moving.make_due(queue)
@@ -96,7 +111,10 @@ def refused(code: Code, kind: type[CatmqError], **which: Any) -> None:
 def test_pages_of_two_nodes_hold_each_message_once_the_newest_first(queue: int) -> None:
     kill(queue, *(b"%d" % n for n in range(9)))
     died = [
-        one.died_at_ms for one in dead_letters.page(group="billing", actor=ME, after="", limit=100).messages
+        one.died_at_ms
+        for one in dead_letters.page(
+            group="billing", actor=ME, after="", limit=100
+        ).messages
     ]
     assert died == sorted(died, reverse=True)
     assert sorted(listed()) == [str(n) for n in range(9)]
@@ -149,12 +167,17 @@ def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -
     drive()
     assert (come_back(), listed()) == ([b"a", b"b", b"c", b"d"], [])
     done = redrive_rows.page(group="billing", actor=ME)
-    assert [(run.state, run.redriven, run.skipped) for run in done] == [("done", 3, 0), ("done", 1, 0)]
+    assert [(run.state, run.redriven, run.skipped) for run in done] == [
+        ("done", 3, 0),
+        ("done", 1, 0),
+    ]
 
 
 def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
     kill(queue, b"a", b"b")
-    redrives.request(group="billing", to="topic", topic="orders", error="ValueError", actor=ME)
+    redrives.request(
+        group="billing", to="topic", topic="orders", error="ValueError", actor=ME
+    )
     drive()
     sent = moving.stored(queue)[2:]
     assert sorted((one.body, one.attempt) for one in sent) == [(b"a", 0), (b"b", 0)]
@@ -182,7 +205,11 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
     asked = redrives.request(group="billing", to=to, everything=True, actor=ME)
     with monkeypatch.context() as patch:
         patch.setattr(
-            module, step, failing.stop_at(2 if step in ("store", "publish") else 1, getattr(module, step))
+            module,
+            step,
+            failing.stop_at(
+                2 if step in ("store", "publish") else 1, getattr(module, step)
+            ),
         )
         with suppress(failing.Stopped):
             drive()
@@ -190,7 +217,11 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
     assert listed() == []
     done = redrive_rows.named(group="billing", redrive=asked.id, actor=ME)
     assert (done.state, done.redriven, done.deleting) == ("done", 3, {})
-    back = come_back() if to == "group" else sorted(one.body for one in moving.stored(queue)[3:])
+    back = (
+        come_back()
+        if to == "group"
+        else sorted(one.body for one in moving.stored(queue)[3:])
+    )
     assert back == [b"a", b"b", b"c"]
 
 
@@ -261,7 +292,9 @@ def close_nodes() -> None:
     snapshot.refresh()
 
 
-def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(queue: int) -> None:
+def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(
+    queue: int,
+) -> None:
     kill(queue, b"a", b"b")
     redrives.request(group="billing", to="topic", everything=True, actor=ME)
     close_nodes()
@@ -289,7 +322,9 @@ def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int)
     for place in failure_queues():
         sqlite = node_pools.node_of(place).info.engine == "sqlite"
         older = "died_at - 172800000" if sqlite else "died_at - INTERVAL 2 DAY"
-        failing.tampering.plant(place, f"UPDATE dead_message SET died_at = {older} WHERE id <= 2")
+        failing.tampering.plant(
+            place, f"UPDATE dead_message SET died_at = {older} WHERE id <= 2"
+        )
     assert dead_letters.expire() == 0
     failing.change(dead_days=1)
     assert dead_letters.expire(chunk=1) >= 2
@@ -299,7 +334,9 @@ def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int)
 def test_dead_letters_of_a_key_are_found_by_scans_that_end(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page looks at two of each node, so most pages are empty; none is left out or shown twice."""
+    """Each page looks at two of each node, so most pages are empty; none is left out or
+    shown twice.
+    """
     for number in range(9):
         kill(queue, b"%d" % number, key="b" if number % 4 else "a")
     monkeypatch.setattr(dead_letters, "SCAN", 2)
@@ -339,7 +376,9 @@ def test_a_dead_letter_is_seen_however_many_died_after_it(
     monkeypatch.setattr(copy_trail._Walk, "_reset_counts", lambda walk, queue: ())
     assert status(queue, 0).state == "dead"
     monkeypatch.setattr(delivery_status, "MOST_PAGES", 0)
-    assert (status(queue, 0).state, status(queue, 0).partly) == ("read", True), "never surely handled"
+    assert (status(queue, 0).state, status(queue, 0).partly) == ("read", True), (
+        "never surely handled"
+    )
 
 
 def test_a_death_and_its_redrive_stay_in_the_life_of_a_message(queue: int) -> None:

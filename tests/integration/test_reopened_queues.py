@@ -1,4 +1,6 @@
-"""Sends that went to another node while their queue was closed, and are repeated when it is open again."""
+"""Sends that went to another node while their queue was closed, and are repeated when it is
+open again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def pair(make_node: Callable[..., str]) -> tuple[int, int]:
     """The queues of a topic, each on a node of its own."""
     make_node("a")
     make_node("b")
-    made = topics.create(name="orders", queues=2, actor=ACTOR, settings={"keyed": "available"})
+    made = topics.create(
+        name="orders", queues=2, actor=ACTOR, settings={"keyed": "available"}
+    )
     home, other = (one.queue.queue for one in made.queues)
     return home, other
 
@@ -45,22 +49,33 @@ def heads() -> list[int | None]:
 
 
 def wishes(home: int) -> list[NewMessage]:
-    """One message of each kind that may go to another queue than `home`, which is its first choice."""
+    """One message of each kind that may go to another queue than `home`, which is its first
+    choice.
+    """
     layout = snapshot.find_topic("orders").layout
     key = next(key for key in map(str, range(100)) if layout[slot_of(key)] == home)
-    return [NewMessage(body=b"x", queue=home, queue_strict=False), NewMessage(body=b"x", key=key)]
+    return [
+        NewMessage(body=b"x", queue=home, queue_strict=False),
+        NewMessage(body=b"x", key=key),
+    ]
 
 
-def test_what_went_elsewhere_while_its_queue_was_closed_is_stored_once(pair: tuple[int, int]) -> None:
+def test_what_went_elsewhere_while_its_queue_was_closed_is_stored_once(
+    pair: tuple[int, int],
+) -> None:
     home, other = pair
     set_state(home, "read_only")
     sent = [(message, batch_ids.new()) for message in wishes(home)]
     first = [send(*one) for one in sent]
     assert first == [[Receipt(other, 0)], [Receipt(other, 1)]]
     set_state(home, "read_write")
-    assert [send(*one) for one in sent] == first, "the repeat is answered, and not stored anew"
+    assert [send(*one) for one in sent] == first, (
+        "the repeat is answered, and not stored anew"
+    )
     assert heads() == [0, 2]
-    assert send(wishes(home)[0], batch_ids.new()) == [Receipt(home, 0)], "what comes later goes home"
+    assert send(wishes(home)[0], batch_ids.new()) == [Receipt(home, 0)], (
+        "what comes later goes home"
+    )
 
 
 def test_a_repeat_waits_while_nobody_can_say_whether_it_went_elsewhere(

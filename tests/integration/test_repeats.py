@@ -1,4 +1,6 @@
-"""A send that names no queue is stored once, also when the topic's queues change before it is repeated."""
+"""A send that names no queue is stored once, also when the topic's queues change before it
+is repeated.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def make_topic() -> None:
 
 
 @pytest.mark.parametrize("change", [expand, shrink, follow_keys])
-@pytest.mark.parametrize("messages", [KEYED, UNKEYED, MIXED], ids=["keyed", "unkeyed", "mixed"])
+@pytest.mark.parametrize(
+    "messages", [KEYED, UNKEYED, MIXED], ids=["keyed", "unkeyed", "mixed"]
+)
 @pytest.mark.parametrize("ahead_s", [-30, 0, 600])
 def test_a_repeat_gets_the_first_receipts_after_the_topic_has_changed(
     node: str, change: Callable[[], None], messages: list[NewMessage], ahead_s: float
@@ -84,14 +88,18 @@ def test_a_repeat_gets_the_first_receipts_after_the_topic_has_changed(
 def test_a_delayed_send_is_stored_once_as_well(node: str) -> None:
     make_topic()
     sent = ids(6)
-    messages = [NewMessage(body=b"x", key=f"k{index}", delay_ms=3_600_000) for index in range(5)]
+    messages = [
+        NewMessage(body=b"x", key=f"k{index}", delay_ms=3_600_000) for index in range(5)
+    ]
     first = [send(messages, one) for one in sent]
     expand()
     snapshot.refresh()
     assert [send(messages, one) for one in sent] == first
 
 
-def test_a_repeat_on_another_node_finds_what_was_stored(make_node: Callable[..., str]) -> None:
+def test_a_repeat_on_another_node_finds_what_was_stored(
+    make_node: Callable[..., str],
+) -> None:
     make_node("one")
     topics.create(name="orders", queues=2, node="one", actor=ACTOR)
     make_node("two")

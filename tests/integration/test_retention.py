@@ -1,4 +1,6 @@
-"""Retention: what goes, by age and by size, who has not read it, and that nothing else ever goes."""
+"""Retention: what goes, by age and by size, who has not read it, and that nothing else ever
+goes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """A queue of topic `orders`: ten messages of ten days ago, then ten of now; `billing` has read four."""
+    """A queue of topic `orders`: ten messages of ten days ago, then ten of now; `billing`
+    has read four.
+    """
     made = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -82,7 +86,9 @@ def planned() -> QueuePlan:
 
 
 def join() -> tuple[ConsumerId, dict[int, int]]:
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(joined.consumer_id)
     assigned = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     epochs = {one.queue: one.epoch for one in assigned}
@@ -100,7 +106,12 @@ def read(queue: int, offset: int) -> ConsumerId:
 def offsets(queue: int) -> list[int]:
     """The rows that are there, whatever `low` says."""
     with node_pools.node_of(queue).reading() as session:
-        return [offset for offset, _ in audit_sql.list_offsets(session, queue=queue, first=0, end=10**9)]
+        return [
+            offset
+            for offset, _ in audit_sql.list_offsets(
+                session, queue=queue, first=0, end=10**9
+            )
+        ]
 
 
 def low(queue: int) -> int:
@@ -122,26 +133,43 @@ def unsubscribed() -> None:
     snapshot.refresh()
 
 
-# ---------------------------------------------------------------------------------------------- by age
+# ----------------------------------------------------------------------------------------------
+# by age
 
 
 def test_what_is_older_than_the_topic_keeps_is_served_no_more(queue: int) -> None:
     read(queue, 20)
     done = clean()
-    assert (done.plan.low, done.plan.keep_from, done.plan.why, done.plan.messages) == (0, 10, "age", 10)
+    assert (done.plan.low, done.plan.keep_from, done.plan.why, done.plan.messages) == (
+        0,
+        10,
+        "age",
+        10,
+    )
     assert (done.raised, done.problem, done.plan.unread, low(queue)) == (True, None, (), 10)
     assert (clean().raised, low(queue)) == (False, 10)
 
 
-def test_rows_without_partitions_are_deleted_in_batches(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_partitions_are_deleted_in_batches(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if ENGINE == "mysql":
         plant(queue, "ALTER TABLE message_{q} REMOVE PARTITIONING")
     read(queue, 20)
     monkeypatch.setattr(cleaning, "CHUNK", 3)
     said: list[tuple[str, int, int]] = []
     done = clean(progress=lambda one: said.append((one.what, one.done, one.total)))
-    assert (done.deleted, done.plan.partitions, offsets(queue)) == (10, None, list(range(10, 20)))
-    assert [one[1:] for one in said if "rows" in one[0]] == [(3, 10), (6, 10), (9, 10), (10, 10)]
+    assert (done.deleted, done.plan.partitions, offsets(queue)) == (
+        10,
+        None,
+        list(range(10, 20)),
+    )
+    assert [one[1:] for one in said if "rows" in one[0]] == [
+        (3, 10),
+        (6, 10),
+        (9, 10),
+        (10, 10),
+    ]
 
 
 @partitioned
@@ -150,7 +178,12 @@ def test_whole_partitions_below_the_kept_are_dropped(queue: int) -> None:
     read(queue, 20)
     assert (planned().partitions, offsets(queue)) == (2, list(range(20)))
     done = clean()
-    assert (done.dropped, done.deleted, low(queue), offsets(queue)) == (2, 0, 10, list(range(8, 20)))
+    assert (done.dropped, done.deleted, low(queue), offsets(queue)) == (
+        2,
+        0,
+        10,
+        list(range(8, 20)),
+    )
     send(queue, 1)
     assert offsets(queue) == list(range(8, 21))
 
@@ -163,7 +196,9 @@ def test_the_partition_that_is_written_to_is_never_dropped(queue: int) -> None:
     done = clean()
     assert (low(queue), done.dropped, done.deleted) == (20, 1, 10)
     assert offsets(queue) == []
-    plant(queue, "ALTER TABLE message_{q} ADD PARTITION (PARTITION p VALUES LESS THAN (99))")
+    plant(
+        queue, "ALTER TABLE message_{q} ADD PARTITION (PARTITION p VALUES LESS THAN (99))"
+    )
     send(queue, 1)
     assert offsets(queue) == [20]
 
@@ -196,10 +231,18 @@ def test_what_a_crash_left_below_low_goes_with_the_next_run(queue: int) -> None:
 
 
 def test_a_dry_run_changes_nothing(queue: int) -> None:
-    before = offsets(queue), low(queue), list(ConsumerGroupTopic.objects.values_list("progress", "active_at"))
+    before = (
+        offsets(queue),
+        low(queue),
+        list(ConsumerGroupTopic.objects.values_list("progress", "active_at")),
+    )
     read(queue, 4)
     assert planned().keep_from == 4
-    after = offsets(queue), low(queue), list(ConsumerGroupTopic.objects.values_list("progress", "active_at"))
+    after = (
+        offsets(queue),
+        low(queue),
+        list(ConsumerGroupTopic.objects.values_list("progress", "active_at")),
+    )
     assert (before, Alarm.objects.count()) == (after, 0)
 
 
@@ -213,7 +256,8 @@ def test_a_topic_that_nobody_writes_to_any_more_runs_empty_and_says_so(queue: in
     assert offsets(queue) == [20, 21]
 
 
-# -------------------------------------------------------------------------------------- what is unread
+# --------------------------------------------------------------------------------------
+# what is unread
 
 
 def test_what_an_active_group_has_not_read_stays(queue: int) -> None:
@@ -223,7 +267,9 @@ def test_what_an_active_group_has_not_read_stays(queue: int) -> None:
     assert "has not read" in done.plan.notes[0]
 
 
-def test_but_not_for_ever_and_what_goes_is_counted(queue: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_but_not_for_ever_and_what_goes_is_counted(
+    queue: int, caplog: pytest.LogCaptureFixture
+) -> None:
     keep(keep_unread_days=9)
     read(queue, 4)
     done = clean()
@@ -275,14 +321,21 @@ def test_a_broadcasting_group_counts_with_its_slowest_instance(queue: int) -> No
     groups.create(name="screens", mode="broadcasting", actor=ACTOR)
     subscriptions.create(group="screens", topic="orders", start="earliest", actor=ACTOR)
     for name in ("left", "right"):
-        membership.join(group="screens", name=name, instance_id=name, incarnation=str(uuid4()), actor=ACTOR)
+        membership.join(
+            group="screens",
+            name=name,
+            instance_id=name,
+            incarnation=str(uuid4()),
+            actor=ACTOR,
+        )
     plant(queue, "UPDATE reader SET committed = 7 WHERE queue_id = {q}")
     assert planned().keep_from == 7
     keep(keep_unread_days=0)
     assert planned().unread == (Loss("screens", 3),)
 
 
-# --------------------------------------------------------------------------------------------- by size
+# ---------------------------------------------------------------------------------------------
+# by size
 
 
 def test_a_topic_takes_no_more_than_its_bytes_whoever_has_read_what(queue: int) -> None:
@@ -306,7 +359,9 @@ def test_by_size_whole_partitions_count(queue: int) -> None:
     assert planned().bytes > 2_000_000
 
 
-def test_a_size_that_would_leave_nothing_keeps_what_is_being_written_and_says_so(queue: int) -> None:
+def test_a_size_that_would_leave_nothing_keeps_what_is_being_written_and_says_so(
+    queue: int,
+) -> None:
     send(queue, 40, b"x" * 100_000)
     keep(retention_days=30, retention_bytes=1 << 20)
     keep_from, notes = planned().keep_from, planned().notes
@@ -320,12 +375,16 @@ def test_a_size_that_would_leave_nothing_keeps_what_is_being_written_and_says_so
         assert "a message takes about" in planned().notes[-1]
 
 
-# ------------------------------------------------------------------------------- readers below `low`
+# ------------------------------------------------------------------------------- readers
+# below `low`
 
 
 def taken(member: ConsumerId, queue: int, epoch: int, offset: int) -> PulledQueue:
     (got,) = pull(
-        consumer=member, queues=[PullQueue(queue, epoch, offset)], max_messages=100, max_bytes=1 << 20
+        consumer=member,
+        queues=[PullQueue(queue, epoch, offset)],
+        max_messages=100,
+        max_bytes=1 << 20,
     )
     return got
 
@@ -338,20 +397,29 @@ def test_readers_browsers_lag_resets_and_verify_agree_after_cleaning(queue: int)
     clean()
     got = taken(member, queue, epochs[queue], 3)
     assert (got.state, got.low, got.messages) == ("cleaned", 10, [])
-    assert [one.offset for one in taken(member, queue, epochs[queue], 10).messages] == list(range(10, 20))
+    assert [one.offset for one in taken(member, queue, epochs[queue], 10).messages] == list(
+        range(10, 20)
+    )
     assert [
         one.offset
-        for one in browse.by_offset(topic="orders", queue=queue, offset=0, limit=3, actor=ACTOR).messages
+        for one in browse.by_offset(
+            topic="orders", queue=queue, offset=0, limit=3, actor=ACTOR
+        ).messages
     ] == [10, 11, 12]
     with pytest.raises(NotFound, match="was deleted"):
         browse.by_id(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
     (mine,) = lag.group_offsets(group="billing", actor=ACTOR)
     assert (mine.committed, mine.lag, mine.low) == (0, 10, 10)
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    (move,) = offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    (move,) = offset_reset.reset(
+        group="billing", topic="orders", target=Target("earliest"), actor=ACTOR
+    )
     assert move.to_offset == 10
     (move,) = offset_reset.reset(
-        group="billing", topic="orders", target=Target("time", ago_ms=9 * DAY * 1000), actor=ACTOR
+        group="billing",
+        topic="orders",
+        target=Target("time", ago_ms=9 * DAY * 1000),
+        actor=ACTOR,
     )
     assert move.to_offset == 10
     assert verify_is_clean()
@@ -362,7 +430,9 @@ def verify_is_clean() -> bool:
     return report.complete and not report.findings and not report.unseen
 
 
-def test_a_pull_that_is_cleaned_under_way_is_told_so(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_is_cleaned_under_way_is_told_so(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep(keep_unread_days=0)
     if ENGINE == "mysql":
         cut(queue, 10, 100)
@@ -379,7 +449,9 @@ def test_a_pull_that_is_cleaned_under_way_is_told_so(queue: int, monkeypatch: py
     assert (got.state, got.low, low(queue)) == ("cleaned", 10, 10)
 
 
-def test_it_waits_until_pulls_that_began_before_are_over(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_until_pulls_that_began_before_are_over(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read(queue, 20)
     waited: list[tuple[float, int, int]] = []
 
@@ -391,7 +463,8 @@ def test_it_waits_until_pulls_that_began_before_are_over(queue: int, monkeypatch
     assert waited[0] == (retention.REST_S, 10, 20)  # low is raised, no row is gone
 
 
-# ---------------------------------------------------------------------------------------- what is wrong
+# ----------------------------------------------------------------------------------------
+# what is wrong
 
 
 @pytest.mark.parametrize(
@@ -416,7 +489,8 @@ def test_a_table_that_is_missing_or_altered_is_named_and_the_others_go_on(
 
 def test_a_clock_that_jumped_stops_cleaning_by_age_until_it_is_right(queue: int) -> None:
     read(queue, 20)
-    age(queue, 19, 20, seconds=-2 * DAY - 60)  # the newest message is from the future: the clock fell back
+    # the newest message is from the future: the clock fell back
+    age(queue, 19, 20, seconds=-2 * DAY - 60)
     done = clean()
     assert (done.plan.keep_from, low(queue)) == (0, 0)
     assert "2.0 days after the node's present time" in str(done.plan.blocked_by)
@@ -426,14 +500,22 @@ def test_a_clock_that_jumped_stops_cleaning_by_age_until_it_is_right(queue: int)
     assert not Alarm.objects.filter(ended_at=None).exists()
 
 
-def test_a_clock_that_jumped_ahead_everywhere_stops_the_schedule_until_a_person_cleans(queue: int) -> None:
+def test_a_clock_that_jumped_ahead_everywhere_stops_the_schedule_until_a_person_cleans(
+    queue: int,
+) -> None:
     read(queue, 20)
-    assert clean(actor=job("expire_messages"), topic="orders", dry_run=True).plan.keep_from == 10
-    ClockMark.objects.update(at=long_ago(seconds=8 * DAY))  # as if the clock had gone so far since that look
+    assert (
+        clean(actor=job("expire_messages"), topic="orders", dry_run=True).plan.keep_from
+        == 10
+    )
+    # as if the clock had gone so far since that look
+    ClockMark.objects.update(at=long_ago(seconds=8 * DAY))
     for _ in range(2):
         done = clean(actor=job("expire_messages"))
         assert (done.plan.keep_from, low(queue)) == (0, 0)
-        assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(done.plan.blocked_by)
+        assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(
+            done.plan.blocked_by
+        )
     assert Alarm.objects.get(ended_at=None).kind == "not_cleaned"
     assert "jumped" in str(clean(dry_run=True).plan.blocked_by)
     assert clean().plan.keep_from == 10
@@ -462,7 +544,11 @@ def test_cleaning_needs_the_right_to_manage_and_is_audited(queue: int) -> None:
     keep(keep_unread_days=0)
     clean()
     row = AuditLog.objects.get(verb="clean")
-    assert (row.name, row.before, row.after) == ("orders", {str(queue): 0}, {str(queue): 10})
+    assert (row.name, row.before, row.after) == (
+        "orders",
+        {str(queue): 0},
+        {str(queue): 10},
+    )
     age(queue, 10, 15, seconds=10 * DAY)
     clean(actor=job("expire_messages"))
     assert AuditLog.objects.filter(verb="clean").count() == 1
@@ -470,7 +556,9 @@ def test_cleaning_needs_the_right_to_manage_and_is_audited(queue: int) -> None:
         clean(topic="nowhere")
 
 
-def test_two_runs_at_once_do_the_work_once(queue: int, in_threads: Callable[..., list[Cleaned]]) -> None:
+def test_two_runs_at_once_do_the_work_once(
+    queue: int, in_threads: Callable[..., list[Cleaned]]
+) -> None:
     if ENGINE == "mysql":
         cut(queue, 5, 10, 100)
     keep(keep_unread_days=0)
@@ -489,7 +577,8 @@ def test_alarms_that_nobody_raised_for_long_are_forgotten(queue: int) -> None:
     assert (alarms.prune(), Alarm.objects.get().name) == (1, "main")
 
 
-# ---------------------------------------------------------------------------------------- while writing
+# ----------------------------------------------------------------------------------------
+# while writing
 
 
 def test_cleaning_under_writers_and_a_verifier_takes_only_what_is_below_low(
@@ -502,14 +591,22 @@ def test_cleaning_under_writers_and_a_verifier_takes_only_what_is_below_low(
 
     def write() -> None:
         for _ in range(25):
-            stored = publish(topic="orders", messages=[NewMessage(body=b"m")] * 5, batch_id=None, actor=ACTOR)
+            stored = publish(
+                topic="orders",
+                messages=[NewMessage(body=b"m")] * 5,
+                batch_id=None,
+                actor=ACTOR,
+            )
             receipts.extend(one.offset for one in stored if isinstance(one, Receipt))
 
     def clean_behind() -> list[Cleaned]:
         highest = "GREATEST" if ENGINE == "mysql" else "MAX"
         done = []
         for _ in range(8):
-            plant(queue, f"UPDATE queue_head SET low = {highest}(low, head - 15) WHERE queue_id = {{q}}")
+            plant(
+                queue,
+                f"UPDATE queue_head SET low = {highest}(low, head - 15) WHERE queue_id = {{q}}",
+            )
             done.append(clean())
         return done
 

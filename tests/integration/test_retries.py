@@ -1,4 +1,6 @@
-"""The way of a failed message: copied, due, read by its group again, failed again, dead; whatever dies."""
+"""The way of a failed message: copied, due, read by its group again, failed again, dead;
+whatever dies.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def copies() -> list[tuple[int, int, int, bytes]]:
 
 
 def dead() -> list[bytes]:
-    return [body for (body,) in failing.on_failure_node("SELECT body FROM dead_message ORDER BY id")]
+    return [
+        body
+        for (body,) in failing.on_failure_node("SELECT body FROM dead_message ORDER BY id")
+    ]
 
 
 def test_a_failed_message_comes_back_as_it_was_and_knows_where_from(queue: int) -> None:
@@ -56,12 +61,15 @@ def test_a_failed_message_comes_back_as_it_was_and_knows_where_from(queue: int) 
     ((place, offset, _, _),) = copies()
     answer = pull_copies(who, place)
     (message,) = answer.messages
-    assert (message.body, message.key, message.tag, message.headers, message.trace_id, message.attempt) == (
+    assert (message.body, message.key, message.tag, message.headers, message.trace_id,
+    message.attempt) == (
         b"a", "k", "t", {"h": "1"}, "x", 1,
     )  # fmt: skip
     (origin,) = answer.origins
     assert origin is not None
-    assert msgspec.json.decode(origin, type=Origin) == Origin("orders", queue, 0, 1_000, "ValueError: bad")
+    assert msgspec.json.decode(origin, type=Origin) == Origin(
+        "orders", queue, 0, 1_000, "ValueError: bad"
+    )
     assert who.commit(place, offset + 1) == "ok"
 
 
@@ -74,7 +82,9 @@ def test_a_message_dies_after_its_last_retry_and_keeps_its_origin(queue: int) ->
         (place, offset) = next((q, o) for q, o, times, _ in copies() if times == attempt)
         done = fail(who, place, offset, error=f"Later: {attempt}")
     assert done.dead == [Dead(place, offset, 3)]
-    ((attempts, error, text),) = failing.on_failure_node("SELECT attempts, error, origin FROM dead_message")
+    ((attempts, error, text),) = failing.on_failure_node(
+        "SELECT attempts, error, origin FROM dead_message"
+    )
     origin = msgspec.json.decode(text, type=Origin)
     assert (attempts, error) == (3, "Later: 2")
     assert origin == Origin("orders", queue, 0, 1_000, "Later: 2")
@@ -107,7 +117,8 @@ def test_what_waits_and_what_is_unread_is_listed(queue: int) -> None:
     }
 
 
-# Deaths at each step of fail → store → commit. A next owner gets what was not committed, fails at it again,
+# Deaths at each step of fail → store → commit. A next owner gets what was not committed,
+# fails at it again,
 # and whatever the first one had stored is found.
 
 
@@ -142,7 +153,9 @@ def test_whoever_dies_between_failing_and_committing_loses_and_doubles_nothing(
     failing.send(b"a", b"b")
     first = failing.member("one")
     with monkeypatch.context() as patch:
-        patch.setattr(module, step, failing.stop_at(2 if step in TWICE else 1, getattr(module, step)))
+        patch.setattr(
+            module, step, failing.stop_at(2 if step in TWICE else 1, getattr(module, step))
+        )
         with suppress(failing.Stopped):
             fail(first, queue, 0, 1)
             first.commit(queue, 2)

@@ -1,4 +1,6 @@
-"""Series: counted in memory, added by the minute, rolled up, trimmed; and the lag that a job records."""
+"""Series: counted in memory, added by the minute, rolled up, trimmed; and the lag that a
+job records.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,15 @@ def test_all_topics_and_groups_are_summed_up_when_they_are_written() -> None:
     assert (sum(one.sent for one in seen), sum(one.pulled for one in seen)) == (20, 12)
 
 
-def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_seconds_are_told_once_every_process_has_written_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(metrics_history.start_of(database_now(), step_s=60))
     monkeypatch.setattr(metrics_history, "database_now", lambda: clock.now)
     monkeypatch.setattr(counters, "monotonic", lambda: clock.now.timestamp() % 10_000)
     metrics_history._counters.learn(clock.now.timestamp())
-    for second in range(30):  # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
+    # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
+    for second in range(30):
         metrics_history.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
         metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
         metrics_history.handled(topic_id=1, group_id=5, messages=1)
@@ -92,9 +97,13 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: p
     metrics_history.flush()
     clock.now += timedelta(seconds=metrics_history.WRITTEN_S)
     told = metrics_history.points(for_s=60, topic_id=1)
-    assert [one.sent for one in told[-3:]] == [30, 50, 70] and {one.seconds for one in told} == {10}
+    assert [one.sent for one in told[-3:]] == [30, 50, 70] and {
+        one.seconds for one in told
+    } == {10}
     assert [(one.pulled, one.handled) for one in told[-3:]] == [(40, 10)] * 3
-    assert metrics_history.pace() == (7.0, 4.0, 1.0) and metrics_history.pace(group_id=5) == (0.0, 4.0, 1.0)
+    assert metrics_history.pace() == (7.0, 4.0, 1.0) and metrics_history.pace(
+        group_id=5
+    ) == (0.0, 4.0, 1.0)
     assert metrics_history._counters.totals == {5: (120, 30)}
     (minute,) = Sample.objects.filter(step_s=60, topic_ref=1, group_ref=5)
     assert (minute.messages, minute.handled) == (120, 30)
@@ -107,11 +116,15 @@ def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> 
         told = metrics_history.points(for_s=600, group_id=5, step_s=step_s)
         first = next(one for one in told if one.pulled)
         assert (first.pulled, first.handled) == (60, None)
-        assert not any(one.is_known for one in told if one.at_ms < ms(at)), "nothing was there to count"
+        assert not any(one.is_known for one in told if one.at_ms < ms(at)), (
+            "nothing was there to count"
+        )
 
 
 def up(minutes: Iterable[int]) -> datetime:
-    """Rows as they are made every minute while a broker is there, so many minutes ago; the present minute."""
+    """Rows as they are made every minute while a broker is there, so many minutes ago; the
+    present minute.
+    """
     now = metrics_history.start_of(database_now(), step_s=60)
     for back in minutes:
         Sample.objects.create(
@@ -122,21 +135,32 @@ def up(minutes: Iterable[int]) -> datetime:
 
 
 @pytest.mark.parametrize("step_s", [60, metrics_history.SLOT_S])
-def test_what_was_not_counted_is_not_known_and_no_zero(step_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The job came a little late in the fifth minute; brokers were down from the eighth to the tenth.
+def test_what_was_not_counted_is_not_known_and_no_zero(
+    step_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The job came a little late in the fifth minute; brokers were down from the eighth to
+    # the tenth.
     now = up([2, 3, 4, 6, 7, 11, 12])
-    monkeypatch.setattr(metrics_history, "database_now", lambda: now + timedelta(seconds=30))
-    Sample.objects.create(at=now - timedelta(minutes=12), topic_ref=1, messages=60, bucket_10s_1=60)
+    monkeypatch.setattr(
+        metrics_history, "database_now", lambda: now + timedelta(seconds=30)
+    )
+    Sample.objects.create(
+        at=now - timedelta(minutes=12), topic_ref=1, messages=60, bucket_10s_1=60
+    )
 
     told = metrics_history.points(for_s=900, topic_id=1, step_s=step_s)
 
-    ago = {int((ms(now) - one.at_ms + 59_999) // 60_000) for one in told if not one.is_known}
+    ago = {
+        int((ms(now) - one.at_ms + 59_999) // 60_000) for one in told if not one.is_known
+    }
     assert ago == {8, 9, 10, 13, 14, 15}, "zeros of all other minutes are true"
     assert sum(one.sent for one in told) == 60
     assert {one.sent for one in told if not one.is_known} == {0}
 
 
-def test_nothing_is_known_of_a_topic_before_it_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_known_of_a_topic_before_it_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows.node()
     rows.topic("orders")
     now = up(range(10)) + timedelta(seconds=30)
@@ -147,7 +171,9 @@ def test_nothing_is_known_of_a_topic_before_it_was_there(monkeypatch: pytest.Mon
     assert all(one.is_known for one in metrics_history.points(for_s=540, step_s=60))
 
 
-def test_where_nothing_is_sent_the_job_that_sums_lag_up_tells_that_a_broker_was_there() -> None:
+def test_where_nothing_is_sent_the_job_that_sums_lag_up_tells_that_a_broker_was_there() -> (
+    None
+):
     assert not metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1].is_known
     metrics_history.sum_lag()
     last = metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1]
@@ -166,15 +192,24 @@ def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> No
 def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> None:
     day = metrics_history.start_of(database_now(), step_s=86_400) - timedelta(days=1)
     for minute in range(45):
-        Sample.objects.create(at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5)
         Sample.objects.create(
-            at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, handled=2, lag=minute
+            at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5
+        )
+        Sample.objects.create(
+            at=day + timedelta(minutes=minute),
+            topic_ref=1,
+            group_ref=2,
+            messages=1,
+            handled=2,
+            lag=minute,
         )
     for _ in range(2):
         rollups.roll_up()
         quarters = Sample.objects.filter(step_s=900, group_ref=0).order_by("at")
         assert [(row.messages, row.bytes) for row in quarters] == [(150, 75)] * 3
-        assert [row.lag for row in Sample.objects.filter(step_s=900, group_ref=2).order_by("at")] == [
+        assert [
+            row.lag for row in Sample.objects.filter(step_s=900, group_ref=2).order_by("at")
+        ] == [
             14,
             29,
             44,
@@ -188,7 +223,9 @@ def test_each_step_is_kept_for_its_time() -> None:
     for step_s, days in rollups.KEPT_DAYS.items():
         kept_s = days * 86_400
         for age_s in (kept_s - 3600, kept_s + 3600):
-            Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
+            Sample.objects.create(
+                step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1
+            )
     assert rollups.prune() == 3
     assert Sample.objects.count() == 3
 
@@ -205,10 +242,14 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     sent = [NewMessage(body=b"x", key=str(n)) for n in range(20)]
     publish.publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
     assert lag.record() >= 2
-    subscribed = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by("group__name")
+    subscribed = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by(
+        "group__name"
+    )
     assert [row.lag for row in subscribed] == [20, 20]
     assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in subscribed)
     group = groups.describe(name="billing", actor=ACTOR)
-    assert 20 in {one.lag for one in metrics_history.points(for_s=120, group_id=group.id, step_s=60)}
+    assert 20 in {
+        one.lag for one in metrics_history.points(for_s=120, group_id=group.id, step_s=60)
+    }
     metrics_history.sum_lag()
     assert 40 in {one.lag for one in metrics_history.points(for_s=120, step_s=60)}

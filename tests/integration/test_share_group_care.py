@@ -1,4 +1,6 @@
-"""Share groups on real nodes as operators see them: members, alarms, the auditor, upgrades, status."""
+"""Share groups on real nodes as operators see them: members, alarms, the auditor, upgrades,
+status.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_the_auditor_finds_wrong_leases_and_nothing_in_good_ones(queue: int) -> 
     plant(queue, "UPDATE share_position SET next_offset = 50")
     (bad,) = verify.verify(topics=["orders"], actor=ME).queues
     assert {finding.kind for finding in bad.findings} == {"leases_wrong"}
-    plant(queue, "UPDATE share_position SET next_offset = 10", "UPDATE share_run SET done = NULL")
+    plant(
+        queue,
+        "UPDATE share_position SET next_offset = 10",
+        "UPDATE share_run SET done = NULL",
+    )
     (bad,) = verify.verify(topics=["orders"], actor=ME).queues
     assert ["in another run" in finding.what for finding in bad.findings] == [True]
 
@@ -124,7 +130,9 @@ def test_a_node_of_an_earlier_schema_gets_the_tables_by_an_upgrade(queue: int) -
 
 
 @pytest.mark.one_engine
-@pytest.mark.parametrize("name", ["max_active_members", "allow_addresses", "deny_addresses"])
+@pytest.mark.parametrize(
+    "name", ["max_active_members", "allow_addresses", "deny_addresses"]
+)
 def test_limits_on_owners_are_refused(name: str, queue: int) -> None:
     value: Any = 1 if name == "max_active_members" else "10.0.0.0/8"
     with pytest.raises(Invalid, match="has no owners of queues"):
@@ -139,7 +147,9 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
 
     def states() -> list[str]:
         told = (
-            delivery_status.of_message(topic="orders", queue=queue, offset=offset, stored_at_ms=0, actor=ME)
+            delivery_status.of_message(
+                topic="orders", queue=queue, offset=offset, stored_at_ms=0, actor=ME
+            )
             for offset in range(4)
         )
         return [one.state for (one,) in told]
@@ -179,7 +189,10 @@ def test_what_retention_left_of_a_leased_run_stays(queue: int) -> None:
     forget()
     lost_leases.sweep()
     (left,) = runs(queue)
-    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == ([6, 7, 8, 9], (4, 4))
+    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == (
+        [6, 7, 8, 9],
+        (4, 4),
+    )
     assert report(one, run, whole=True) == "ok", "nobody else has it"
     assert (committed(queue), runs(queue)) == (10, [])
 
@@ -246,4 +259,7 @@ def test_leased_messages_that_a_node_lost_go_without_a_member(queue: int) -> Non
     end_leases(run)
     lost_leases.sweep()
     (left,) = runs(queue)
-    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == ([*range(6)], (6, 6))
+    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == (
+        [*range(6)],
+        (6, 6),
+    )

@@ -1,4 +1,6 @@
-"""Share groups on real nodes: what they deliver when others interfere, nodes change, or something dies."""
+"""Share groups on real nodes: what they deliver when others interfere, nodes change, or
+something dies.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_many_threads_get_every_message_once_and_all_is_committed(queue: int) ->
     assert (committed(queue), runs(queue)) == (200, [])
 
 
-def test_another_process_that_knows_an_older_position_takes_what_comes_next(queue: int) -> None:
+def test_another_process_that_knows_an_older_position_takes_what_comes_next(
+    queue: int,
+) -> None:
     one = member()
     send(*TEN)
     first = lease(one, max_messages=4)
@@ -99,7 +103,9 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
         offset_reset.reset(group="mails", target=Target("offset", offset=2), actor=ME)
         forget()
         known_queues.known(
-            group_id=snapshot.find_group("mails").id, node=node_pools.node_of(queue), queues=[queue]
+            group_id=snapshot.find_group("mails").id,
+            node=node_pools.node_of(queue),
+            queues=[queue],
         )
         return take(*args, **kwargs)
 
@@ -124,7 +130,9 @@ def test_a_deadlock_is_repeated(queue: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert offsets(lease(one)) == list(range(10))
 
 
-def test_a_lease_whose_end_was_not_seen_is_found_again(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_whose_end_was_not_seen_is_found_again(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = member()
     send(*TEN)
     take = run_sql.take
@@ -253,7 +261,9 @@ def test_messages_that_retention_took_are_skipped(queue: int) -> None:
     raise_low(queue, 6)
     remove(queue, *range(6))
     end_leases(run)
-    assert offsets(lease(one)) == [6, 7, 8, 9], "the run had nothing left, and new ones begin at the start"
+    assert offsets(lease(one)) == [6, 7, 8, 9], (
+        "the run had nothing left, and new ones begin at the start"
+    )
     assert [(one.first, one.end) for one in runs(queue)] == [(6, 10)]
 
 
@@ -308,10 +318,14 @@ def test_runs_whose_messages_cannot_be_read_are_given_back(
     monkeypatch.undo()
     forget()
     (found,) = lease(one)
-    assert (offsets([found]), found.run.deliveries) == (list(range(10)), 1), "nobody had them yet"
+    assert (offsets([found]), found.run.deliveries) == (list(range(10)), 1), (
+        "nobody had them yet"
+    )
 
 
-def test_a_run_that_two_members_want_goes_to_one_of_them(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_two_members_want_goes_to_one_of_them(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = member(), member("two")
     send(*TEN)
     (run,) = lease(one, max_messages=5)
@@ -330,7 +344,9 @@ def test_a_run_that_two_members_want_goes_to_one_of_them(queue: int, monkeypatch
 
 def test_a_young_message_waits_for_its_time(queue: int) -> None:
     one = member()
-    subscription_rows.update(group="mails", topic="orders", settings={"delay_s": 60}, actor=ME)
+    subscription_rows.update(
+        group="mails", topic="orders", settings={"delay_s": 60}, actor=ME
+    )
     snapshot.refresh()
     send(*TEN)
     assert lease(one) == []
@@ -376,9 +392,14 @@ def test_topics_of_higher_preference_come_first(queue: int) -> None:
     snapshot.refresh()
     low = snapshot.find_topic("low").queues[0]
     send("a")
-    publish(topic="low", messages=[NewMessage(body=b"b", queue=low)], batch_id=None, actor=ME)
+    publish(
+        topic="low", messages=[NewMessage(body=b"b", queue=low)], batch_id=None, actor=ME
+    )
     named = ["orders", "low"]
-    assert [run.queue for run in lease(one, topics=named) + lease(one, topics=named)] == [queue, low]
+    assert [run.queue for run in lease(one, topics=named) + lease(one, topics=named)] == [
+        queue,
+        low,
+    ]
 
 
 def test_the_end_of_a_lease_is_seen_at_once_behind_one_that_was_finished(
@@ -389,7 +410,8 @@ def test_the_end_of_a_lease_is_seen_at_once_behind_one_that_was_finished(
     send("a", "b")
     first, dead = lease(one, max_messages=1)[0], lease(one, max_messages=1)[0]
     assert report(one, first, whole=True) == "ok"
-    known_queues._known[snapshot.find_group("mails").id, queue].due_at = 0.0  # that of the first one is over
+    # that of the first one is over
+    known_queues._known[snapshot.find_group("mails").id, queue].due_at = 0.0
     assert 0 < asked(two).again_s <= 5.0
     with node_pools.node_of(queue).writing() as session:
         group_id = snapshot.find_group("mails").id
@@ -417,7 +439,9 @@ def test_a_waiting_member_is_woken_for_a_message_of_its_own_only(queue: int) -> 
             waiter.__exit__()
 
 
-def test_callers_that_ask_together_share_a_transaction(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_ask_together_share_a_transaction(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     who = [member(f"m{n}") for n in range(6)]
     send(*map(str, range(60)))
     take, begun, go, wishes = run_sql.take, threading.Event(), threading.Event(), []
@@ -457,7 +481,9 @@ def test_leases_and_reports_ask_no_metadata(queue: int) -> None:
             ConsumerGroup.objects.exists()
 
 
-def test_members_that_die_cost_repeats_of_their_own_runs_and_nothing_else(queue: int) -> None:
+def test_members_that_die_cost_repeats_of_their_own_runs_and_nothing_else(
+    queue: int,
+) -> None:
     total, dying = 300, {1, 4}
     who = [member(f"m{n}", run_messages=5, max_deliveries=0) for n in range(6)]
     send(*map(str, range(total)))
@@ -476,16 +502,17 @@ def test_members_that_die_cost_repeats_of_their_own_runs_and_nothing_else(queue:
                 calls += 1
                 with guard:
                     handled.extend(offsets([one]))
-                if n in dying and calls % 3 == 0:  # it handled all and is killed before it says so
+                # it handled all and is killed before it says so
+                if n in dying and calls % 3 == 0:
                     with guard:
                         lost.extend(offsets([one]))
                     end_leases(one)
                 else:
                     assert report(who[n], one, whole=True) in ("ok", "gone", "lost")
             with node_pools.node_of(queue).reading() as session:
-                if position_sql.read_floor(session, group_id=who[n].group_id, queue=queue) == (
-                    position_sql.Floor(known_epoch(queue), total)
-                ):
+                if position_sql.read_floor(
+                    session, group_id=who[n].group_id, queue=queue
+                ) == (position_sql.Floor(known_epoch(queue), total)):
                     return
 
     with ThreadPoolExecutor(len(who)) as threads:
@@ -499,4 +526,6 @@ def known_epoch(queue: int) -> int:
     """The epoch of the group's position."""
     group_id = snapshot.find_group("mails").id
     with node_pools.node_of(queue).reading() as session:
-        return position_sql.read_views(session, group_id=group_id, queues=[queue])[queue].epoch
+        return position_sql.read_views(session, group_id=group_id, queues=[queue])[
+            queue
+        ].epoch

@@ -1,6 +1,8 @@
-"""A model of share groups over two brokers: leases, put-back, recover and skip, with answers that are lost.
+"""A model of share groups over two brokers: leases, put-back, recover and skip, with
+answers that are lost.
 
-Whatever happens in between, a message is finished only after an answer brought it to a member.
+Whatever happens in between, a message is finished only after an answer brought it to a
+member.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from messagestore.pool import node_pools
 from messagestore.shares import known_queues, taking
@@ -28,7 +36,17 @@ from tests.support.tampering import plant
 
 ROW_BYTES = 101  # weight of a message of one letter in an answer, see Budget
 # Between two of these a broker may be held up while another one works.
-VERBS = ("leave", "select_held", "renew", "select_due", "take_over", "take", "read_runs", "finish", "release")
+VERBS = (
+    "leave",
+    "select_held",
+    "renew",
+    "select_due",
+    "take_over",
+    "take",
+    "read_runs",
+    "finish",
+    "release",
+)
 ROWS = st.sampled_from([1, 3, 100])  # that an answer has room for
 
 
@@ -50,7 +68,9 @@ class Report(NamedTuple):
 
 
 class Member:
-    """What a member knows: runs by grant, with the offsets it got; `in_doubt` after an answer was lost."""
+    """What a member knows: runs by grant, with the offsets it got; `in_doubt` after an
+    answer was lost.
+    """
 
     def __init__(self, consumer: ConsumerId) -> None:
         self.id = consumer
@@ -68,7 +88,9 @@ def report_strategy() -> st.SearchStrategy[Report]:
 
 
 class ShareModel(RuleBasedStateMachine):
-    """Two members of one group ask two brokers, one of which may be overtaken in the middle of a call."""
+    """Two members of one group ask two brokers, one of which may be overtaken in the middle
+    of a call.
+    """
 
     # Set by the test.
     queue = 0
@@ -80,7 +102,8 @@ class ShareModel(RuleBasedStateMachine):
         self.members = [Member(consumer) for consumer in self.consumers]
         self.seen: set[int] = set()  # offsets that an answer brought to a member
         self.tells = False  # members say when they begin
-        self.begun: Counter[int] = Counter()  # how often a member said of an offset that it began
+        # how often a member said of an offset that it began
+        self.begun: Counter[int] = Counter()
         self.caches: list[tuple[dict[Any, Any], ...]] = [({}, {}, {}), ({}, {}, {})]
         self.base = self._position()
         self.sent = self.base
@@ -105,7 +128,9 @@ class ShareModel(RuleBasedStateMachine):
         verb=st.sampled_from(VERBS),
     )
     def be_overtaken(self, call: Ask | Report, other: Ask | Report, verb: str) -> None:
-        """A broker is held up before a statement, until another one has served the other call."""
+        """A broker is held up before a statement, until another one has served the other
+        call.
+        """
         with held_up(verb, lambda: self._call(other, broker=1)):
             self._call(call, broker=0)
 
@@ -115,7 +140,9 @@ class ShareModel(RuleBasedStateMachine):
         verb=st.sampled_from(["leave", "renew"]),
         finishes=st.booleans(),
     )
-    def lose_an_answer(self, number: int, rows: tuple[int, int], verb: str, finishes: bool) -> None:
+    def lose_an_answer(
+        self, number: int, rows: tuple[int, int], verb: str, finishes: bool
+    ) -> None:
         """A member asks again while a broker still works on the call whose answer it lost."""
         self._call(Ask(number, 100, recovers=False, is_lost=True), broker=1)
         late = Ask(number, rows[0], recovers=True, is_lost=True)
@@ -147,11 +174,15 @@ class ShareModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1))
     def kill_member(self, number: int) -> None:
-        """A member dies, brokers end its leases, and a process that knows nothing takes its place."""
+        """A member dies, brokers end its leases, and a process that knows nothing takes its
+        place.
+        """
         self.members[number].held.clear()
         with node_pools.node_of(self.queue).writing() as session:
             group_id = snapshot.find_group("mails").id
-            run_sql.free_runs_of(session, group_id=group_id, owner=self.members[number].id.text)
+            run_sql.free_runs_of(
+                session, group_id=group_id, owner=self.members[number].id.text
+            )
 
     @invariant()
     def nothing_is_finished_unseen(self) -> None:
@@ -165,7 +196,9 @@ class ShareModel(RuleBasedStateMachine):
         for run in runs(self.queue) if self.tells else ():
             for offset in _left(run):
                 # The first lease counts at once.
-                assert run.deliveries <= 1 + self.begun[offset], f"{offset} counts too often: {run}"
+                assert run.deliveries <= 1 + self.begun[offset], (
+                    f"{offset} counts too often: {run}"
+                )
 
     def teardown(self) -> None:
         """Every message that is left can still be had."""
@@ -224,7 +257,9 @@ class ShareModel(RuleBasedStateMachine):
         if report.kind in ("begin", "release"):
             self.begun.update(offsets([run]) if report.kind == "begin" else first)
         says[report.kind]["delivery"] = delivery
-        (recorded,) = record(asker.id, Done(run.queue, run.run.first, grant, **says[report.kind]))
+        (recorded,) = record(
+            asker.id, Done(run.queue, run.run.first, grant, **says[report.kind])
+        )
         assert recorded.state in ("ok", "lost", "gone")
         is_over = report.kind == "whole" or recorded.state != "ok"
         if is_over and not report.is_lost:
@@ -248,12 +283,18 @@ class ShareModel(RuleBasedStateMachine):
     def _position(self) -> int:
         group_id = snapshot.find_group("mails").id
         with node_pools.node_of(self.queue).reading() as session:
-            view = position_sql.read_views(session, group_id=group_id, queues=[self.queue])[self.queue]
+            view = position_sql.read_views(session, group_id=group_id, queues=[self.queue])[
+                self.queue
+            ]
         return view.next_offset or 0
 
 
 def _left(run: run_sql.Run) -> list[int]:
-    return [offset for span in sharing.spans_of(run.left, first=run.first) for offset in range(*span)]
+    return [
+        offset
+        for span in sharing.spans_of(run.left, first=run.first)
+        for offset in range(*span)
+    ]
 
 
 @contextmanager
@@ -278,7 +319,11 @@ def test_a_message_is_finished_only_after_a_member_got_it(
 ) -> None:
     (queue,) = made()
     monkeypatch.setattr(ShareModel, "queue", queue)
-    monkeypatch.setattr(ShareModel, "consumers", [member(name, run_messages=8) for name in ("one", "two")])
+    monkeypatch.setattr(
+        ShareModel, "consumers", [member(name, run_messages=8) for name in ("one", "two")]
+    )
     monkeypatch.setattr(ShareModel, "past", "0" if engine == "sqlite" else "'2000-01-01'")
-    bounds = settings(max_examples=40, stateful_step_count=12, derandomize=True, database=None)
+    bounds = settings(
+        max_examples=40, stateful_step_count=12, derandomize=True, database=None
+    )
     run_state_machine_as_test(ShareModel, settings=bounds)

@@ -31,40 +31,63 @@ def queue(node: str) -> int:
     snapshot.refresh()
     queue = state.queues[0].queue.queue
     with node_pools.node_of(queue).writing() as session:
-        reader_sql.insert_readers(session, group_id=GROUP, queues=[queue], epoch=EPOCH, latest=False)
+        reader_sql.insert_readers(
+            session, group_id=GROUP, queues=[queue], epoch=EPOCH, latest=False
+        )
         position_sql.start(session, group_id=GROUP, queue=queue)
     return queue
 
 
-def take(queue: int, *counts: int, epoch: int = EPOCH, owner: str = "a", lease_ms: int = 60_000) -> list[Run]:
+def take(
+    queue: int, *counts: int, epoch: int = EPOCH, owner: str = "a", lease_ms: int = 60_000
+) -> list[Run]:
     """Leases new runs of such lengths, below HEAD."""
     with node_pools.node_of(queue).writing() as session:
         wishes = [Wish(owner, count, lease_ms) for count in counts]
         taken = run_sql.take(
-            session, group_id=GROUP, queue=queue, epoch=epoch, start=0, end=HEAD, wishes=wishes
+            session,
+            group_id=GROUP,
+            queue=queue,
+            epoch=epoch,
+            start=0,
+            end=HEAD,
+            wishes=wishes,
         )
     return [run for run in taken.runs if run is not None]
 
 
-def leave(run: Run, *spans: tuple[int, int], lease: Lease | None = None) -> list[Run] | None:
+def leave(
+    run: Run, *spans: tuple[int, int], lease: Lease | None = None
+) -> list[Run] | None:
     """Lets offsets leave a run."""
     bits = sharing.bits_in(spans, run=(run.first, run.end))
     assert bits is not None
     with node_pools.node_of(run.queue).writing() as session:
-        return run_sql.leave(session, group_id=GROUP, run=run, bits=bits, lease=lease, deliveries=2)
+        return run_sql.leave(
+            session, group_id=GROUP, run=run, bits=bits, lease=lease, deliveries=2
+        )
 
 
 def standing(queue: int) -> list[Run]:
     """The runs as their rows are."""
     with node_pools.node_of(queue).reading() as session:
-        return [one.run for one in run_sql.list_runs(session, group_id=GROUP, queues=[queue], most=100)]
+        return [
+            one.run
+            for one in run_sql.list_runs(session, group_id=GROUP, queues=[queue], most=100)
+        ]
 
 
 def due(queue: int, *, limit: int = 0, exhausted: bool = False) -> list[Run]:
     """The runs whose lease is over."""
     with node_pools.node_of(queue).reading() as session:
         return run_sql.select_due(
-            session, group_id=GROUP, queue=queue, epoch=EPOCH, most=100, limit=limit, exhausted=exhausted
+            session,
+            group_id=GROUP,
+            queue=queue,
+            epoch=EPOCH,
+            most=100,
+            limit=limit,
+            exhausted=exhausted,
         )
 
 
@@ -85,7 +108,13 @@ def test_runs_are_taken_side_by_side_up_to_the_end(queue: int) -> None:
 def test_offsets_below_the_start_are_passed_over(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
         (run,) = run_sql.take(
-            session, group_id=GROUP, queue=queue, epoch=EPOCH, start=30, end=HEAD, wishes=[Wish("a", 5, 1000)]
+            session,
+            group_id=GROUP,
+            queue=queue,
+            epoch=EPOCH,
+            start=30,
+            end=HEAD,
+            wishes=[Wish("a", 5, 1000)],
         ).runs
     assert run is not None
     assert (run.first, run.end, floor(queue)) == (30, 35, 30)
@@ -105,14 +134,18 @@ def test_eight_threads_take_and_finish_every_offset_once(queue: int) -> None:
                 if not runs:
                     return mine
                 with node_pools.node_of(queue).writing() as session:
-                    assert run_sql.finish(session, group_id=GROUP, grants=[(queue, runs[0].grant)]) == [True]
-            except db_errors.RolledBack:  # a deadlock of MariaDB: repeated by whoever calls this
+                    assert run_sql.finish(
+                        session, group_id=GROUP, grants=[(queue, runs[0].grant)]
+                    ) == [True]
+            # a deadlock of MariaDB: repeated by whoever calls this
+            except db_errors.RolledBack:
                 continue
             mine.append(runs[0].first)
 
     with ThreadPoolExecutor(8) as threads:
         found = [offset for one in threads.map(work, "abcdefgh") for offset in one]
-    left = [run.first for run in standing(queue)]  # of one that was taken, and its end rolled back
+    # of one that was taken, and its end rolled back
+    left = [run.first for run in standing(queue)]
     assert sorted([*found, *left]) == list(range(HEAD))
 
 
@@ -122,13 +155,17 @@ def test_a_run_is_taken_over_once_and_only_when_its_lease_is_over(queue: int) ->
     assert due(queue) == [over]
     with node_pools.node_of(queue).writing() as session:
         assert run_sql.take_over(session, group_id=GROUP, run=live, lease=LONG) is None
-        taken = run_sql.take_over(session, group_id=GROUP, run=over, lease=Lease("b", 60_000))
+        taken = run_sql.take_over(
+            session, group_id=GROUP, run=over, lease=Lease("b", 60_000)
+        )
         assert run_sql.take_over(session, group_id=GROUP, run=over, lease=LONG) is None
     assert taken == over._replace(owner="b", grant_no=2, deliveries=2)
     assert standing(queue) == [live, taken]
 
 
-def test_a_run_whose_messages_finished_meanwhile_is_not_taken_over_as_it_was_read(queue: int) -> None:
+def test_a_run_whose_messages_finished_meanwhile_is_not_taken_over_as_it_was_read(
+    queue: int,
+) -> None:
     (run,) = take(queue, 5, lease_ms=0)
     assert leave(run, (0, 1)) == []
     with node_pools.node_of(queue).writing() as session:
@@ -164,7 +201,9 @@ def test_two_changes_of_what_was_read_together_are_never_both_made(queue: int) -
     assert [(one.first, one.end) for one in standing(queue)] == [(0, 1), (0, 10)]
 
 
-def test_threads_that_release_different_offsets_of_a_run_leave_each_in_one_run(queue: int) -> None:
+def test_threads_that_release_different_offsets_of_a_run_leave_each_in_one_run(
+    queue: int,
+) -> None:
     (run,) = take(queue, 8)
 
     def release(offset: int) -> None:
@@ -188,15 +227,23 @@ def test_a_released_run_has_a_grant_that_nobody_knows(queue: int) -> None:
     (run,) = take(queue, 1)
     with node_pools.node_of(queue).writing() as session:
         assert run_sql.release(session, group_id=GROUP, run=run)
-        assert run_sql.renew(session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG) == [False]
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [False]
+        assert run_sql.renew(
+            session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG
+        ) == [False]
+        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [
+            False
+        ]
     assert due(queue) == [run._replace(owner="", grant_no=2)]
 
 
-def test_a_lease_that_is_over_can_be_renewed_until_somebody_takes_the_run(queue: int) -> None:
+def test_a_lease_that_is_over_can_be_renewed_until_somebody_takes_the_run(
+    queue: int,
+) -> None:
     (run,) = take(queue, 2, lease_ms=0)
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.renew(session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG) == [True]
+        assert run_sql.renew(
+            session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG
+        ) == [True]
     assert due(queue) == []
 
 
@@ -204,11 +251,18 @@ def test_only_the_grant_that_holds_finishes_a_run(queue: int) -> None:
     (run,) = take(queue, 2)
     wrong = [Grant(EPOCH, 0, 2, 2), Grant(EPOCH + 1, 0, 2, 1), Grant(EPOCH, 0, 3, 1)]
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, one) for one in wrong]) == [False] * 3
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [True]
+        assert (
+            run_sql.finish(session, group_id=GROUP, grants=[(queue, one) for one in wrong])
+            == [False] * 3
+        )
+        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [
+            True
+        ]
 
 
-def test_what_was_leased_too_often_is_told_apart_if_it_is_a_single_message(queue: int) -> None:
+def test_what_was_leased_too_often_is_told_apart_if_it_is_a_single_message(
+    queue: int,
+) -> None:
     often, together = take(queue, 1, 2, lease_ms=0)
     with node_pools.node_of(queue).writing() as session:
         again = run_sql.take_over(session, group_id=GROUP, run=often, lease=Lease("b", 0))
@@ -226,7 +280,9 @@ def test_runs_of_a_dead_owner_are_due_at_once(queue: int) -> None:
     assert standing(queue)[1] == other
 
 
-def test_after_a_reset_the_position_starts_there_and_older_runs_are_gone(queue: int) -> None:
+def test_after_a_reset_the_position_starts_there_and_older_runs_are_gone(
+    queue: int,
+) -> None:
     (old,) = take(queue, 10)
     node = node_pools.node_of(queue)
     with node.writing() as session:
@@ -237,12 +293,18 @@ def test_after_a_reset_the_position_starts_there_and_older_runs_are_gone(queue: 
     with node.writing() as session:
         position_sql.start(session, group_id=GROUP, queue=queue)
         position_sql.start(session, group_id=GROUP, queue=queue)
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, old.grant)]) == [False]
+        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, old.grant)]) == [
+            False
+        ]
     assert (standing(queue), floor(queue)) == ([], 3)
-    assert [(run.first, run.epoch) for run in take(queue, 5, epoch=EPOCH + 1)] == [(3, EPOCH + 1)]
+    assert [(run.first, run.epoch) for run in take(queue, 5, epoch=EPOCH + 1)] == [
+        (3, EPOCH + 1)
+    ]
 
 
-def test_a_start_that_is_killed_between_its_statements_is_finished_by_the_next(queue: int) -> None:
+def test_a_start_that_is_killed_between_its_statements_is_finished_by_the_next(
+    queue: int,
+) -> None:
     take(queue, 10)
     node = node_pools.node_of(queue)
     with node.writing() as session:
@@ -288,4 +350,9 @@ def test_the_committed_offset_follows_the_floor_and_never_falls(queue: int) -> N
         position_sql.raise_committed(session, group_id=GROUP, queue=queue, to=stale)
     with node.reading() as session:
         view = position_sql.read_views(session, group_id=GROUP, queues=[queue])[queue]
-    assert (view.committed, view.next_offset, view.runs, floor(queue)) == (10, 20, 1, second.first)
+    assert (view.committed, view.next_offset, view.runs, floor(queue)) == (
+        10,
+        20,
+        1,
+        second.first,
+    )

@@ -1,4 +1,6 @@
-"""Static members, those with an instance_id: a restart within the session timeout moves nothing."""
+"""Static members, those with an instance_id: a restart within the session timeout moves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("metadata_db")
 def settle(members: list[Member]) -> None:
     """Heartbeats until everybody holds what it shall."""
     for _ in range(4):
-        in_threads([member.beat for member in members])  # one after the other they would wait for each other
+        # one after the other they would wait for each other
+        in_threads([member.beat for member in members])
     assert not QueueOffset.objects.exclude(owner=F("target")).exists()
 
 
@@ -38,7 +41,11 @@ def standing() -> Any:
     return (
         rows.generation(),
         Rebalance.objects.count(),
-        list(QueueOffset.objects.order_by("queue_id").values_list("queue_id", "owner_id", "target_id")),
+        list(
+            QueueOffset.objects.order_by("queue_id").values_list(
+                "queue_id", "owner_id", "target_id"
+            )
+        ),
     )
 
 
@@ -60,7 +67,9 @@ def test_a_static_member_comes_back_under_another_name_without_a_rebalance() -> 
 
 def test_a_rolling_restart_of_ten_static_members_moves_nothing() -> None:
     rows.world(queues=24)
-    members = [Member(f"pod-{number}", instance_id=f"i{number}").register() for number in range(10)]
+    members = [
+        Member(f"pod-{number}", instance_id=f"i{number}").register() for number in range(10)
+    ]
     settle(members)
     before = standing()
     shares = [set(member.owned) for member in members]
@@ -133,7 +142,11 @@ def queue(node: str) -> int:
 
 def join() -> ConsumerId:
     joined = membership.join(
-        group="billing", name="pod", incarnation=str(uuid.uuid4()), instance_id="one", actor=ME
+        group="billing",
+        name="pod",
+        incarnation=str(uuid.uuid4()),
+        instance_id="one",
+        actor=ME,
     )
     return consumer_ids.check(joined.consumer_id)
 
@@ -159,7 +172,9 @@ def test_a_second_live_holder_of_an_instance_id_fences_the_first(queue: int) -> 
         asked = [PullQueue(queue, epoch, 0)]
         (answer,) = pull.pull(consumer=first, queues=asked, max_messages=1, max_bytes=1)
         assert answer.state == "fenced"
-        (result,) = positions.commit(consumer=first, offsets=[CommitOffset(queue, epoch, 0)])
+        (result,) = positions.commit(
+            consumer=first, offsets=[CommitOffset(queue, epoch, 0)]
+        )
         assert result.state == "fenced"
     (result,) = positions.commit(consumer=second, offsets=[CommitOffset(queue, new, 0)])
     assert result.state == "ok"

@@ -1,4 +1,6 @@
-"""A message table is gone, or somebody altered it: every way to use it names it, and other queues go on."""
+"""A message table is gone, or somebody altered it: every way to use it names it, and other
+queues go on.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ WAYS = {
 
 @pytest.fixture(params=WAYS)
 def queues(request: pytest.FixtureRequest, node: str) -> tuple[int, int]:
-    """Two queues of topic `orders` with a message each, read by group `billing`; the first one is spoilt."""
+    """Two queues of topic `orders` with a message each, read by group `billing`; the first
+    one is spoilt.
+    """
     made = topics.create(name="orders", queues=2, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -54,18 +58,25 @@ def queues(request: pytest.FixtureRequest, node: str) -> tuple[int, int]:
 
 def send(queue: int) -> object:
     """The fate of one message, sent to that queue."""
-    return publish(topic="orders", messages=[NewMessage(body=b"m", queue=queue)], batch_id=None, actor=ACTOR)[
-        0
-    ]
+    return publish(
+        topic="orders",
+        messages=[NewMessage(body=b"m", queue=queue)],
+        batch_id=None,
+        actor=ACTOR,
+    )[0]
 
 
 def owner() -> tuple[ConsumerId, *tuple[Claim, ...]]:
     """A member of the group, and the queues that it owns."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     consumer = consumer_ids.check(joined.consumer_id)
     given = consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
     claims = [Claim(one.queue, one.epoch) for one in given]
-    assert {one.state for one in positions.acquire(consumer=consumer, queues=claims)} == {"ok"}
+    assert {one.state for one in positions.acquire(consumer=consumer, queues=claims)} == {
+        "ok"
+    }
     return consumer, *claims
 
 
@@ -88,7 +99,9 @@ def test_a_send_is_refused_by_name_and_no_head_moves(queues: tuple[int, int]) ->
     assert not isinstance(send(well), CatmqError)
 
 
-def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, int]) -> None:
+def test_a_send_marks_it_and_the_alarm_names_queue_and_table(
+    queues: tuple[int, int],
+) -> None:
     ill, _ = queues
     for queue in queues:
         with suppress(StoreCorrupt):
@@ -97,11 +110,15 @@ def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, 
     assert corruption_alarms.raise_alarms() == 1
     alarm = Alarm.objects.get()
     assert (alarm.kind, alarm.name, alarm.ended_at) == ("corrupt", "orders/0", None)
-    assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, "the table, or its column"
+    assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, (
+        "the table, or its column"
+    )
     assert "The table is missing or was altered" in alarm.detail
 
 
-def test_what_a_part_of_a_send_met_is_marked_though_the_rest_was_stored(queues: tuple[int, int]) -> None:
+def test_what_a_part_of_a_send_met_is_marked_though_the_rest_was_stored(
+    queues: tuple[int, int],
+) -> None:
     ill, well = queues
     fates = publish(
         topic="orders",
@@ -117,7 +134,9 @@ def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> 
     ill, well = queues
     answers = pulled(queues)
     assert (answers[ill].state, answers[ill].messages) == ("corrupt", [])
-    assert (answers[ill].next_offset, answers[well].state) == (0, "ok"), "the position stays where it was"
+    assert (answers[ill].next_offset, answers[well].state) == (0, "ok"), (
+        "the position stays where it was"
+    )
     assert [message.body for message in answers[well].messages] == [b"m"]
     assert corruption.current() == [ill], "which /readyz and the metrics show"
 
@@ -127,7 +146,9 @@ def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> Non
     looks: list[Callable[[], object]] = [
         lambda: browse.by_offset(topic="orders", queue=ill, offset=0, limit=1, actor=ACTOR),
         lambda: browse.by_id(topic="orders", message_id=f"{ill}-0", actor=ACTOR),
-        lambda: search.search(topic="orders", queue=ill, wanted=Wanted(), times=Times(), actor=ACTOR),
+        lambda: search.search(
+            topic="orders", queue=ill, wanted=Wanted(), times=Times(), actor=ACTOR
+        ),
     ]
     for look in looks:
         with pytest.raises(StoreCorrupt, match="missing or was altered"):
@@ -156,7 +177,9 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
     plant(queue, f"ALTER TABLE {table} RENAME TO moved_{table}")
     ways: dict[str, Callable[[], object]] = {
         "acquire": lambda: positions.acquire(consumer=consumer, queues=[claim]),
-        "commit": lambda: positions.commit(consumer=consumer, offsets=[CommitOffset(queue, claim.epoch, 1)]),
+        "commit": lambda: positions.commit(
+            consumer=consumer, offsets=[CommitOffset(queue, claim.epoch, 1)]
+        ),
         "send": lambda: send(queue),
         "lag": lambda: lag.group_offsets(group="billing", actor=ACTOR),
     }
@@ -165,11 +188,15 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
             ways[name]()
     assert corruption.current() == ([queue] if "send" in broken else [])
     asked = [PullQueue(queue, claim.epoch, 0)]
-    (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
+    (answer,) = pull.pull(
+        consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20
+    )
     assert answer.state == state
     plant(queue, f"ALTER TABLE moved_{table} RENAME TO {table}")
     node_pools.evict_all()
     for way in ways.values():
         way()
-    (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
+    (answer,) = pull.pull(
+        consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20
+    )
     assert [message.offset for message in answer.messages] == [0, 1]

@@ -1,4 +1,6 @@
-"""What becomes of a borrowed session, its place and the circuit when the borrower fails, in whichever way."""
+"""What becomes of a borrowed session, its place and the circuit when the borrower fails, in
+whichever way.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ WAYS = [pytest.param(Node.writing, id="writing"), pytest.param(Node.reading, id=
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "error", [Broken(), db_errors.RolledBack("no"), db_errors.Final("no"), KeyboardInterrupt()]
+    "error",
+    [Broken(), db_errors.RolledBack("no"), db_errors.Final("no"), KeyboardInterrupt()],
 )
 def test_a_failure_with_a_clean_session_lends_it_again(
     pool: Node, made: list[Held], way: Way, error: BaseException
@@ -103,7 +106,9 @@ def test_a_failure_with_a_clean_session_lends_it_again(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failure_with_a_session_in_the_middle_closes_it(pool: Node, made: list[Held], way: Way) -> None:
+def test_a_failure_with_a_session_in_the_middle_closes_it(
+    pool: Node, made: list[Held], way: Way
+) -> None:
     with pytest.raises(Broken), way(pool) as session:
         session.clean = False
         raise Broken
@@ -126,7 +131,9 @@ def test_a_write_whose_end_was_not_seen_says_so_and_its_siblings_are_thrown_away
     assert all_is_back(pool)
 
 
-def test_a_read_whose_end_was_not_seen_is_a_node_that_is_away(pool: Node, made: list[Held]) -> None:
+def test_a_read_whose_end_was_not_seen_is_a_node_that_is_away(
+    pool: Node, made: list[Held]
+) -> None:
     with pool.writing(), pool.reading():
         pass
     fault = lost()
@@ -139,7 +146,9 @@ def test_a_read_whose_end_was_not_seen_is_a_node_that_is_away(pool: Node, made: 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_circuit_learns_of_lost_connections_once_each(pool: Node, made: list[Held], way: Way) -> None:
+def test_the_circuit_learns_of_lost_connections_once_each(
+    pool: Node, made: list[Held], way: Way
+) -> None:
     for number in range(1, FAILURES + 1):
         with pytest.raises((db_errors.Ambiguous, NodeUnavailable)), way(pool):
             raise lost()
@@ -149,7 +158,9 @@ def test_the_circuit_learns_of_lost_connections_once_each(pool: Node, made: list
         pool.circuit.check()
 
 
-@pytest.mark.parametrize("way", [*WAYS, pytest.param(lambda pool: pool.reading(within_s=0.5), id="within")])
+@pytest.mark.parametrize(
+    "way", [*WAYS, pytest.param(lambda pool: pool.reading(within_s=0.5), id="within")]
+)
 def test_a_late_answer_keeps_its_session_and_place_until_it_has_come(
     pool: Node, made: list[Held], way: Way
 ) -> None:
@@ -191,7 +202,9 @@ def test_a_session_that_could_not_be_made_costs_no_place(
     assert pool.circuit._failed == (not isinstance(error, Broken))
 
 
-@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.SlowNode("slow")], ids=["bug", "lost", "late"])
+@pytest.mark.parametrize(
+    "error", [Broken(), lost(), db_errors.SlowNode("slow")], ids=["bug", "lost", "late"]
+)
 def test_a_probe_that_fails_inside_lets_another_one_go(
     pool: Node, made: list[Held], error: Exception
 ) -> None:
@@ -202,7 +215,9 @@ def test_a_probe_that_fails_inside_lets_another_one_go(
     assert not pool.circuit._probing
 
 
-def test_loans_of_one_thread_within_each_other_are_two(pool: Node, made: list[Held]) -> None:
+def test_loans_of_one_thread_within_each_other_are_two(
+    pool: Node, made: list[Held]
+) -> None:
     with pool.writing() as outer:
         with pytest.raises(Broken), pool.writing() as inner:
             assert inner is not outer

@@ -49,7 +49,9 @@ def states(queues: list[int]) -> list[str]:
 
 
 def send() -> Any:
-    return publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
+    return publish(
+        topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR
+    )[0]
 
 
 def away(info: NodeInfo) -> Session:
@@ -68,7 +70,9 @@ def test_a_read_only_node_refuses_a_broker_whose_picture_is_older(
         send()
 
 
-def test_a_node_that_opens_takes_messages_in_those_queues_that_metadata_calls_open(queues: list[int]) -> None:
+def test_a_node_that_opens_takes_messages_in_those_queues_that_metadata_calls_open(
+    queues: list[int],
+) -> None:
     change("read_only")
     Queue.objects.filter(pk=queues[1]).update(state="read_only")
     with node_pools.node_of(queues[2]).writing() as session:
@@ -109,7 +113,8 @@ def test_a_node_that_cannot_be_reached_goes_offline_and_not_read_only(
     assert "its queues could not be closed" in caplog.text
     monkeypatch.undo()
     assert states(queues) == ["rw"] * 3
-    assert change("read_only").state == "read_only"  # possible although the pool lends nothing of it
+    # possible although the pool lends nothing of it
+    assert change("read_only").state == "read_only"
     assert states(queues) == ["ro"] * 3
 
 
@@ -128,7 +133,9 @@ def test_an_opening_that_could_not_reach_the_node_is_made_good_by_repeating_it(
     assert states(queues) == ["rw"] * 3
 
 
-@pytest.mark.parametrize(("mine", "other"), [("read_only", "read_write"), ("read_write", "read_only")])
+@pytest.mark.parametrize(
+    ("mine", "other"), [("read_only", "read_write"), ("read_write", "read_only")]
+)
 def test_when_two_change_a_node_at_once_its_heads_follow_what_metadata_says_last(
     *, queues: list[int], monkeypatch: pytest.MonkeyPatch, mine: str, other: str
 ) -> None:
@@ -151,7 +158,9 @@ def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> N
     with pytest.raises(Forbidden):
         registry.update(name="main", settings={"state": "read_only"}, actor=NOBODY)
     with pytest.raises(Invalid):
-        registry.update(name="main", settings={"state": "read_only", "dedicated": 3}, actor=ACTOR)
+        registry.update(
+            name="main", settings={"state": "read_only", "dedicated": 3}, actor=ACTOR
+        )
 
     assert states(queues) == ["rw"] * 3
 
@@ -166,7 +175,11 @@ def dies(*_: object, **__: object) -> Any:
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [(queue_sql, "set_queue_state"), (queue_sql, "read_head"), (promotion_sql, "write_identity")],
+    [
+        (queue_sql, "set_queue_state"),
+        (queue_sql, "read_head"),
+        (promotion_sql, "write_identity"),
+    ],
 )
 def test_a_registration_that_died_anywhere_is_repeated(
     *,
@@ -186,18 +199,35 @@ def test_a_registration_that_died_anywhere_is_repeated(
         assert queue_sql.read_heads(session, queues=None) == {}
 
 
-def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_settings_of_a_node_need_no_node(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_pool, "connect", away)
     assert registry.update(name="main", settings={"dedicated": True}, actor=ACTOR).dedicated
 
 
 @pytest.mark.parametrize("engine_of_node", ["mysql", "sqlite"])
 def test_who_sends_is_not_told_where_a_node_is_and_who_registers_is_told_why(
-    *, metadata_db: None, tmp_path: Any, caplog: pytest.LogCaptureFixture, engine_of_node: str
+    *,
+    metadata_db: None,
+    tmp_path: Any,
+    caplog: pytest.LogCaptureFixture,
+    engine_of_node: str,
 ) -> None:
-    given: dict[str, Any] = {"engine": "sqlite", "database": str(tmp_path), "host": "", "port": 0}
+    given: dict[str, Any] = {
+        "engine": "sqlite",
+        "database": str(tmp_path),
+        "host": "",
+        "port": 0,
+    }
     if engine_of_node == "mysql":
-        given = {"engine": "mysql", "database": "catmq", "host": "127.0.0.1", "port": 1, "username": "u"}
+        given = {
+            "engine": "mysql",
+            "database": "catmq",
+            "host": "127.0.0.1",
+            "port": 1,
+            "username": "u",
+        }
     info = NodeInfo(
         id=0, name="far", kind="normal", password="p", state="read_write", dedicated=False, epoch=1,
         capacity_gb=None, **({"username": ""} | given),

@@ -71,7 +71,9 @@ def open_again(queue: int) -> None:
 def test_a_key_always_goes_to_its_slot(node: str) -> None:
     make_topic("orders")
     layout = snapshot.find_topic("orders").layout
-    receipts = send("orders", *(NewMessage(body=b"", key=f"k{index % 7}") for index in range(50)))
+    receipts = send(
+        "orders", *(NewMessage(body=b"", key=f"k{index % 7}") for index in range(50))
+    )
     assert [receipt.queue for receipt in receipts] == [
         layout[slot_of(f"k{index % 7}")] for index in range(50)
     ]
@@ -79,7 +81,9 @@ def test_a_key_always_goes_to_its_slot(node: str) -> None:
 
 def test_receipts_name_what_is_stored_in_order(node: str) -> None:
     make_topic("orders", 2)
-    receipts = send("orders", *(NewMessage(body=b"%d" % index, key=str(index)) for index in range(20)))
+    receipts = send(
+        "orders", *(NewMessage(body=b"%d" % index, key=str(index)) for index in range(20))
+    )
     for index, receipt in enumerate(receipts):
         assert stored(receipt.queue)[receipt.offset] == b"%d" % index
     assert receipts[0].message_id == f"{receipts[0].queue}-{receipts[0].offset}"
@@ -96,11 +100,16 @@ def test_unkeyed_messages_of_a_batch_stay_together_and_batches_spread(node: str)
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_a_repeated_batch_is_stored_once(make_node: Callable[..., str], keyed: bool) -> None:
+def test_a_repeated_batch_is_stored_once(
+    make_node: Callable[..., str], keyed: bool
+) -> None:
     make_node("a")
     make_node("b")
     queues = make_topic("orders")
-    batch = [NewMessage(body=b"%d" % index, key=str(index) if keyed else None) for index in range(30)]
+    batch = [
+        NewMessage(body=b"%d" % index, key=str(index) if keyed else None)
+        for index in range(30)
+    ]
     batch_id = batch_ids.new()
     first = send("orders", *batch, batch_id=batch_id)
     assert send("orders", *batch, batch_id=batch_id) == first
@@ -126,19 +135,25 @@ def test_a_batch_id_that_is_no_version_7_is_refused(node: str) -> None:
 def test_a_named_queue_is_used_and_a_foreign_one_refused(node: str) -> None:
     queues = make_topic("orders")
     (other,) = make_topic("other", 1)
-    assert send("orders", NewMessage(body=b"", key="k", queue=queues[3])) == [Receipt(queues[3], 0)]
+    assert send("orders", NewMessage(body=b"", key="k", queue=queues[3])) == [
+        Receipt(queues[3], 0)
+    ]
     with pytest.raises(NotFound, match=r"messages\[1\].queue"):
         send("orders", NewMessage(body=b""), NewMessage(body=b"", queue=other))
     assert stored(other) == []
 
 
-def test_an_unkeyed_send_leaves_out_a_closed_queue_and_a_strict_key_waits(node: str) -> None:
+def test_an_unkeyed_send_leaves_out_a_closed_queue_and_a_strict_key_waits(
+    node: str,
+) -> None:
     queues = make_topic("orders", 2)
     close(queues[0])
     for _ in range(10):
         assert send("orders", NewMessage(body=b""))[0].queue == queues[1]
     key = next(
-        key for key in map(str, range(100)) if snapshot.find_topic("orders").layout[slot_of(key)] == queues[0]
+        key
+        for key in map(str, range(100))
+        if snapshot.find_topic("orders").layout[slot_of(key)] == queues[0]
     )
     with pytest.raises(Conflict) as caught:
         send("orders", NewMessage(body=b"", key=key))
@@ -148,11 +163,15 @@ def test_an_unkeyed_send_leaves_out_a_closed_queue_and_a_strict_key_waits(node: 
 def test_a_topic_may_let_keys_move_to_an_open_queue(node: str) -> None:
     queues = make_topic("orders", 2, keyed="available")
     close(queues[0])
-    receipts = send("orders", *(NewMessage(body=b"", key=str(index)) for index in range(20)))
+    receipts = send(
+        "orders", *(NewMessage(body=b"", key=str(index)) for index in range(20))
+    )
     assert {receipt.queue for receipt in receipts} == {queues[1]}
 
 
-def test_a_batch_stored_before_its_queue_closed_is_not_stored_again_elsewhere(node: str) -> None:
+def test_a_batch_stored_before_its_queue_closed_is_not_stored_again_elsewhere(
+    node: str,
+) -> None:
     queues = make_topic("orders", 2)
     batch_id = batch_ids.new()
     first = send("orders", NewMessage(body=b"a"), batch_id=batch_id)
@@ -164,7 +183,9 @@ def test_a_batch_stored_before_its_queue_closed_is_not_stored_again_elsewhere(no
 def test_a_batch_that_was_sent_before_stays_on_the_node_of_its_first_choice(
     make_node: Callable[..., str],
 ) -> None:
-    """`sent_batch` is per node: on another one, a repeat would not find what is stored here."""
+    """`sent_batch` is per node: on another one, a repeat would not find what is stored
+    here.
+    """
     make_node("a")
     make_node("b")
     queues = make_topic("orders", 2)
@@ -208,7 +229,11 @@ def test_a_send_whose_outcome_is_unknown_tries_no_other_queue(
 def test_a_mixed_batch_reports_each_fate(node: str) -> None:
     queues = make_topic("orders", 2)
     close(queues[0])
-    fates = send("orders", NewMessage(body=b"a", queue=queues[0]), NewMessage(body=b"b", queue=queues[1]))
+    fates = send(
+        "orders",
+        NewMessage(body=b"a", queue=queues[0]),
+        NewMessage(body=b"b", queue=queues[1]),
+    )
     assert isinstance(fates[0], CatmqError) and fates[0].code == "queue_not_writable"
     assert fates[1] == Receipt(queues[1], 0)
 
@@ -243,7 +268,8 @@ def test_a_wish_for_a_queue_whose_node_is_away_is_stored_on_another_node(
         patched.setattr(session_pool, "connect", reachable)
         node_pools.evict_all()
         assert send("orders", wish) == [Receipt(other, 0)]
-        # It may have been stored by an earlier try, and only the node that is away could tell.
+        # It may have been stored by an earlier try, and only the node that is away could
+        # tell.
         with pytest.raises(NodeUnavailable):
             send("orders", wish, batch_id=batch_id)
     node_pools.evict_all()
@@ -253,7 +279,10 @@ def test_a_wish_for_a_queue_whose_node_is_away_is_stored_on_another_node(
 def test_a_repeat_of_a_send_that_gave_way_is_stored_once(node: str) -> None:
     closed, other = make_topic("orders", 2)
     close(closed)
-    wish, batch_id = NewMessage(body=b"x", queue=closed, queue_strict=False), batch_ids.new()
+    wish, batch_id = (
+        NewMessage(body=b"x", queue=closed, queue_strict=False),
+        batch_ids.new(),
+    )
     assert send("orders", wish, batch_id=batch_id) == [Receipt(other, 0)]
     assert send("orders", wish, batch_id=batch_id) == [Receipt(other, 0)]
     assert len(stored(other)) == 1
@@ -296,7 +325,9 @@ def test_sending_needs_the_right_and_an_existing_topic(node: str) -> None:
     make_topic("orders", 1)
     stranger = Actor(kind="key", name="k", rights={"produce": ("other*",)}, key_id=1)
     with pytest.raises(Forbidden, match="produce"):
-        publish(topic="orders", messages=[NewMessage(body=b"")], batch_id=None, actor=stranger)
+        publish(
+            topic="orders", messages=[NewMessage(body=b"")], batch_id=None, actor=stranger
+        )
     with pytest.raises(NotFound, match="catmq topic create"):
         send("nowhere", NewMessage(body=b""))
 
@@ -317,7 +348,8 @@ def test_no_batch_is_forgotten_while_the_clock_cannot_be_trusted(node: str) -> N
     make_topic("orders", 1)
     send("orders", NewMessage(body=b"a"))
     assert batches.expire() == 0
-    ClockMark.objects.update(at=long_ago(seconds=3 * 86_400))  # as if the clock had gone so far since then
+    # as if the clock had gone so far since then
+    ClockMark.objects.update(at=long_ago(seconds=3 * 86_400))
     assert batches.expire(hours=-1) == 0
     ClockMark.objects.all().delete()
     assert batches.expire(hours=-1) == 1

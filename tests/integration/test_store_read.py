@@ -1,4 +1,6 @@
-"""Pulls, acquires, commits, resets and lag through the store, fenced; on whichever engine is under test."""
+"""Pulls, acquires, commits, resets and lag through the store, fenced; on whichever engine
+is under test.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ ACTOR = command("test")
 
 @pytest.fixture
 def queues(node: str) -> list[int]:
-    """Topic `orders` with two queues, and group `billing` that reads it from the earliest message."""
+    """Topic `orders` with two queues, and group `billing` that reads it from the earliest
+    message.
+    """
     state = topics.create(name="orders", queues=2, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -53,7 +57,9 @@ def queues(node: str) -> list[int]:
 
 
 def join(name: str = "one") -> ConsumerId:
-    joined = membership.join(group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR
+    )
     return consumer_ids.check(joined.consumer_id)
 
 
@@ -66,7 +72,9 @@ def claims(consumer: ConsumerId) -> dict[int, int]:
 def take_over(consumer: ConsumerId) -> dict[int, int]:
     """Acquires all that is assigned; {queue: epoch}."""
     assigned = claims(consumer)
-    acquired = positions.acquire(consumer=consumer, queues=[Claim(*claim) for claim in assigned.items()])
+    acquired = positions.acquire(
+        consumer=consumer, queues=[Claim(*claim) for claim in assigned.items()]
+    )
     assert {one.state for one in acquired} == {"ok"}
     return assigned
 
@@ -74,18 +82,26 @@ def take_over(consumer: ConsumerId) -> dict[int, int]:
 def send(queue: int, count: int, body: bytes = b"m") -> None:
     publish(
         topic="orders",
-        messages=[NewMessage(body=body + b"%d" % index, queue=queue) for index in range(count)],
+        messages=[
+            NewMessage(body=body + b"%d" % index, queue=queue) for index in range(count)
+        ],
         batch_id=None,
         actor=ACTOR,
     )
 
 
-def pull_one(consumer: ConsumerId, queue: int, epoch: int, offset: int = 0, **limits: int) -> PulledQueue:
+def pull_one(
+    consumer: ConsumerId, queue: int, epoch: int, offset: int = 0, **limits: int
+) -> PulledQueue:
     given = {"max_messages": 100, "max_bytes": 1 << 20, **limits}
-    return pull.pull(consumer=consumer, queues=[PullQueue(queue, epoch, offset)], **given)[0]
+    return pull.pull(consumer=consumer, queues=[PullQueue(queue, epoch, offset)], **given)[
+        0
+    ]
 
 
-def test_a_lone_member_owns_every_queue_and_reads_it_from_the_start(queues: list[int]) -> None:
+def test_a_lone_member_owns_every_queue_and_reads_it_from_the_start(
+    queues: list[int],
+) -> None:
     send(queues[0], 3)
     member = join()
     epochs = take_over(member)
@@ -112,11 +128,18 @@ def test_a_pull_of_several_queues_reads_positions_and_rows_in_one_round_trip(
 
     monkeypatch.setattr(SessionPool, "take", noted)
 
-    answers = [pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20) for _ in queues]
+    answers = [
+        pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20)
+        for _ in queues
+    ]
 
     assert len(lent) == len(queues), "one connection is borrowed for each pull"
-    counts = [[(one.state, len(one.rows), one.head) for one in answer] for answer in answers]
-    assert sorted(counts) == [[("ok", 0, 3), ("ok", 3, 3)], [("ok", 3, 3), ("ok", 0, 3)]], "in turn"
+    counts = [
+        [(one.state, len(one.rows), one.head) for one in answer] for answer in answers
+    ]
+    assert sorted(counts) == [[("ok", 0, 3), ("ok", 3, 3)], [("ok", 3, 3), ("ok", 0, 3)]], (
+        "in turn"
+    )
 
 
 def test_a_pull_of_several_queues_tells_what_is_wrong_with_each(queues: list[int]) -> None:
@@ -128,8 +151,14 @@ def test_a_pull_of_several_queues_tells_what_is_wrong_with_each(queues: list[int
     gone = PullQueue(10**6, 1, 0)
     asked = [first, second._replace(epoch=second.epoch + 1), gone]
     for _ in asked:  # whichever has its turn
-        answer = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
-        assert [(one.state, len(one.rows)) for one in answer] == [("ok", 2), ("fenced", 0), ("fenced", 0)]
+        answer = pull.pull(
+            consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20
+        )
+        assert [(one.state, len(one.rows)) for one in answer] == [
+            ("ok", 2),
+            ("fenced", 0),
+            ("fenced", 0),
+        ]
 
 
 def test_a_commit_is_where_the_next_owner_goes_on(queues: list[int]) -> None:
@@ -137,23 +166,29 @@ def test_a_commit_is_where_the_next_owner_goes_on(queues: list[int]) -> None:
     first = join("first")
     epochs = take_over(first)
     queue = queues[0]
-    assert positions.commit(consumer=first, offsets=[CommitOffset(queue, epochs[queue], 3)]) == [
-        Committed(queue, "ok", 3)
-    ]
+    assert positions.commit(
+        consumer=first, offsets=[CommitOffset(queue, epochs[queue], 3)]
+    ) == [Committed(queue, "ok", 3)]
     consumers.leave(consumer=first, actor=ACTOR)
     second = join("second")
     epoch = claims(second)[queue]
-    assert positions.acquire(consumer=second, queues=[Claim(queue, epoch)]) == [Acquired(queue, "ok", 3)]
+    assert positions.acquire(consumer=second, queues=[Claim(queue, epoch)]) == [
+        Acquired(queue, "ok", 3)
+    ]
 
 
-def test_a_former_owner_is_fenced_from_the_moment_the_next_one_acquired(queues: list[int]) -> None:
+def test_a_former_owner_is_fenced_from_the_moment_the_next_one_acquired(
+    queues: list[int],
+) -> None:
     send(queues[0], 5)
     queue, first = queues[0], join("first")
     old = take_over(first)[queue]
     consumers.leave(consumer=first, actor=ACTOR)
     second = join("second")
     new = claims(second)[queue]
-    assert pull_one(first, queue, old).state == "ok", "until then the node knows no other owner"
+    assert pull_one(first, queue, old).state == "ok", (
+        "until then the node knows no other owner"
+    )
     take_over(second)
     assert pull_one(first, queue, old).state == "fenced"
     assert pull_one(first, queue, new).state == "fenced", "an epoch alone opens nothing"
@@ -169,7 +204,9 @@ def test_an_acquire_that_metadata_did_not_grant_is_fenced(queues: list[int]) -> 
     assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch + 1)]) == [
         Acquired(queues[0], "fenced")
     ]
-    assert positions.acquire(consumer=member, queues=[Claim(10**6, 1)]) == [Acquired(10**6, "fenced")]
+    assert positions.acquire(consumer=member, queues=[Claim(10**6, 1)]) == [
+        Acquired(10**6, "fenced")
+    ]
 
 
 def test_made_up_queues_and_epochs_are_fenced_and_change_nothing(queues: list[int]) -> None:
@@ -207,7 +244,9 @@ def test_a_pull_keeps_to_its_limits(queues: list[int]) -> None:
     assert len(pull_one(member, queues[0], epoch, max_messages=7).messages) == 7
     some = pull_one(member, queues[0], epoch, max_bytes=10_000)
     assert 5 <= len(some.messages) <= 10 and some.next_offset == len(some.messages)
-    assert len(pull_one(member, queues[0], epoch, max_bytes=10).messages) == 1, "a large one comes alone"
+    assert len(pull_one(member, queues[0], epoch, max_bytes=10).messages) == 1, (
+        "a large one comes alone"
+    )
 
 
 def test_the_queues_of_a_pull_take_turns(queues: list[int]) -> None:
@@ -218,7 +257,9 @@ def test_the_queues_of_a_pull_take_turns(queues: list[int]) -> None:
     asked = [PullQueue(queue, epochs[queue], 0) for queue in queues]
     first = set()
     for _ in range(4):
-        answers = pull.pull(consumer=member, queues=asked, max_messages=5, max_bytes=1 << 20)
+        answers = pull.pull(
+            consumer=member, queues=asked, max_messages=5, max_bytes=1 << 20
+        )
         assert [answer.queue for answer in answers] == queues
         first |= {answer.queue for answer in answers if answer.messages}
     assert first == set(queues)
@@ -291,11 +332,15 @@ def test_a_node_that_is_away_makes_only_its_queues_unavailable(
         pull_one(member, away, epochs[away])
 
 
-def test_a_group_that_subscribes_at_the_latest_sees_only_what_comes_after(queues: list[int]) -> None:
+def test_a_group_that_subscribes_at_the_latest_sees_only_what_comes_after(
+    queues: list[int],
+) -> None:
     send(queues[0], 3)
     groups.create(name="late", actor=ACTOR)
     subscriptions.create(group="late", topic="orders", start="latest", actor=ACTOR)
-    offsets = {row.queue: row.committed for row in lag.group_offsets(group="late", actor=ACTOR)}
+    offsets = {
+        row.queue: row.committed for row in lag.group_offsets(group="late", actor=ACTOR)
+    }
     assert offsets == {queues[0]: 3, queues[1]: 0}
 
 
@@ -305,7 +350,13 @@ def test_lag_counts_what_was_not_committed(queues: list[int]) -> None:
     epoch = take_over(member)[queues[0]]
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
     one, two = lag.group_offsets(group="billing", actor=ACTOR)
-    assert (one.queue, one.committed, one.head, one.lag, one.owner) == (queues[0], 2, 5, 3, "one")
+    assert (one.queue, one.committed, one.head, one.lag, one.owner) == (
+        queues[0],
+        2,
+        5,
+        3,
+        "one",
+    )
     assert one.lag_ms is not None and 0 <= one.lag_ms < 60_000
     assert (two.lag, two.lag_ms) == (0, 0)
 
@@ -322,7 +373,9 @@ def test_unsubscribing_forgets_positions_and_fences_the_readers(queues: list[int
     assert {row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)} == {0}
 
 
-def test_a_second_subscription_never_repeats_an_epoch_of_the_first(queues: list[int]) -> None:
+def test_a_second_subscription_never_repeats_an_epoch_of_the_first(
+    queues: list[int],
+) -> None:
     send(queues[0], 10)
     member = join()
     first = take_over(member)[queues[0]]
@@ -345,13 +398,18 @@ def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
     subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
     monkeypatch.setattr(subscription_rows, "unfinished", lambda older_than_s: [old])
     subscriptions.sweep()
-    assert [row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)] == [0, 0]
+    assert [row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)] == [
+        0,
+        0,
+    ]
 
 
 def test_a_creation_whose_commit_was_not_seen_takes_nothing_back(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer of the last step is lost: the topic and the subscription are ready, and stay so."""
+    """The answer of the last step is lost: the topic and the subscription are ready, and
+    stay so.
+    """
     for module in (topic_rows, subscription_rows):
         monkeypatch.setattr(module, "make_ready", _unseen(module.make_ready))
     with pytest.raises(MetadataUnavailable):
@@ -359,7 +417,9 @@ def test_a_creation_whose_commit_was_not_seen_takes_nothing_back(
     groups.create(name="late", actor=ACTOR)
     with pytest.raises(MetadataUnavailable):
         subscriptions.create(group="late", topic="orders", start="earliest", actor=ACTOR)
-    assert publish(topic="unseen", messages=[NewMessage(body=b"")], batch_id=None, actor=ACTOR)
+    assert publish(
+        topic="unseen", messages=[NewMessage(body=b"")], batch_id=None, actor=ACTOR
+    )
     assert [row.committed for row in lag.group_offsets(group="late", actor=ACTOR)] == [0, 0]
 
 
@@ -397,7 +457,10 @@ def test_unknown_queues_of_a_request_cost_one_look_at_metadata(
     asked = [PullQueue(10**6 + number, 1, 0) for number in range(50)]
     answers = pull.pull(consumer=member, queues=asked, max_messages=1, max_bytes=1)
     assert {answer.state for answer in answers} == {"fenced"}
-    positions.commit(consumer=member, offsets=[CommitOffset(10**6 + number, 1, 0) for number in range(50)])
+    positions.commit(
+        consumer=member,
+        offsets=[CommitOffset(10**6 + number, 1, 0) for number in range(50)],
+    )
     assert len(looks) == 2
 
 
@@ -415,7 +478,10 @@ def test_a_pull_reads_little_more_than_it_may_answer(queues: list[int]) -> None:
     tracemalloc.stop()
     assert len(answer.messages) == 1 and answer.next_offset == 2
     assert peak < 25_000_000
-    assert [m.offset for m in pull_one(member, queues[0], epoch, 2, max_bytes=5_000_000).messages] == [
+    assert [
+        m.offset
+        for m in pull_one(member, queues[0], epoch, 2, max_bytes=5_000_000).messages
+    ] == [
         2,
         3,
         4,
@@ -423,10 +489,16 @@ def test_a_pull_reads_little_more_than_it_may_answer(queues: list[int]) -> None:
     ]
 
 
-def test_a_joining_consumer_makes_the_group_and_the_subscription_it_names(queues: list[int]) -> None:
+def test_a_joining_consumer_makes_the_group_and_the_subscription_it_names(
+    queues: list[int],
+) -> None:
     def joined(name: str) -> membership.Joined:
         return membership.join(
-            group="fresh", topics=["orders"], name=name, incarnation=str(uuid4()), actor=ACTOR
+            group="fresh",
+            topics=["orders"],
+            name=name,
+            incarnation=str(uuid4()),
+            actor=ACTOR,
         )
 
     assert joined("a").created == ("group:fresh", "subscription:fresh/orders")
@@ -436,10 +508,15 @@ def test_a_joining_consumer_makes_the_group_and_the_subscription_it_names(queues
 def test_joining_needs_consume_and_making_a_group_needs_manage(queues: list[int]) -> None:
     key = Actor(kind="key", name="k", rights={"consume": ("*",)}, key_id=None)
     with pytest.raises(Forbidden, match="manage"):
-        membership.join(group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=key)
+        membership.join(
+            group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=key
+        )
     with pytest.raises(Forbidden, match="consume"):
         membership.join(
-            group="billing", name="a", incarnation=str(uuid4()), actor=Actor(kind="key", name="k")
+            group="billing",
+            name="a",
+            incarnation=str(uuid4()),
+            actor=Actor(kind="key", name="k"),
         )
     with pytest.raises(NotFound):
         membership.join(group="nobody", name="a", incarnation=str(uuid4()), actor=ACTOR)
@@ -465,7 +542,13 @@ def test_a_group_is_moved_running_or_stopped(
     epoch = take_over(member)[queues[0]]
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
     groups.update(name="billing", settings={"stopped": stopped}, actor=ACTOR)
-    reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "target": target, "actor": ACTOR}
+    reset = {
+        "group": "billing",
+        "topic": "orders",
+        "queues": [queues[0]],
+        "target": target,
+        "actor": ACTOR,
+    }
     planned = [Move(queues[0], 0, 2, expected)]
     assert offset_reset.reset(**reset, dry_run=True) == planned
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 2
@@ -473,13 +556,19 @@ def test_a_group_is_moved_running_or_stopped(
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == expected
 
 
-def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(queues: list[int]) -> None:
+def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(
+    queues: list[int],
+) -> None:
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
     offset_reset.reset(
-        group="billing", topic="orders", target=Target("offset", offset=0), queues=[queues[0]], actor=ACTOR
+        group="billing",
+        topic="orders",
+        target=Target("offset", offset=0),
+        queues=[queues[0]],
+        actor=ACTOR,
     )
     groups.update(name="billing", settings={"stopped": False}, actor=ACTOR)
     snapshot.refresh()
@@ -489,13 +578,20 @@ def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(queu
     assert pull_one(member, queues[0], again).state == "ok"
 
 
-def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire(queues: list[int]) -> None:
+def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire(
+    queues: list[int],
+) -> None:
     member = join()
     epoch = take_over(member)[queues[0]]
     with node_pools.node_of(queues[0]).writing() as session:
-        reader_sql.reset_reader(session, reader=shapes.ReaderKey(member.group_id, queues[0]), offset=0)
+        reader_sql.reset_reader(
+            session, reader=shapes.ReaderKey(member.group_id, queues[0]), offset=0
+        )
     assert pull_one(member, queues[0], epoch).state == "fenced"
-    assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
+    assert (
+        positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state
+        == "fenced"
+    )
     assert take_over(member)[queues[0]] > epoch + 1
 
 
@@ -513,15 +609,24 @@ def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
         with pytest.raises(Invalid):
             offset_reset.reset(group="billing", topic="orders", target=target, actor=ACTOR)
     with pytest.raises(NotFound):
-        offset_reset.reset(group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR)
+        offset_reset.reset(
+            group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR
+        )
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
 
 
 def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> None:
     send(queues[0], 30)
-    page = browse.by_offset(topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR)
-    assert ([message.offset for message in page.messages], page.next) == ([10, 11, 12, 13, 14], 15)
-    last = browse.by_offset(topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR)
+    page = browse.by_offset(
+        topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR
+    )
+    assert ([message.offset for message in page.messages], page.next) == (
+        [10, 11, 12, 13, 14],
+        15,
+    )
+    last = browse.by_offset(
+        topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR
+    )
     assert (len(last.messages), last.next) == (20, None)
     found = browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert [message.body for message in found.messages] == [b"m7"]
@@ -538,18 +643,28 @@ def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
         browse.by_offset(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
     with pytest.raises(Forbidden):
         browse.by_offset(
-            topic="orders", queue=queues[0], offset=0, limit=1, actor=Actor(kind="key", name="k")
+            topic="orders",
+            queue=queues[0],
+            offset=0,
+            limit=1,
+            actor=Actor(kind="key", name="k"),
         )
 
 
-def test_who_may_not_manage_joins_a_group_that_was_just_made_for_others(queues: list[int]) -> None:
+def test_who_may_not_manage_joins_a_group_that_was_just_made_for_others(
+    queues: list[int],
+) -> None:
     """This process has not heard of the group yet."""
     old = snapshot._holder.snapshot
-    membership.join(group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=ACTOR)
+    membership.join(
+        group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=ACTOR
+    )
     snapshot._holder.snapshot = old
     key = Actor(kind="key", name="k", rights={"consume": ("*",)}, key_id=None)
 
-    joined = membership.join(group="fresh", topics=["orders"], name="b", incarnation=str(uuid4()), actor=key)
+    joined = membership.join(
+        group="fresh", topics=["orders"], name="b", incarnation=str(uuid4()), actor=key
+    )
 
     assert joined.created == ()
 
@@ -580,11 +695,13 @@ def test_who_was_reading_commits_nothing_of_before_a_reset(queues: list[int]) ->
     epoch = take_over(member)[queues[0]]
     assert pull_one(member, queues[0], epoch).state == "ok"
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 1)])
-    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR
+    )
     for late in (2, 4, 5):
-        assert positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]) == [
-            (queues[0], "fenced", 0)
-        ]
+        assert positions.commit(
+            consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]
+        ) == [(queues[0], "fenced", 0)]
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 3
     assert pull_one(member, queues[0], epoch).state == "fenced"
     assert take_over(member)[queues[0]] > epoch
@@ -621,15 +738,23 @@ def test_an_owner_that_comes_between_node_and_metadata_gets_the_queue_in_the_end
 
     def overtaken(**given: Any) -> int:
         monkeypatch.setattr(ownership, "adopt_node_epoch", adopt)
-        assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
+        assert (
+            positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state
+            == "fenced"
+        )
         assert take_over(member)[queues[0]] > epoch
         return adopt(**given)
 
     monkeypatch.setattr(ownership, "adopt_node_epoch", overtaken)
-    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=2), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("offset", offset=2), actor=ACTOR
+    )
     again = take_over(member)[queues[0]]
     answer = pull_one(member, queues[0], again)
-    assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == ("ok", 2)
+    assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == (
+        "ok",
+        2,
+    )
 
 
 def test_a_subscription_that_ends_while_an_epoch_is_adopted_does_not_hinder_other_queues(
@@ -637,7 +762,8 @@ def test_a_subscription_that_ends_while_an_epoch_is_adopted_does_not_hinder_othe
 ) -> None:
     member = join()
     epochs = take_over(member)
-    monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)  # as if the broker had died before
+    # as if the broker had died before
+    monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
     offset_reset.reset(**reset, target=Target("earliest"))
 
@@ -646,7 +772,9 @@ def test_a_subscription_that_ends_while_an_epoch_is_adopted_does_not_hinder_othe
 
     monkeypatch.setattr(ownership, "adopt_node_epoch", ended)
     claims = [Claim(queue, epochs[queue]) for queue in queues[:2]]
-    states = [acquired.state for acquired in positions.acquire(consumer=member, queues=claims)]
+    states = [
+        acquired.state for acquired in positions.acquire(consumer=member, queues=claims)
+    ]
     assert states == ["fenced", "ok"]
 
 

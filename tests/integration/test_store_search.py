@@ -21,14 +21,20 @@ ACTOR = command("test")
 
 @pytest.fixture
 def queues(node: str) -> list[int]:
-    """Two queues of the topic `orders`; the first holds 10 messages, the second 5, tags a and b in turn."""
+    """Two queues of the topic `orders`; the first holds 10 messages, the second 5, tags a
+    and b in turn.
+    """
     made = topics.create(name="orders", queues=2, actor=ACTOR)
     snapshot.refresh()
     ids = [one.queue.queue for one in made.queues]
     for queue, count in zip(ids, (10, 5), strict=True):
         messages = [
             NewMessage(
-                body=b"\x00body %d\xff" % n, queue=queue, key=f"k{n}", tag="ab"[n % 2], trace_id=f"t{n}"
+                body=b"\x00body %d\xff" % n,
+                queue=queue,
+                key=f"k{n}",
+                tag="ab"[n % 2],
+                trace_id=f"t{n}",
             )
             for n in range(count)
         ]
@@ -44,7 +50,9 @@ def places(found: Found) -> list[tuple[int, int]]:
     return [(one.queue, one.offset) for one in found.messages]
 
 
-def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(queues: list[int]) -> None:
+def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(
+    queues: list[int],
+) -> None:
     first, second = queues
     assert places(look(Wanted(key="k3"))) == [(first, 3), (second, 3)]
     assert places(look(Wanted(tag="b", trace_id="t9"))) == [(first, 9)]
@@ -71,7 +79,9 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
             break
 
     first, second = queues
-    assert found == [(first, n) for n in range(0, 10, 2)] + [(second, n) for n in range(0, 5, 2)]
+    assert found == [(first, n) for n in range(0, 10, 2)] + [
+        (second, n) for n in range(0, 5, 2)
+    ]
     assert scanned == 15
 
 
@@ -93,16 +103,23 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
         promotion_sql.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
     monkeypatch.setattr(search, "MOST_SCANNED", 6)
     publish(
-        topic="orders", messages=[NewMessage(body=b"new", queue=queue, tag="a")], batch_id=None, actor=ACTOR
+        topic="orders",
+        messages=[NewMessage(body=b"new", queue=queue, tag="a")],
+        batch_id=None,
+        actor=ACTOR,
     )
 
     found = look(Wanted(tag="a"), queue=queue)
 
     assert places(found) == [(queue, 4), (queue, 6), (queue, 8)]
-    assert places(look(Wanted(tag="a"), queue=queue, after=found.next)) == [(queue, 5_000_000)]
+    assert places(look(Wanted(tag="a"), queue=queue, after=found.next)) == [
+        (queue, 5_000_000)
+    ]
 
 
-def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(queues: list[int]) -> None:
+def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(
+    queues: list[int],
+) -> None:
     person = Actor(kind="user", name="eve", rights={access.LOOK: ("*",)})
 
     def search_for(wanted: Wanted) -> Found:
@@ -114,7 +131,9 @@ def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(que
             search_for(wanted)
 
 
-def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(queues: list[int]) -> None:
+def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(
+    queues: list[int],
+) -> None:
     stranger = Actor(kind="key", name="stranger", rights={"produce": ("*",)})
     with pytest.raises(Forbidden):
         search.search(topic="orders", wanted=Wanted(key="a"), times=Times(), actor=stranger)

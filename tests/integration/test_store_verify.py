@@ -1,6 +1,8 @@
-"""The auditor: it finds what is planted, and a busy topic never looks wrong; on the engine under test.
+"""The auditor: it finds what is planted, and a busy topic never looks wrong; on the engine
+under test.
 
-Each interleaving that could fool it is forced: `meanwhile` runs a change before or after one of its reads.
+Each interleaving that could fool it is forced: `meanwhile` runs a change before or after
+one of its reads.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """A queue of topic `orders` with ten messages in five batches, of which group `billing` has read four."""
+    """A queue of topic `orders` with ten messages in five batches, of which group `billing`
+    has read four.
+    """
     state = topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -73,19 +77,25 @@ def queue(node: str) -> int:
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """`meanwhile("read_head", act)` runs act once after the first such read, or `before` it.
+    """`meanwhile("read_head", act)` runs act once after the first such read, or `before`
+    it.
 
     `at` names another read, 0 every one.
     """
 
-    def arrange(read: str, act: Callable[[], object], *, before: bool = False, at: int = 1) -> None:
-        verbs = next(one for one in (audit_sql, message_sql, queue_sql) if hasattr(one, read))
+    def arrange(
+        read: str, act: Callable[[], object], *, before: bool = False, at: int = 1
+    ) -> None:
+        verbs = next(
+            one for one in (audit_sql, message_sql, queue_sql) if hasattr(one, read)
+        )
         real, calls, acting = getattr(verbs, read), [0], list[bool]()
 
         @functools.wraps(real)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             calls[0] += 1
-            mine = calls[0] == at or (at == 0 and not acting)  # decided first: `act` may read the same
+            # decided first: `act` may read the same
+            mine = calls[0] == at or (at == 0 and not acting)
             if mine and before:
                 do()
             answer = real(*args, **kwargs)
@@ -106,13 +116,16 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 def send(queue: int, count: int, topic: str = "orders") -> None:
     """A batch, stored after all before it in time, too."""
     messages = [
-        NewMessage(body=b"m", key=f"k{index}", headers={"b": "1"}, queue=queue) for index in range(count)
+        NewMessage(body=b"m", key=f"k{index}", headers={"b": "1"}, queue=queue)
+        for index in range(count)
     ]
     publish(topic=topic, messages=messages, batch_id=None, actor=ACTOR)
 
 
 def join(name: str = "one") -> ConsumerId:
-    joined = membership.join(group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR
+    )
     return consumer_ids.check(joined.consumer_id)
 
 
@@ -128,7 +141,9 @@ def commit(member: ConsumerId, queue: int, epoch: int, offset: int) -> None:
 
 
 def look(**options: Any) -> Report:
-    return verify.verify(**{"topics": ["orders"], "actor": ACTOR, "rows_per_s": 0, **options})
+    return verify.verify(
+        **{"topics": ["orders"], "actor": ACTOR, "rows_per_s": 0, **options}
+    )
 
 
 def findings(**options: Any) -> list[Finding]:
@@ -148,7 +163,8 @@ def clean_up_to(queue: int, low: int) -> None:
     remove(queue, *range(low))
 
 
-# ------------------------------------------------------------------------------------------- healthy
+# -------------------------------------------------------------------------------------------
+# healthy
 
 
 def test_a_healthy_topic_is_clean(queue: int) -> None:
@@ -178,12 +194,17 @@ def test_a_queue_whose_rows_are_all_cleaned_is_clean(queue: int) -> None:
 
 def test_every_topic_is_looked_at_where_none_is_named(queue: int) -> None:
     topics.create(name="others", queues=2, actor=ACTOR)
-    assert [one.expected.topic for one in look(topics=None).queues] == ["orders", "others", "others"]
+    assert [one.expected.topic for one in look(topics=None).queues] == [
+        "orders",
+        "others",
+        "others",
+    ]
     with pytest.raises(NotFound):
         look(topics=["orders", "nothing"])
 
 
-# ------------------------------------------------------------------------------------ planted defects
+# ------------------------------------------------------------------------------------
+# planted defects
 
 COPY = (
     "INSERT INTO message_{q} (msg_offset, body, producer, stored_at) "
@@ -202,8 +223,14 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("DELETE FROM message_{q} WHERE msg_offset IN (1, 2, 4, 5, 6)",),
         [("missing", "offsets 1 … 2"), ("missing", "offsets 4 … 6")],
     ),
-    "the first row": (("DELETE FROM message_{q} WHERE msg_offset = 0",), [("missing", "offset 0")]),
-    "the last rows": (("DELETE FROM message_{q} WHERE msg_offset > 7",), [("missing", "offsets 8 … 9")]),
+    "the first row": (
+        ("DELETE FROM message_{q} WHERE msg_offset = 0",),
+        [("missing", "offset 0")],
+    ),
+    "the last rows": (
+        ("DELETE FROM message_{q} WHERE msg_offset > 7",),
+        [("missing", "offsets 8 … 9")],
+    ),
     "all rows": (("DELETE FROM message_{q}",), [("missing", "offsets 0 … 9")]),
     "a head that is too high": (
         ("UPDATE queue_head SET head = 12",),
@@ -213,7 +240,10 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("UPDATE queue_head SET head = 8",),
         [("batch_outside", "batch"), ("head_behind", "offsets 8 … 9")],
     ),
-    "a low above the head": (("UPDATE queue_head SET low = 11",), [("low_outside", "queue_head")]),
+    "a low above the head": (
+        ("UPDATE queue_head SET low = 11",),
+        [("low_outside", "queue_head")],
+    ),
     "a gap over messages": (
         ("INSERT INTO queue_gap VALUES ({q}, 6, 8, 'test')",),
         [("batch_in_gap", "offsets 6 … 7"), ("row_in_gap", "offset 6")],
@@ -235,7 +265,9 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [("batch_overlap", "offsets 4 … 5")],
     ),
     "batches that overlap": (
-        ("UPDATE sent_batch SET first_offset = 3, message_count = 3 WHERE first_offset = 4",),
+        (
+            "UPDATE sent_batch SET first_offset = 3, message_count = 3 WHERE first_offset = 4",
+        ),
         [("batch_overlap", "offset 3"), ("batch_differs", "offsets 3 … 5")],
     ),
     "a batch that was stored twice": (
@@ -250,7 +282,10 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("UPDATE reader SET committed = 11",),
         [("committed_above", "group billing")],
     ),
-    "a negative position": (("UPDATE reader SET committed = -1",), [("committed_below", "group billing")]),
+    "a negative position": (
+        ("UPDATE reader SET committed = -1",),
+        [("committed_below", "group billing")],
+    ),
     "a position of nobody": (
         ("INSERT INTO reader VALUES (4711, '', {q}, 1, '', 11, 0)",),
         [("committed_above", "group with id 4711")],
@@ -268,7 +303,10 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("UPDATE reader SET epoch = epoch + 1",),
         [("epoch_ahead", "group billing")],
     ),
-    "a closed head": (("UPDATE queue_head SET state = 'ro'",), [("state_differs", "queue_head")]),
+    "a closed head": (
+        ("UPDATE queue_head SET state = 'ro'",),
+        [("state_differs", "queue_head")],
+    ),
     "another term of the node": (
         ("UPDATE queue_head SET node_epoch = 7",),
         [("node_epoch_differs", "queue_head")],
@@ -290,7 +328,10 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
 def test_a_planted_defect_is_found(queue: int, defect: str) -> None:
     statements, expected = DEFECTS[defect]
     plant(queue, *statements)
-    found = [(kind, "batch" if where.startswith("batch ") else where) for kind, where in kinds(digests=True)]
+    found = [
+        (kind, "batch" if where.startswith("batch ") else where)
+        for kind, where in kinds(digests=True)
+    ]
     wanted = [(kind, where.replace("{q}", str(queue))) for kind, where in expected]
     assert sorted(found) == sorted(wanted)  # in the order of batch ids, which are random
 
@@ -302,7 +343,9 @@ def test_every_kind_of_finding_is_planted_somewhere_in_this_file() -> None:
 
 
 @pytest.mark.parametrize(("first", "where"), [(3, "offset 3"), (5, "offset 5")])
-def test_a_time_that_falls_is_found_within_and_between_chunks(queue: int, first: int, where: str) -> None:
+def test_a_time_that_falls_is_found_within_and_between_chunks(
+    queue: int, first: int, where: str
+) -> None:
     age(queue, first, first + 1, seconds=3600)
     assert kinds() == [("time_falls", where)]
 
@@ -331,7 +374,9 @@ def test_a_group_that_metadata_gives_no_queue_is_found(queue: int) -> None:
     assert kinds() == [("position_missing", "group billing")]
 
 
-def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., str]) -> None:
+def test_a_batch_that_is_stored_on_two_nodes_is_found(
+    make_node: Callable[..., str],
+) -> None:
     make_node("main"), make_node("other")
     state = topics.create(name="orders", queues=2, actor=ACTOR)
     here, there = (one.queue.queue for one in state.queues)
@@ -342,21 +387,31 @@ def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., s
     assert kinds() == []
     twin = batch_ids.new()
     for queue in (here, there):
-        plant(queue, f"UPDATE sent_batch SET batch_id = x'{twin.hex}' WHERE first_offset = 2")
+        plant(
+            queue, f"UPDATE sent_batch SET batch_id = x'{twin.hex}' WHERE first_offset = 2"
+        )
     assert kinds() == [("batch_twice", "offsets 2 … 3")] * 2
 
 
-def test_a_queue_that_is_all_holes_is_given_up(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_all_holes_is_given_up(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("messagestore.verify.findings.MOST", 2)
     remove(queue, 0, 2, 4, 6)
     (one,) = look().queues
     assert [finding.where for finding in one.findings] == ["offset 0", "offset 2"]
-    assert (one.reached, one.unseen) == (5, "too many missing offsets: nothing above offset 4 was checked")
+    assert (one.reached, one.unseen) == (
+        5,
+        "too many missing offsets: nothing above offset 4 was checked",
+    )
 
 
 def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> None:
     remove(queue, 1, 7)
-    assert kinds(since=Since(ago_ms=3_600_000)) == [("missing", "offset 1"), ("missing", "offset 7")]
+    assert kinds(since=Since(ago_ms=3_600_000)) == [
+        ("missing", "offset 1"),
+        ("missing", "offset 7"),
+    ]
     with node_pools.node_of(queue).reading() as session:
         at = message_sql.stored_at_ms(session, queue=queue, offset=6)
     report = look(since=Since(at_ms=at))
@@ -366,20 +421,33 @@ def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> N
 
 
 def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: str) -> None:
-    """Makes a statement find less than it should, as one does that an engine understands otherwise."""
+    """Makes a statement find less than it should, as one does that an engine understands
+    otherwise.
+    """
     known = statements.load(ENGINE)
     text = known[name].text
     assert where in text
-    changed = statements.parse(f"-- name: {name}\n{text.replace(where, f'{where} AND 1 = 0')}")
+    changed = statements.parse(
+        f"-- name: {name}\n{text.replace(where, f'{where} AND 1 = 0')}"
+    )
     monkeypatch.setitem(known, name, changed[name])
 
 
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        (("select_batches", "batch_id <= :last"), "counts 2 batches from id 0 on and lists 0"),
-        (("select_batch_page", "batch_id <= :last"), "The batches above id 0 were not listed"),
-        (("count_rows", "msg_offset < :end_offset"), "counts 0 rows at offsets 0 … 4 and lists 5"),
+        (
+            ("select_batches", "batch_id <= :last"),
+            "counts 2 batches from id 0 on and lists 0",
+        ),
+        (
+            ("select_batch_page", "batch_id <= :last"),
+            "The batches above id 0 were not listed",
+        ),
+        (
+            ("count_rows", "msg_offset < :end_offset"),
+            "counts 0 rows at offsets 0 … 4 and lists 5",
+        ),
     ],
 )
 def test_a_queue_of_which_the_node_tells_less_than_it_has_is_never_clean(
@@ -391,11 +459,13 @@ def test_a_queue_of_which_the_node_tells_less_than_it_has_is_never_clean(
     assert [said in str(one.unseen) for one in report.unseen] == [True]
 
 
-# -------------------------------------------------------------------- interleavings that must not fool it
+# -------------------------------------------------------------------- interleavings that
+# must not fool it
 
 
 @pytest.mark.parametrize(
-    "read", ["read_head", "batch_ends", "list_batches", "count_rows", "offset_ends", "read_gaps"]
+    "read",
+    ["read_head", "batch_ends", "list_batches", "count_rows", "offset_ends", "read_gaps"],
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_messages_that_come_between_two_reads_are_no_defect(
@@ -409,13 +479,17 @@ def test_messages_that_come_between_two_reads_are_no_defect(
 def test_a_row_above_the_head_as_it_was_read_is_fine_if_the_head_came_along(
     queue: int, meanwhile: Meanwhile
 ) -> None:
-    """The dangerous order would be head, then rows; here the send falls between rows and head."""
+    """The dangerous order would be head, then rows; here the send falls between rows and
+    head.
+    """
     meanwhile("list_readers", lambda: send(queue, 3), at=0)
     meanwhile("offset_ends", lambda: send(queue, 3), at=0)
     assert kinds() == []
 
 
-def test_a_commit_of_what_has_just_come_is_not_above_the_head(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_commit_of_what_has_just_come_is_not_above_the_head(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     member = join()
     epoch = take_over(member)[queue]
 
@@ -443,7 +517,9 @@ def test_rows_that_retention_takes_meanwhile_are_not_missing(
 def test_rows_that_go_while_a_short_chunk_is_explained_are_not_missing(
     queue: int, meanwhile: Meanwhile
 ) -> None:
-    """Three times: before the rows are listed, between rows and `low`, and before the second look."""
+    """Three times: before the rows are listed, between rows and `low`, and before the
+    second look.
+    """
     meanwhile("count_rows", lambda: clean_up_to(queue, 2), before=True)
     meanwhile("list_offsets", lambda: clean_up_to(queue, 3), before=True)
     meanwhile("list_offsets", lambda: clean_up_to(queue, 4))
@@ -451,14 +527,18 @@ def test_rows_that_go_while_a_short_chunk_is_explained_are_not_missing(
     assert kinds() == []
 
 
-def test_a_hole_stays_one_while_retention_takes_rows_below_it(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_hole_stays_one_while_retention_takes_rows_below_it(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     remove(queue, 4)
     meanwhile("count_rows", lambda: clean_up_to(queue, 2), before=True)
     meanwhile("list_offsets", lambda: clean_up_to(queue, 3))
     assert kinds() == [("missing", "offset 4")]
 
 
-@pytest.mark.parametrize(("read", "before"), [("list_offsets", False), ("offset_ends", True)])
+@pytest.mark.parametrize(
+    ("read", "before"), [("list_offsets", False), ("offset_ends", True)]
+)
 def test_a_gap_that_is_declared_meanwhile_explains_what_is_missing(
     queue: int, meanwhile: Meanwhile, read: str, before: bool
 ) -> None:
@@ -471,7 +551,11 @@ def test_a_gap_that_is_declared_meanwhile_explains_what_is_missing(
 
 def test_a_promotion_meanwhile_is_no_defect(queue: int, meanwhile: Meanwhile) -> None:
     def promote() -> None:
-        plant(queue, "UPDATE queue_head SET head = 1010", "INSERT INTO queue_gap VALUES ({q}, 10, 1010, 'p')")
+        plant(
+            queue,
+            "UPDATE queue_head SET head = 1010",
+            "INSERT INTO queue_gap VALUES ({q}, 10, 1010, 'p')",
+        )
         send(queue, 2)
 
     meanwhile("count_rows", promote)
@@ -495,17 +579,25 @@ def test_a_head_that_fell_is_named(queue: int, meanwhile: Meanwhile) -> None:
 
     def crash() -> None:
         remove(queue, 8, 9)
-        plant(queue, "UPDATE queue_head SET head = 8", "DELETE FROM sent_batch WHERE first_offset = 8")
+        plant(
+            queue,
+            "UPDATE queue_head SET head = 8",
+            "DELETE FROM sent_batch WHERE first_offset = 8",
+        )
 
     meanwhile("count_rows", crash)
     assert kinds() == [("head_fell", "queue_head")]
 
 
-def test_a_reset_between_node_and_metadata_is_explained(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_between_node_and_metadata_is_explained(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker died after it raised the node's epoch."""
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
     monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)
-    offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target("earliest"), actor=ACTOR
+    )
     report = look()
     assert report.findings == ()
     assert "after a reset" in report.queues[0].notes[0]
@@ -525,14 +617,19 @@ def test_a_subscription_that_ends_or_begins_anew_meanwhile_misses_nothing(
     assert kinds() == []
 
 
-def test_a_node_that_is_closed_meanwhile_is_explained(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_node_that_is_closed_meanwhile_is_explained(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     def close() -> None:
         registry.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
 
     meanwhile("list_readers", close, before=True)
     assert kinds() == []
     report = look()
-    assert (report.findings, report.queues[0].notes) == ((), ["closed, because node main is read_only"])
+    assert (report.findings, report.queues[0].notes) == (
+        (),
+        ["closed, because node main is read_only"],
+    )
 
 
 def test_a_queue_that_is_closed_on_its_node_before_metadata_knows_is_looked_at_again(
@@ -540,7 +637,9 @@ def test_a_queue_that_is_closed_on_its_node_before_metadata_knows_is_looked_at_a
 ) -> None:
     """The order in which a queue is closed: the first look falls between the two."""
     plant(queue, "UPDATE queue_head SET state = 'ro'")
-    monkeypatch.setattr(run.time, "sleep", lambda _: Queue.objects.update(state="read_only"))
+    monkeypatch.setattr(
+        run.time, "sleep", lambda _: Queue.objects.update(state="read_only")
+    )
     assert kinds() == []
 
 
@@ -552,7 +651,9 @@ def test_a_batch_that_a_repair_brings_back_meanwhile_claims_its_rows(
     assert kinds() == []
 
 
-def test_a_topic_that_is_deleted_meanwhile_does_not_count(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_topic_that_is_deleted_meanwhile_does_not_count(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     def delete() -> None:
         subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
         topics.delete(name="orders", confirm="orders", actor=ACTOR)
@@ -564,7 +665,8 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_count(queue: int, meanwhile:
     assert report.queues[0].notes == ["the topic was deleted meanwhile"]
 
 
-# ------------------------------------------------------------------------------------- nodes and stopping
+# -------------------------------------------------------------------------------------
+# nodes and stopping
 
 
 def test_a_node_that_is_away_leaves_its_queues_unseen_and_the_others_looked_at(
@@ -576,10 +678,14 @@ def test_a_node_that_is_away_leaves_its_queues_unseen_and_the_others_looked_at(
     remove(queue, 3)
     report = look(topics=None)
     assert [one.expected.topic for one in report.unseen] == ["elsewhere"]
-    assert [finding.kind for one in report.queues for finding in one.findings] == ["missing"]
+    assert [finding.kind for one in report.queues for finding in one.findings] == [
+        "missing"
+    ]
 
 
-def test_a_node_that_is_away_for_a_moment_is_asked_again(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_node_that_is_away_for_a_moment_is_asked_again(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     def fail() -> None:
         raise NodeUnavailable("gone")
 
@@ -600,7 +706,9 @@ def test_a_node_that_goes_away_in_the_middle_leaves_its_queue_unseen(
     assert (one.unseen, one.reached, one.rows) == ("gone", 5, 5)
 
 
-def test_a_run_that_is_stopped_has_what_it_found_so_far(queue: int, meanwhile: Meanwhile) -> None:
+def test_a_run_that_is_stopped_has_what_it_found_so_far(
+    queue: int, meanwhile: Meanwhile
+) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -608,7 +716,10 @@ def test_a_run_that_is_stopped_has_what_it_found_so_far(queue: int, meanwhile: M
     meanwhile("count_rows", stop, before=True, at=2)
     report = look()
     assert not report.complete
-    assert (report.queues[0].reached, [one.where for one in report.queues[0].findings]) == (5, ["offset 1"])
+    assert (report.queues[0].reached, [one.where for one in report.queues[0].findings]) == (
+        5,
+        ["offset 1"],
+    )
 
 
 def test_a_run_keeps_to_its_rate_and_holds_no_connection_meanwhile(
@@ -618,21 +729,26 @@ def test_a_run_keeps_to_its_rate_and_holds_no_connection_meanwhile(
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert node_pools.node_of(queue).pool._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
+        assert node_pools.node_of(queue).pool._places._value == 8, (
+            "a connection is borrowed"
+        )  # type: ignore[attr-defined]
 
     monkeypatch.setattr(visit.time, "sleep", sleep)
     look(rows_per_s=1)
     assert sum(slept) > 10  # each as if the ones before had been slept, too
 
 
-# ------------------------------------------------------------------------------------------------ busy
+# ------------------------------------------------------------------------------------------------
+# busy
 
 
 SENDS_EACH = 20  # between two cleanings
 
 
 class Busy:
-    """Topic `orders` with two queues; group `billing` reads it, group `moved` is reset again and again."""
+    """Topic `orders` with two queues; group `billing` reads it, group `moved` is reset
+    again and again.
+    """
 
     def __init__(self) -> None:
         state = topics.create(name="orders", queues=2, actor=ACTOR)
@@ -652,7 +768,9 @@ class Busy:
         self.room = threading.Semaphore(SENDS_EACH)
 
     def until_done(self, name: str) -> Callable[[], None]:
-        """Does one kind of work as often as it can; what is busy elsewhere is done in the next turn."""
+        """Does one kind of work as often as it can; what is busy elsewhere is done in the
+        next turn.
+        """
 
         def loop() -> None:
             while not self.done.is_set():
@@ -665,7 +783,9 @@ class Busy:
         return loop
 
     def send(self) -> None:
-        """A batch of 1 to 7, as far as cleaning keeps up: else each look had more to read than the last."""
+        """A batch of 1 to 7, as far as cleaning keeps up: else each look had more to read
+        than the last.
+        """
         if not self.room.acquire(timeout=1.0):
             raise Unavailable("Cleaning is behind.")
         turn = self.turns["send"]
@@ -675,11 +795,15 @@ class Busy:
         """Pulls what there is, and commits it."""
         for queue in self.queues:
             asked = [PullQueue(queue, self.epochs[queue], self.read[queue])]
-            (answer,) = pull.pull(consumer=self.member, queues=asked, max_messages=100, max_bytes=1 << 20)
+            (answer,) = pull.pull(
+                consumer=self.member, queues=asked, max_messages=100, max_bytes=1 << 20
+            )
             if answer.state == "unavailable":
                 raise Unavailable("The node did not answer in time.")
             assert answer.state in ("ok", "cleaned")
-            self.read[queue] = (answer.low or 0) if answer.state == "cleaned" else answer.next_offset
+            self.read[queue] = (
+                (answer.low or 0) if answer.state == "cleaned" else answer.next_offset
+            )
             commit(self.member, queue, self.epochs[queue], self.read[queue])
 
     def reset(self) -> None:
@@ -688,7 +812,9 @@ class Busy:
         offset_reset.reset(group="moved", topic="orders", target=target, actor=ACTOR)
 
     def clean(self) -> None:
-        """Retention by count: `low` first, then the rows; and all but the newest batches are forgotten."""
+        """Retention by count: `low` first, then the rows; and all but the newest batches
+        are forgotten.
+        """
         for queue in self.queues:
             with node_pools.node_of(queue).writing() as session:
                 head = queue_sql.read_head(session, queue=queue)
@@ -719,7 +845,9 @@ def test_a_busy_topic_is_clean_again_and_again(
     busy = Busy()
     work = [busy.audit, *(busy.until_done(name) for name in busy.turns)]
     reports, *_ = in_threads(work, limit_s=110)
-    assert [one.findings for report in reports for one in report.queues if one.findings] == []
+    assert [
+        one.findings for report in reports for one in report.queues if one.findings
+    ] == []
     assert [one.unseen for report in reports for one in report.unseen] == []
     assert findings() == []
     queue = busy.queues[0]

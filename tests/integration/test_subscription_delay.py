@@ -18,7 +18,9 @@ __all__ = ["member", "queue"]
 def delayed(queue: int) -> None:
     """The group takes all messages, a minute after they were stored."""
     take("*")
-    subscription_rows.update(group="billing", topic="orders", settings={"delay_s": 60}, actor=command("test"))
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"delay_s": 60}, actor=command("test")
+    )
     snapshot.refresh()
 
 

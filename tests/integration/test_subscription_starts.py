@@ -28,7 +28,9 @@ HOUR_S = 3_600
 
 @pytest.fixture
 def queues(node: str) -> list[int]:
-    """Topic `orders` with two queues of ten messages: 4 and 9 are two hours old; group `billing`."""
+    """Topic `orders` with two queues of ten messages: 4 and 9 are two hours old; group
+    `billing`.
+    """
     state = topics.create(name="orders", queues=2, actor=ME)
     found = [one.queue.queue for one in state.queues]
     groups.create(name="billing", actor=ME)
@@ -56,7 +58,9 @@ def stands(group: str = "billing") -> list[int | None]:
     return [one.committed for one in lag.group_offsets(group=group, actor=ME)]
 
 
-def test_a_group_starts_at_the_first_message_stored_at_a_time_or_later(queues: list[int]) -> None:
+def test_a_group_starts_at_the_first_message_stored_at_a_time_or_later(
+    queues: list[int],
+) -> None:
     at_ms = an_hour_ago(queues)
     made = subscribe(start_at_ms=at_ms)
     assert (made.state, made.start, made.start_at_ms) == ("ready", "earliest", at_ms)
@@ -100,11 +104,15 @@ def test_what_retention_takes_between_the_look_and_the_row_is_not_where_a_reader
     assert stands() == [7, 9]
 
 
-def test_an_instance_that_comes_later_starts_at_the_time_too_and_keeps_its_place(queues: list[int]) -> None:
+def test_an_instance_that_comes_later_starts_at_the_time_too_and_keeps_its_place(
+    queues: list[int],
+) -> None:
     groups.create(name="news", mode="broadcasting", actor=ME)
 
     def join(name: str) -> None:
-        membership.join(group="news", name=name, instance_id=name, incarnation=str(uuid4()), actor=ME)
+        membership.join(
+            group="news", name=name, instance_id=name, incarnation=str(uuid4()), actor=ME
+        )
 
     join("one")
     subscribe("news", start_at_ms=an_hour_ago(queues))
@@ -120,7 +128,9 @@ def test_an_instance_that_comes_later_starts_at_the_time_too_and_keeps_its_place
 def test_a_share_group_leases_from_the_time_on(queues: list[int]) -> None:
     groups.create(name="mails", mode="share", actor=ME)
     subscribe("mails", start_at_ms=an_hour_ago(queues))
-    assert [(one.committed, one.lag) for one in lag.group_offsets(group="mails", actor=ME)] == [
+    assert [
+        (one.committed, one.lag) for one in lag.group_offsets(group="mails", actor=ME)
+    ] == [
         (4, 6),
         (9, 1),
     ]

@@ -1,4 +1,6 @@
-"""One bad item must not stop a sweep from the rest, and nothing is tried for ever that can be done."""
+"""One bad item must not stop a sweep from the rest, and nothing is tried for ever that can
+be done.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ACTOR = command("test")
 
 def make(topic: str, group: str = "", *, node: str | None = None) -> int:
     """A topic of one queue, read by a group; its queue."""
-    queue = topics.create(name=topic, queues=1, node=node, actor=ACTOR).queues[0].queue.queue
+    queue = (
+        topics.create(name=topic, queues=1, node=node, actor=ACTOR).queues[0].queue.queue
+    )
     if group:
         groups.create(name=group, actor=ACTOR)
         subscriptions.create(group=group, topic=topic, start="earliest", actor=ACTOR)
@@ -82,7 +86,9 @@ def half_made(count: int) -> None:
     Topic.objects.bulk_create(made)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bad: Callable[..., bool]) -> list[Any]:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bad: Callable[..., bool]
+) -> list[Any]:
     """Has a verb fail as a bug does where `bad` says so; what it was called with otherwise."""
     real, done = getattr(module, name), list[Any]()
 
@@ -102,8 +108,13 @@ def test_an_item_that_meets_a_bug_is_logged_and_the_rest_is_swept(
     half_made(3)
     failing(monkeypatch, topics, "_take_back", lambda topic, _: topic.name == "left-000")
     assert topics.sweep() == 2
-    assert list(Topic.objects.exclude(state="deleted").values_list("name", flat=True)) == ["left-000"]
-    assert ["left-000" in one.getMessage() and one.exc_info is not None for one in caplog.records] == [True]
+    assert list(Topic.objects.exclude(state="deleted").values_list("name", flat=True)) == [
+        "left-000"
+    ]
+    assert [
+        "left-000" in one.getMessage() and one.exc_info is not None
+        for one in caplog.records
+    ] == [True]
 
 
 def test_items_that_fail_again_and_again_do_not_hide_those_behind_them(

@@ -25,7 +25,9 @@ ACTOR = command("test")
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """The only queue of topic `orders`, which group `billing` reads with the tags new and it's."""
+    """The only queue of topic `orders`, which group `billing` reads with the tags new and
+    it's.
+    """
     state = topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
@@ -36,27 +38,42 @@ def queue(node: str) -> int:
 @pytest.fixture
 def member(queue: int) -> ConsumerId:
     """The group's only member; it has acquired the queue."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     consumer = consumer_ids.check(joined.consumer_id)
     assigned = consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
-    positions.acquire(consumer=consumer, queues=[Claim(one.queue, one.epoch) for one in assigned])
+    positions.acquire(
+        consumer=consumer, queues=[Claim(one.queue, one.epoch) for one in assigned]
+    )
     return consumer
 
 
 def take(tags: str) -> None:
-    subscription_rows.update(group="billing", topic="orders", settings={"tags": tags}, actor=ACTOR)
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"tags": tags}, actor=ACTOR
+    )
     snapshot.refresh()
 
 
 def send(queue: int, *tags: str | None, body: bytes = b"m") -> None:
-    messages = [NewMessage(body=body, tag=tag, headers={"h": "v"}, queue=queue) for tag in tags]
+    messages = [
+        NewMessage(body=body, tag=tag, headers={"h": "v"}, queue=queue) for tag in tags
+    ]
     publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
 
 
-def pull_one(consumer: ConsumerId, queue: int, offset: int = 0, **limits: int) -> PulledQueue:
-    epoch = next(one.epoch for one in consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned)
+def pull_one(
+    consumer: ConsumerId, queue: int, offset: int = 0, **limits: int
+) -> PulledQueue:
+    epoch = next(
+        one.epoch
+        for one in consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
+    )
     given = {"max_messages": 100, "max_bytes": 1 << 20, **limits}
-    return pull.pull(consumer=consumer, queues=[PullQueue(queue, epoch, offset)], **given)[0]
+    return pull.pull(consumer=consumer, queues=[PullQueue(queue, epoch, offset)], **given)[
+        0
+    ]
 
 
 def read(answer: PulledQueue) -> tuple[list[int], int]:
@@ -100,18 +117,24 @@ def test_several_reads_of_a_long_queue_make_one_answer(
     monkeypatch.setattr(pull, "_FILTERED_AT_ONCE", 10)
     send(queue, *(["old"] * 12 + ["new"]) * 5, "old")
     assert read(pull_one(member, queue)) == ([12, 25, 38, 51, 64], 66)
-    assert read(pull_one(member, queue, max_messages=2)) == ([12, 25], 30), "no further than what was read"
+    assert read(pull_one(member, queue, max_messages=2)) == ([12, 25], 30), (
+        "no further than what was read"
+    )
 
 
 @pytest.mark.one_engine
-def test_what_does_not_fit_into_the_answer_comes_with_the_next(queue: int, member: ConsumerId) -> None:
+def test_what_does_not_fit_into_the_answer_comes_with_the_next(
+    queue: int, member: ConsumerId
+) -> None:
     send(queue, "old", *["new"] * 9, "old", body=b"x" * 1000)
     offsets, following = read(pull_one(member, queue, max_bytes=4_000))
     assert offsets == [*range(1, following)] and 1 < following < 10
     assert read(pull_one(member, queue, max_messages=3)) == ([1, 2, 3], 4)
 
 
-def test_a_large_message_of_another_tag_costs_nothing(queue: int, member: ConsumerId) -> None:
+def test_a_large_message_of_another_tag_costs_nothing(
+    queue: int, member: ConsumerId
+) -> None:
     send(queue, *["old"] * 5, body=b"x" * 100_000)
     send(queue, "new")
     assert read(pull_one(member, queue, max_bytes=1_000)) == ([5], 6)

@@ -84,7 +84,10 @@ def test_a_node_that_is_away_is_named_and_the_others_are_counted(
     snapshot.refresh()
     for one in made.queues:
         send(one.queue.queue, "new", "old")
-    assert {node_pools.node_of(one.queue.queue).info.name for one in made.queues} == {"main", "other"}
+    assert {node_pools.node_of(one.queue.queue).info.name for one in made.queues} == {
+        "main",
+        "other",
+    }
     registry.update(name="other", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert matches("new") == TagMatches(2, 1, ("other",))

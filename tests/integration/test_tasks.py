@@ -1,4 +1,6 @@
-"""Django's tasks: a task exists if and only if its transaction committed, and ends whoever dies."""
+"""Django's tasks: a task exists if and only if its transaction committed, and ends whoever
+dies.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
 
 
 def errors(task_id: str) -> list[str]:
-    return [error["exception_class_path"].rpartition(".")[2] for error in record(task_id).errors]
+    return [
+        error["exception_class_path"].rpartition(".")[2] for error in record(task_id).errors
+    ]
 
 
 def messages() -> list[dict[str, Any]]:
@@ -70,7 +74,12 @@ def test_a_task_exists_if_and_only_if_its_transaction_commits(stage: Stage) -> N
 
 def test_a_new_task_is_ready_and_can_be_asked_for(stage: Stage) -> None:
     result = calls.add.enqueue(1, two=2)
-    assert (result.status, result.args, result.kwargs, result.attempts) == ("READY", [1], {"two": 2}, 0)
+    assert (result.status, result.args, result.kwargs, result.attempts) == (
+        "READY",
+        [1],
+        {"two": 2},
+        0,
+    )
     assert calls.add.get_result(result.id) == result
     assert asyncio.run(calls.add.aget_result(result.id)) == result
     with pytest.raises(TaskResultDoesNotExist):
@@ -78,9 +87,15 @@ def test_a_new_task_is_ready_and_can_be_asked_for(stage: Stage) -> None:
 
 
 @pytest.mark.one_engine
-@pytest.mark.parametrize("wrong", [object(), {1, 2}, float("nan"), datetime.now(UTC), b"\xff", "\ud800"])
-def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: Stage, wrong: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"the arguments of task .*calls\.add must be JSON"):
+@pytest.mark.parametrize(
+    "wrong", [object(), {1, 2}, float("nan"), datetime.now(UTC), b"\xff", "\ud800"]
+)
+def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(
+    stage: Stage, wrong: Any
+) -> None:
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the arguments of task .*calls\.add must be JSON"
+    ):
         calls.add.enqueue(wrong)
     with pytest.raises(ValueError, match="too large: its message has 2000"):
         calls.add.enqueue("x" * 2_000_000)
@@ -88,7 +103,9 @@ def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: St
 
 
 @pytest.mark.parametrize("depth", [31, 32, 100, 101])
-def test_arguments_that_no_database_keeps_are_refused_before_a_statement(stage: Stage, depth: int) -> None:
+def test_arguments_that_no_database_keeps_are_refused_before_a_statement(
+    stage: Stage, depth: int
+) -> None:
     value = json.loads("[" * (depth - 1) + "]" * (depth - 1))
     connection: Any = transaction.get_connection()
     limit = 31 if getattr(connection, "mysql_is_mariadb", False) else 100
@@ -103,7 +120,9 @@ def test_a_nul_that_postgresql_does_not_keep_is_refused_by_name(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction.get_connection(), "vendor", "postgresql")
-    with pytest.raises(ValueError, match="have a NUL character, which PostgreSQL does not keep"):
+    with pytest.raises(
+        ValueError, match="have a NUL character, which PostgreSQL does not keep"
+    ):
         calls.add.enqueue("a\0")
     assert not enqueueing.ESCAPED_NUL.search(json.dumps("\\u0000").encode())
 
@@ -111,10 +130,22 @@ def test_a_nul_that_postgresql_does_not_keep_is_refused_by_name(
 def test_many_tasks_are_enqueued_in_few_statements_and_run(
     stage: Stage, django_assert_max_num_queries: Any
 ) -> None:
-    with django_assert_max_num_queries(8 if ENGINE == "mysql" else 30):  # SQLite takes fewer rows at once
-        made = calls.add.enqueue_many([(1,), [2, 2], {"one": 3}, *((n,) for n in range(100, 700))])
-    assert [(one.args, one.kwargs) for one in made[:3]] == [([1], {}), ([2, 2], {}), ([], {"one": 3})]
-    assert len({one.id for one in made}) == TaskRecord.objects.count() == OutboxMessage.objects.count() == 603
+    # SQLite takes fewer rows at once
+    with django_assert_max_num_queries(8 if ENGINE == "mysql" else 30):
+        made = calls.add.enqueue_many(
+            [(1,), [2, 2], {"one": 3}, *((n,) for n in range(100, 700))]
+        )
+    assert [(one.args, one.kwargs) for one in made[:3]] == [
+        ([1], {}),
+        ([2, 2], {}),
+        ([], {"one": 3}),
+    ]
+    assert (
+        len({one.id for one in made})
+        == TaskRecord.objects.count()
+        == OutboxMessage.objects.count()
+        == 603
+    )
     assert [record(one.id).result(calls.add) for one in made[:2]] == made[:2]
     assert [one.return_value for one in stage.run(*made[:3], threads=8)] == [2, 4, 4]
     assert asyncio.run(calls.add.aenqueue_many([(1,)]))[0].status == "READY"
@@ -124,7 +155,9 @@ def test_many_tasks_are_enqueued_in_few_statements_and_run(
 def test_of_many_tasks_all_exist_or_none(stage: Stage) -> None:
     with pytest.raises(TypeError, match=r"the arguments of task .*calls\.add must be JSON"):
         calls.add.enqueue_many([(1,), (object(),)])
-    with pytest.raises(TypeError, match=r"call 1 of task .*calls\.add is a int: give a tuple"):
+    with pytest.raises(
+        TypeError, match=r"call 1 of task .*calls\.add is a int: give a tuple"
+    ):
         calls.add.enqueue_many([(1,), 2])
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         calls.add.enqueue_many([(n,) for n in range(10)])
@@ -197,7 +230,9 @@ def test_lanes_and_times_go_with_the_message(stage: Stage) -> None:
     calls.mail.using(priority=-100).enqueue("a@b.c")
     calls.add.using(run_after=later).enqueue(2)
     calls.add.using(run_after=datetime.now(UTC) + timedelta(days=500)).enqueue(3)
-    told = [*OutboxMessage.objects.order_by("id").values_list("topic", "tag", "deliver_at_ms")]
+    told = [
+        *OutboxMessage.objects.order_by("id").values_list("topic", "tag", "deliver_at_ms")
+    ]
     assert [one[:2] for one in told] == [
         ("tasks.default.high", "add"),
         ("tasks.mails.low", "mail"),
@@ -222,15 +257,24 @@ def test_a_receiver_that_fails_does_not_fail_the_task(stage: Stage) -> None:
             signal.disconnect(fails)
 
 
-def test_sent_directly_a_task_is_there_at_once_or_refused_while_brokers_are_away(stage: Stage) -> None:
+def test_sent_directly_a_task_is_there_at_once_or_refused_while_brokers_are_away(
+    stage: Stage,
+) -> None:
     with with_options(SEND="direct"):
         stage.settings = settings_of("default")
         result = calls.add.enqueue(1)
-        assert [one.trace_id for one in stage.broker.messages("tasks.default")] == [result.id]
+        assert [one.trace_id for one in stage.broker.messages("tasks.default")] == [
+            result.id
+        ]
         assert stage.run(result, relay=False)[0].return_value == 2
         stage.broker.fail(PUBLISH, ConnectFailed("away"), times=10_000)
-        with pytest.raises(Exception, match="away"), pytest.MonkeyPatch.context() as patched:
-            patched.setattr("catmq_client.contrib.django_tasks.connections.DELIVERY_TIMEOUT_MS", 50)
+        with (
+            pytest.raises(Exception, match="away"),
+            pytest.MonkeyPatch.context() as patched,
+        ):
+            patched.setattr(
+                "catmq_client.contrib.django_tasks.connections.DELIVERY_TIMEOUT_MS", 50
+            )
             from catmq_client.contrib.django_tasks.connections import using
 
             with using(stage.broker):
@@ -276,12 +320,19 @@ def test_tasks_of_all_kinds_run(stage: Stage) -> None:
     assert [one.status for one in done] == ["SUCCESSFUL"] * 4
     assert [one.return_value for one in done] == [3, "a@b.c", 1, None]
     for one in done:
-        assert one.started_at and one.finished_at and len(one.worker_ids) == 1 and one.message_id
+        assert (
+            one.started_at
+            and one.finished_at
+            and len(one.worker_ids) == 1
+            and one.message_id
+        )
     made[0].refresh()
     assert made[0].return_value == 3
 
 
-def test_a_failed_attempt_is_repeated_until_none_is_left_and_all_errors_are_kept(stage: Stage) -> None:
+def test_a_failed_attempt_is_repeated_until_none_is_left_and_all_errors_are_kept(
+    stage: Stage,
+) -> None:
     result = calls.fail.enqueue()
     assert stage.run(result)[0].status == "FAILED"
     assert (calls.done, errors(result.id)) == (["broken"] * 3, ["LookupError"] * 3)
@@ -297,17 +348,39 @@ def test_a_backoff_that_returns_none_ends_the_task(stage: Stage) -> None:
     assert sorted(calls.done) == ["final", "other", "other"]
 
 
-def test_exits_and_values_that_cannot_be_kept_fail_the_task_and_not_the_worker(stage: Stage) -> None:
+def test_exits_and_values_that_cannot_be_kept_fail_the_task_and_not_the_worker(
+    stage: Stage,
+) -> None:
     with with_options(MAX_ATTEMPTS=1):
-        made = [calls.leave.enqueue(), calls.odd.enqueue(), calls.large.enqueue(), calls.add.enqueue(1)]
+        made = [
+            calls.leave.enqueue(),
+            calls.odd.enqueue(),
+            calls.large.enqueue(),
+            calls.add.enqueue(1),
+        ]
         done = stage.run(*made, calls.half.enqueue())
-    assert [one.status for one in done] == ["FAILED", "FAILED", "FAILED", "SUCCESSFUL", "FAILED"]
-    assert [errors(one.id) for one in made[:3]] == [["SystemExit"], ["TypeError"], ["ResultRefused"]]
-    assert "calls.half must be JSON: '\\ud800' is half of a character" in done[4].errors[0]["traceback"]
+    assert [one.status for one in done] == [
+        "FAILED",
+        "FAILED",
+        "FAILED",
+        "SUCCESSFUL",
+        "FAILED",
+    ]
+    assert [errors(one.id) for one in made[:3]] == [
+        ["SystemExit"],
+        ["TypeError"],
+        ["ResultRefused"],
+    ]
+    assert (
+        "calls.half must be JSON: '\\ud800' is half of a character"
+        in done[4].errors[0]["traceback"]
+    )
 
 
 @pytest.mark.skipif(ENGINE != "mysql", reason="SQLite takes JSON of any depth")
-def test_a_value_that_only_the_database_refuses_fails_the_task_at_once(stage: Stage) -> None:
+def test_a_value_that_only_the_database_refuses_fails_the_task_at_once(
+    stage: Stage,
+) -> None:
     done = stage.run(calls.deep.enqueue(), calls.add.enqueue(1))
     assert [one.status for one in done] == ["FAILED", "SUCCESSFUL"]
     assert "ResultRefused: the result of task" in done[0].errors[0]["traceback"]
@@ -333,7 +406,9 @@ def test_a_value_that_is_too_large_is_not_made_again(stage: Stage) -> None:
     assert len(stage.run(result)[0].worker_ids) == 1
 
 
-def test_a_task_that_takes_too_long_fails_and_another_thread_takes_over(stage: Stage) -> None:
+def test_a_task_that_takes_too_long_fails_and_another_thread_takes_over(
+    stage: Stage,
+) -> None:
     result = calls.stuck.enqueue()
     with stage.worker(threads=2) as running:
         done = stage.over(result.id)
@@ -350,7 +425,9 @@ def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> 
     calls.stuck.enqueue()
     with stage.worker(threads=1, drain_s=0.0) as running:
         running.join()
-    assert isinstance(running.error, WorkerFailed) and "1 of 1 threads are stuck" in str(running.error)
+    assert isinstance(running.error, WorkerFailed) and "1 of 1 threads are stuck" in str(
+        running.error
+    )
 
 
 @pytest.mark.one_engine
@@ -360,7 +437,9 @@ def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
         stuck, other = calls.stuck.enqueue(), calls.add.enqueue(1)
         with stage.worker(threads=4, drain_s=LIMIT_S) as running:
             running.join()
-    assert isinstance(running.error, WorkerFailed) and "1 of 4 threads are stuck" in str(running.error)
+    assert isinstance(running.error, WorkerFailed) and "1 of 4 threads are stuck" in str(
+        running.error
+    )
     assert (record(stuck.id).status, errors(stuck.id)) == ("FAILED", ["TaskTimeout"])
     assert record(other.id).status == "SUCCESSFUL"
 
@@ -368,7 +447,9 @@ def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
 # What others do meanwhile.
 
 
-def test_a_task_whose_worker_died_is_begun_again_and_its_death_counts_as_an_attempt(stage: Stage) -> None:
+def test_a_task_whose_worker_died_is_begun_again_and_its_death_counts_as_an_attempt(
+    stage: Stage,
+) -> None:
     result = calls.wait.using(max_attempts=2).enqueue()
     with stage.worker(worker_id="first", drain_s=0.0):
         assert calls.entered.wait(LIMIT_S)
@@ -391,35 +472,52 @@ def test_who_lost_a_task_changes_nothing_any_more(stage: Stage) -> None:
     second = kept.claim(job, records.Place(2, "1-0", "second"))
     assert [first.verdict, second.verdict] == [records.Verdict.RUN] * 2
     assert not kept.succeed(first, 1) and not kept.fail(first, ValueError())
-    assert not kept.retry(first, ValueError(), delay_s=0) and OutboxMessage.objects.count() == 0
+    assert (
+        not kept.retry(first, ValueError(), delay_s=0)
+        and OutboxMessage.objects.count() == 0
+    )
     assert kept.succeed(second, 2) and not kept.fail(second, ValueError())
     assert (record(result.id).return_value, errors(result.id)) == (2, ["WorkerLost"])
     assert kept.claim(job, records.Place(3, "1-0", "third")).verdict is records.Verdict.OVER
 
 
-def test_a_task_whose_workers_die_as_often_as_it_may_be_begun_has_failed(stage: Stage) -> None:
+def test_a_task_whose_workers_die_as_often_as_it_may_be_begun_has_failed(
+    stage: Stage,
+) -> None:
     result = calls.add.using(max_attempts=2).enqueue(1)
     stage.relay()
     kept = records.DatabaseRecords(stage.settings)
     job = execution.parse(stage.broker.messages("tasks.default")[0].body)
     for token in (1, 2):
         kept.claim(job, records.Place(token, "1-0", f"worker-{token}"))
-    assert kept.claim(job, records.Place(3, "1-0", "third")).verdict is records.Verdict.USED_UP
-    assert (record(result.id).status, errors(result.id)) == ("FAILED", ["WorkerLost", "WorkerLost"])
+    assert (
+        kept.claim(job, records.Place(3, "1-0", "third")).verdict is records.Verdict.USED_UP
+    )
+    assert (record(result.id).status, errors(result.id)) == (
+        "FAILED",
+        ["WorkerLost", "WorkerLost"],
+    )
 
 
-def test_a_message_that_comes_again_after_its_retry_was_sent_does_nothing(stage: Stage) -> None:
+def test_a_message_that_comes_again_after_its_retry_was_sent_does_nothing(
+    stage: Stage,
+) -> None:
     result = calls.fail.enqueue()
     stage.relay()
     kept = records.DatabaseRecords(stage.settings)
     job = execution.parse(stage.broker.messages("tasks.default")[0].body)
     claim = kept.claim(job, records.Place(1, "1-0", "first"))
     assert kept.retry(claim, ValueError("x"), delay_s=30)
-    assert kept.claim(job, records.Place(2, "1-0", "second")).verdict is records.Verdict.OVER
+    assert (
+        kept.claim(job, records.Place(2, "1-0", "second")).verdict is records.Verdict.OVER
+    )
     (row,) = OutboxMessage.objects.all()
     assert record(result.id).status == "READY" and row.deliver_at_ms is not None
     again = execution.parse(bytes(row.body))
-    assert kept.claim(again, records.Place(again.token + 1, "1-1", "second")).verdict is records.Verdict.RUN
+    assert (
+        kept.claim(again, records.Place(again.token + 1, "1-1", "second")).verdict
+        is records.Verdict.RUN
+    )
 
 
 def test_a_worker_that_is_stopped_finishes_what_is_at_work(stage: Stage) -> None:
@@ -454,7 +552,9 @@ def test_of_two_workers_with_one_id_the_first_ends_and_says_why(stage: Stage) ->
             assert stage.over(calls.add.enqueue(1).id).status == "SUCCESSFUL"
 
 
-def test_a_worker_waits_while_the_database_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_waits_while_the_database_is_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, tries = records.DatabaseRecords.claim_all, iter(range(3))
 
     def claim_all(*given: Any) -> Any:
@@ -496,7 +596,9 @@ def test_a_task_whose_function_is_gone_waits_for_a_worker_that_has_it_and_then_f
     monkeypatch.setattr(execution, "MISSING_PAUSE_S", 2.5)
     result = calls.add.enqueue(1)
     TaskRecord.objects.update(path="tests.gone")
-    OutboxMessage.objects.update(body=json.dumps(messages()[0] | {"path": "tests.gone"}).encode())
+    OutboxMessage.objects.update(
+        body=json.dumps(messages()[0] | {"path": "tests.gone"}).encode()
+    )
     with stage.worker():
         until(lambda: stage.broker.advance(10) or record(result.id).is_over)
     assert (record(result.id).status, errors(result.id)) == ("FAILED", ["TaskMissing"])
@@ -517,7 +619,15 @@ def test_a_message_cannot_call_what_is_no_task(stage: Stage, path: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"{", b"[]", b'{"v":1}', b'{"v":2,"id":"x"}', b"\xff", b"[" * 100_000, b'{"v":1,"id":[],"path":"a.b"}'],
+    [
+        b"{",
+        b"[]",
+        b'{"v":1}',
+        b'{"v":2,"id":"x"}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"v":1,"id":[],"path":"a.b"}',
+    ],
 )
 def test_what_is_no_message_of_a_task_becomes_a_dead_letter_and_the_worker_goes_on(
     stage: Stage, body: bytes
@@ -544,7 +654,9 @@ def test_a_message_of_a_queue_that_is_not_configured_becomes_a_dead_letter(
     assert dead.error.startswith("WrongMessage") and "default, mails" in dead.error
 
 
-def test_a_message_without_a_row_waits_for_the_commit_if_it_was_sent_directly(stage: Stage) -> None:
+def test_a_message_without_a_row_waits_for_the_commit_if_it_was_sent_directly(
+    stage: Stage,
+) -> None:
     with with_options(SEND="direct"):
         stage.settings = settings_of("default")
         result = calls.add.enqueue(1)
@@ -586,7 +698,9 @@ def test_without_rows_tasks_run_and_are_repeated_all_the_same(stage: Stage) -> N
 
 
 @pytest.mark.one_engine
-def test_a_worker_says_that_it_works_in_its_health_file(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_says_that_it_works_in_its_health_file(
+    stage: Stage, tmp_path: Path
+) -> None:
     path = tmp_path / "health"
     with stage.worker(health_file=str(path), worker_id="me"):
         until(path.exists)

@@ -1,4 +1,6 @@
-"""Beginnings and ends of many tasks in one statement each: one that is refused is no other's trouble."""
+"""Beginnings and ends of many tasks in one statement each: one that is refused is no
+other's trouble.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from catmq_client.contrib.django_tasks.jobs import Job, parse
 from catmq_client.contrib.django_tasks.testing import _Taken
 from catmq_client.contrib.django_tasks.working import execution, records, threads, worker
 from catmq_client.contrib.django_tasks.working.execution import Execution
-from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
+from catmq_client.contrib.django_tasks.working.records import (
+    Claim,
+    DatabaseRecords,
+    Place,
+    Verdict,
+)
 from catmq_client.errors import Unavailable
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged
@@ -43,11 +50,16 @@ def claimed(kept: DatabaseRecords, jobs: Sequence[Job]) -> list[Claim]:
     return [kept.claim(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
 
 
-def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: Stage) -> None:
+def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(
+    stage: Stage,
+) -> None:
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 4)
     items = [(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
     with CaptureQueriesContext(connection) as asked:
-        assert [one.verdict for one in kept.claim_all(items[:2])] == [Verdict.RUN, Verdict.RUN]
+        assert [one.verdict for one in kept.claim_all(items[:2])] == [
+            Verdict.RUN,
+            Verdict.RUN,
+        ]
     assert len(asked) == 1
     rows = [record(job.id) for job in jobs[:2]]
     assert [(row.status, row.token, row.message_id) for row in rows] == [
@@ -55,7 +67,8 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
         ("RUNNING", 1, "1-1"),
     ]
     assert rows[0].worker_ids == ["worker"] and rows[0].started_at is not None
-    # The third was discarded, the fourth is begun by this very statement: both are looked at again.
+    # The third was discarded, the fourth is begun by this very statement: both are looked
+    # at again.
     records.TaskRecord.objects.filter(pk=jobs[2].id).update(status="DISCARDED")
     assert kept.claim_all(items[2:]) == []
     verdicts = [kept.claim(*item).verdict for item in items[2:]]
@@ -63,15 +76,27 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     assert record(jobs[3].id).worker_ids == ["worker"], "it was begun once"
 
 
-def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_look(stage: Stage) -> None:
+def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_look(
+    stage: Stage,
+) -> None:
     jobs = enqueued(stage, 4)
     taken = [_Taken(job, f"1-{job.args[0]}") for job in jobs]
     taken[0].deliveries = 2  # somebody may have had it
     taken[1].job = replace(jobs[1], path="tests.support.tasking.never_imported.task")
     work = Execution(stage.settings, "worker")
     begun = work.begin_all(taken)
-    assert [one and one.claim.job.id for one in begun] == [None, None, jobs[2].id, jobs[3].id]
-    assert [record(job.id).status for job in jobs] == ["READY", "READY", "RUNNING", "RUNNING"]
+    assert [one and one.claim.job.id for one in begun] == [
+        None,
+        None,
+        jobs[2].id,
+        jobs[3].id,
+    ]
+    assert [record(job.id).status for job in jobs] == [
+        "READY",
+        "READY",
+        "RUNNING",
+        "RUNNING",
+    ]
     for delivery, one in zip(taken[2:], begun[2:], strict=True):
         work.handle(delivery, one)
     assert sorted(calls.done) == [3, 4], "what add() returned"
@@ -82,7 +107,9 @@ def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_loo
     assert record(jobs[0].id).worker_ids == ["worker"] and calls.done[-1:] == [1]
 
 
-def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing(stage: Stage) -> None:
+def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing(
+    stage: Stage,
+) -> None:
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 3)
     claims = claimed(kept, jobs)
     assert kept.claim(jobs[1], Place(2, "1-1", "another")).verdict is Verdict.RUN
@@ -112,7 +139,9 @@ def test_a_retry_that_cannot_be_sent_leaves_the_task_to_its_delivery(
     with pytest.raises(Unavailable):
         kept.retry(claim, ValueError(), delay_s=0)
     row = record(job.id)
-    assert (row.status, row.token) == ("RUNNING", 1), "the message that is left can begin it again"
+    assert (row.status, row.token) == ("RUNNING", 1), (
+        "the message that is left can begin it again"
+    )
 
 
 def test_ends_that_cannot_be_written_together_are_written_alone(
@@ -120,7 +149,9 @@ def test_ends_that_cannot_be_written_together_are_written_alone(
 ) -> None:
     real, refused = DatabaseRecords.succeed_all, 3
 
-    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+    def succeed_all(
+        self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]
+    ) -> list[bool]:
         if len(items) > 1 or items[0][1] == refused:
             raise DatabaseError("a value that the database does not take")
         return real(self, items)
@@ -128,17 +159,24 @@ def test_ends_that_cannot_be_written_together_are_written_alone(
     monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
     tasks = [calls.add.using(max_attempts=1).enqueue(number) for number in range(4)]
     ended = {row.args[0]: row for row in stage.run(*tasks)}
-    assert [ended[number].status for number in range(4)] == ["SUCCESSFUL"] * 2 + ["FAILED", "SUCCESSFUL"]
+    assert [ended[number].status for number in range(4)] == ["SUCCESSFUL"] * 2 + [
+        "FAILED",
+        "SUCCESSFUL",
+    ]
     assert ended[2].errors[0]["exception_class_path"].endswith("ResultRefused")
 
 
 def test_a_task_that_returned_is_not_over_before_that_is_written(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is told to stop meanwhile waits for it, and its thread has taken the next task."""
+    """A worker that is told to stop meanwhile waits for it, and its thread has taken the
+    next task.
+    """
     real, begun, may = DatabaseRecords.succeed_all, threading.Event(), threading.Event()
 
-    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+    def succeed_all(
+        self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]
+    ) -> list[bool]:
         begun.set()
         assert may.wait(10)
         return real(self, items)
@@ -166,7 +204,11 @@ def test_a_worker_whose_database_hangs_says_so_and_lets_its_health_file_age(
     statement: str,
 ) -> None:
     """A connection without an answer raises nothing: the thread that has it waits on."""
-    real, begun, may = getattr(DatabaseRecords, statement), threading.Event(), threading.Event()
+    real, begun, may = (
+        getattr(DatabaseRecords, statement),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def hanging(*args: Any) -> Any:
         begun.set()
@@ -182,7 +224,9 @@ def test_a_worker_whose_database_hangs_says_so_and_lets_its_health_file_age(
     path, result = tmp_path / "health", calls.add.enqueue(1)
     with stage.worker(health_file=str(path)):
         assert begun.wait(10)
-        until(lambda: caplog.text.count("the application's database has not answered for") > 2)
+        until(
+            lambda: caplog.text.count("the application's database has not answered for") > 2
+        )
         path.unlink()
         until(lambda: caplog.text.count("has not answered for") > 5)
         assert not path.exists()

@@ -54,7 +54,9 @@ def say(*words: str) -> str:
 # run_tasks().
 
 
-def test_tasks_run_in_the_test_with_those_that_they_enqueue_by_priority(stage: Stage) -> None:
+def test_tasks_run_in_the_test_with_those_that_they_enqueue_by_priority(
+    stage: Stage,
+) -> None:
     calls.add.enqueue(1)
     calls.add.using(priority=7).enqueue(2)
     calls.mail.using(priority=-1).enqueue("low")
@@ -101,24 +103,35 @@ def test_run_tasks_says_if_tasks_are_not_in_the_outbox(stage: Stage) -> None:
 
 
 def test_tasks_are_counted_retried_and_discarded(stage: Stage) -> None:
-    failed, other, waiting = calls.leave.enqueue(), calls.leave.enqueue(), calls.mail.enqueue("x")
+    failed, other, waiting = (
+        calls.leave.enqueue(),
+        calls.leave.enqueue(),
+        calls.mail.enqueue("x"),
+    )
     run_tasks(queues=["default"])
     counts, outbox = "default  FAILED  2\nmails  READY  1\n", "outbox: 1 wait, 0 refused\n"
-    since = f"mails: the oldest task that is due was enqueued at {waiting.enqueued_at:%Y-%m-%d %H:%M}\n"
+    since = (
+        "mails: the oldest task that is due was enqueued at "
+        f"{waiting.enqueued_at:%Y-%m-%d %H:%M}\n"
+    )
     assert say("status") == counts + since + outbox
     assert say("discard", waiting.id, other.id) == "2 tasks are discarded\n"
     assert run_tasks() == [] and calls.done == [], "what is discarded does not run"
     assert say("retry", failed.id) == "1 tasks get one more attempt\n"
     with pytest.raises(CommandError, match="1 tasks were left"):
         say("retry", failed.id)
-    assert [result.status for result in run_tasks()] == ["FAILED"], "one more attempt, and no second"
+    assert [result.status for result in run_tasks()] == ["FAILED"], (
+        "one more attempt, and no second"
+    )
     assert record(failed.id).worker_ids == ["run_tasks"] * 2
     waiting.refresh()
     assert waiting.status == "FAILED" and record(waiting.id).status == "DISCARDED"
 
 
 def test_tasks_whose_messages_are_gone_are_sent_again_and_run_once(stage: Stage) -> None:
-    """No worker came for longer than the topic keeps messages that no active group has read."""
+    """No worker came for longer than the topic keeps messages that no active group has
+    read.
+    """
     old, later = calls.add.enqueue(1), calls.add.using(run_after=in_an_hour()).enqueue(2)
     TaskRecord.objects.update(enqueued_at=datetime.now(UTC) - timedelta(days=40))
     young = calls.add.enqueue(3)
@@ -139,7 +152,9 @@ def test_a_worker_that_starts_names_queues_whose_messages_may_be_gone(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = calls.mail.enqueue("a@example.com"), calls.add.enqueue(1)
-    TaskRecord.objects.filter(pk=old.id).update(enqueued_at=timezone.now() - timedelta(days=8))
+    TaskRecord.objects.filter(pk=old.id).update(
+        enqueued_at=timezone.now() - timedelta(days=8)
+    )
     OutboxMessage.objects.all().delete()
     with stage.worker():
         until(lambda: "catmq_tasks resend sends such tasks again" in caplog.text)
@@ -171,8 +186,14 @@ def test_old_tasks_are_deleted_and_no_others(stage: Stage) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=15)
     TaskRecord.objects.filter(pk__in=[old.id, failed.id]).update(finished_at=long_ago)
     assert say("prune") == "1 tasks deleted\n"
-    assert {*TaskRecord.objects.values_list("pk", flat=True)} == {failed.id, young.id, ready.id}
-    TaskRecord.objects.filter(pk=failed.id).update(finished_at=long_ago - timedelta(days=90))
+    assert {*TaskRecord.objects.values_list("pk", flat=True)} == {
+        failed.id,
+        young.id,
+        ready.id,
+    }
+    TaskRecord.objects.filter(pk=failed.id).update(
+        finished_at=long_ago - timedelta(days=90)
+    )
     assert upkeep.prune(stage.settings) == 1
 
 
@@ -206,7 +227,10 @@ def test_the_admin_shows_errors_and_acts_for_those_who_may(stage: Stage) -> None
     failed = calls.fail.enqueue("<b>oh</b>")
     run_tasks()
     page, request = TaskRecordAdmin(TaskRecord, admin.site), RequestFactory().post("/")
-    request.user, request._messages = User(is_superuser=True, is_active=True), _Said(request)  # type: ignore[attr-defined]
+    request.user, request._messages = (
+        User(is_superuser=True, is_active=True),
+        _Said(request),
+    )  # type: ignore[attr-defined]
     assert page.has_act_permission(request) and not page.has_delete_permission(request)
     shown = page.tracebacks(record(failed.id))
     assert shown.count("LookupError: &lt;b&gt;oh") == 3 and "<b>" not in shown
@@ -222,7 +246,9 @@ def test_the_admin_shows_errors_and_acts_for_those_who_may(stage: Stage) -> None
     request.user = AnonymousUser()
     assert not page.has_act_permission(request) and not page.has_view_permission(request)
     with override_settings(CATMQ_PORTAL_URL="https://portal/"):
-        assert 'href="https://portal/messages/tasks.default/' in page.message(record(failed.id))
+        assert 'href="https://portal/messages/tasks.default/' in page.message(
+            record(failed.id)
+        )
 
 
 # Schedules.
@@ -283,14 +309,21 @@ def test_a_changed_rule_waits_for_its_next_time(stage: Stage) -> None:
     with with_options(SCHEDULES={"n": EVERY_MINUTE}):
         schedules.Schedules(upkeep.settings_of("default")).run_due()
     due()
-    with with_options(SCHEDULES={"n": {"task": EVERY_MINUTE["task"], "cron": "0 3 * * *", "args": [1]}}):
+    with with_options(
+        SCHEDULES={"n": {"task": EVERY_MINUTE["task"], "cron": "0 3 * * *", "args": [1]}}
+    ):
         schedules.Schedules(upkeep.settings_of("default")).run_due()
-    assert TaskRecord.objects.count() == 0 and TaskSchedule.objects.get().rule == "0 3 * * *"
+    assert (
+        TaskRecord.objects.count() == 0 and TaskSchedule.objects.get().rule == "0 3 * * *"
+    )
 
 
 @pytest.mark.one_engine
 def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
-    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stage: Stage,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "raising.py").write_text("raise RuntimeError('no')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -306,7 +339,9 @@ def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
         mine.run_due()
         mine.run_due()
     assert TaskRecord.objects.count() == 1
-    told = [one.getMessage() for one in caplog.records if "does not run" in one.getMessage()]
+    told = [
+        one.getMessage() for one in caplog.records if "does not run" in one.getMessage()
+    ]
     assert len(told) == 3 and "gone.task" in told[0] and "RuntimeError('no')" in told[1]
     assert "'nothing'" in told[2]
 

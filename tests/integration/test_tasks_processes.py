@@ -1,4 +1,6 @@
-"""catmq_worker as a user starts it: forked processes, which are replaced when they die, until SIGTERM."""
+"""catmq_worker as a user starts it: forked processes, which are replaced when they die,
+until SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.support.served import served
 from tests.support.tasking.stage import Stage, staged
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(ENGINE != "sqlite", reason="processes are the same on every engine")
+pytestmark = pytest.mark.skipif(
+    ENGINE != "sqlite", reason="processes are the same on every engine"
+)
 
 # Tables, tasks and workers in one process: to load Django takes longer than all of it.
 PROGRAM = """
@@ -45,7 +49,11 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         broker.subscribe("tasks", f"tasks.default{suffix}", mode="share", max_deliveries=0)
     with served(broker) as url:
         environ = {
-            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+            **{
+                name: os.environ[name]
+                for name in ("PATH", "HOME", "LANG")
+                if name in os.environ
+            },
             "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.programs.workshop.settings",
             "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
@@ -56,7 +64,9 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         words += ("--health-file", str(tmp_path / "health"))
         with (tmp_path / "err").open("w") as err:
             command = [sys.executable, "-c", PROGRAM, *words]
-            process = subprocess.Popen(command, env=environ, cwd=ROOT, text=True, stderr=err)
+            process = subprocess.Popen(
+                command, env=environ, cwd=ROOT, text=True, stderr=err
+            )
         try:
             yield process, tmp_path
         finally:
@@ -67,10 +77,18 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def test_processes_run_tasks_are_replaced_and_end_at_sigterm(worker: Any) -> None:
     process, directory = worker
     err = directory / "err"
-    until(lambda: err.read_text().count("state=SUCCESSFUL") >= 4 or process.poll() is not None, limit_s=60)
+    until(
+        lambda: (
+            err.read_text().count("state=SUCCESSFUL") >= 4 or process.poll() is not None
+        ),
+        limit_s=60,
+    )
     (first, second) = until(lambda: _health(directory), limit_s=30)
     os.kill(first, signal.SIGKILL)
-    until(lambda: (told := _health(directory)) and first not in told and second in told, limit_s=30)
+    until(
+        lambda: (told := _health(directory)) and first not in told and second in told,
+        limit_s=30,
+    )
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, err.read_text()
     said = err.read_text()
@@ -119,7 +137,9 @@ class _Admin:
         self.made[group]["subscriptions"].append({"topic": topic})
 
 
-def test_setup_makes_what_is_missing_and_nothing_twice(django_db_setup: None, django_db_blocker: Any) -> None:
+def test_setup_makes_what_is_missing_and_nothing_twice(
+    django_db_setup: None, django_db_blocker: Any
+) -> None:
     with django_db_blocker.unblock(), staged() as stage:
         _set_up(stage)
 
@@ -129,7 +149,10 @@ def _set_up(stage: Stage) -> None:
     lines = ensure(admin, stage.settings, dry_run=True)
     assert len(lines) == 6 + 1 + 6 and admin.topics == set()
     assert ensure(admin, stage.settings) == lines and ensure(admin, stage.settings) == []
-    assert admin.made["tasks"]["mode"] == "share" and admin.made["tasks"]["max_deliveries"] == 0
+    assert (
+        admin.made["tasks"]["mode"] == "share"
+        and admin.made["tasks"]["max_deliveries"] == 0
+    )
     admin.made["tasks"]["max_deliveries"] = 5
     assert ensure(admin, stage.settings) == ["group tasks: max_deliveries 0"]
     admin.made["tasks"]["mode"] = "clustering"

@@ -1,4 +1,6 @@
-"""Worker processes in the middle of a task: SIGTERM, a second one, a task that never ends, a fork."""
+"""Worker processes in the middle of a task: SIGTERM, a second one, a task that never ends,
+a fork.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.support.environment import ENGINE, ROOT
 from tests.support.served import served
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(ENGINE != "sqlite", reason="processes are the same on every engine")
+pytestmark = pytest.mark.skipif(
+    ENGINE != "sqlite", reason="processes are the same on every engine"
+)
 
 BEGIN = """
 import os, sys
@@ -28,7 +32,8 @@ from tests.acceptance.programs.workshop import jobs
 call_command("migrate", "--run-syncdb", verbosity=0)
 """
 RUN = 'call_command("catmq_worker", "--threads", "2", "--no-setup", *sys.argv[1:])\n'
-# The parent connects, to the broker and to the database; then both enqueue, and a third process runs all.
+# The parent connects, to the broker and to the database; then both enqueue, and a third
+# process runs all.
 FORK = """
 from django.db import connections
 jobs.make.enqueue("order-01")
@@ -53,11 +58,17 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 def start(broker: FakeBroker, tmp_path: Path) -> Iterator[Start]:
-    """Start a program of Python with the workshop's settings; its standard error goes to the file `err`."""
+    """Start a program of Python with the workshop's settings; its standard error goes to
+    the file `err`.
+    """
     started: list[subprocess.Popen[str]] = []
     with served(broker) as url, (tmp_path / "err").open("w") as err:
         environ = {
-            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+            **{
+                name: os.environ[name]
+                for name in ("PATH", "HOME", "LANG")
+                if name in os.environ
+            },
             "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.programs.workshop.settings",
             "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
@@ -69,7 +80,12 @@ def start(broker: FakeBroker, tmp_path: Path) -> Iterator[Start]:
             command = [sys.executable, "-c", program, *words]
             started.append(
                 subprocess.Popen(
-                    command, env=environ | more, cwd=ROOT, text=True, stderr=err, stdout=subprocess.PIPE
+                    command,
+                    env=environ | more,
+                    cwd=ROOT,
+                    text=True,
+                    stderr=err,
+                    stdout=subprocess.PIPE,
                 )
             )
             return started[-1]
@@ -102,8 +118,12 @@ def test_a_worker_that_gets_sigterm_in_the_middle_of_a_task_ends_it_first(
     assert told(start) == "SUCCESSFUL\n"
 
 
-def test_a_second_signal_ends_a_worker_at_once_and_the_task_runs_again(start: Start, tmp_path: Path) -> None:
-    worker = start(f"{BEGIN}jobs.hold.enqueue({str(tmp_path)!r})\n{RUN}", "--drain-s", "600")
+def test_a_second_signal_ends_a_worker_at_once_and_the_task_runs_again(
+    start: Start, tmp_path: Path
+) -> None:
+    worker = start(
+        f"{BEGIN}jobs.hold.enqueue({str(tmp_path)!r})\n{RUN}", "--drain-s", "600"
+    )
     until(lambda: (tmp_path / "begun").exists() or worker.poll() is not None, limit_s=60)
     worker.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -118,11 +138,18 @@ def test_a_task_that_never_ends_is_killed_with_its_process(
     start: Start, tmp_path: Path, processes: str
 ) -> None:
     words = ("--drain-s", "5", "--processes", processes)
-    worker = start(f"{BEGIN}jobs.spin.enqueue()\njobs.make.enqueue('order-01')\n{RUN}", *words, SHOP_KILL="1")
+    worker = start(
+        f"{BEGIN}jobs.spin.enqueue()\njobs.make.enqueue('order-01')\n{RUN}",
+        *words,
+        SHOP_KILL="1",
+    )
     err = tmp_path / "err"
     if processes == "1":
         assert worker.wait(60) == 1, err.read_text()
-        assert "1 of 2 threads are stuck in tasks that exceeded their time limit" in err.read_text()
+        assert (
+            "1 of 2 threads are stuck in tasks that exceeded their time limit"
+            in err.read_text()
+        )
     else:
         until(lambda: "ended with 1 and is replaced" in err.read_text(), limit_s=60)
         worker.send_signal(signal.SIGTERM)
@@ -133,7 +160,9 @@ def test_a_task_that_never_ends_is_killed_with_its_process(
 def test_a_process_that_connected_and_was_forked_enqueues_as_its_child_does(
     start: Start, broker: FakeBroker, tmp_path: Path
 ) -> None:
-    assert start(BEGIN + FORK, SHOP_SEND="direct").wait(60) == 0, (tmp_path / "err").read_text()
+    assert start(BEGIN + FORK, SHOP_SEND="direct").wait(60) == 0, (
+        tmp_path / "err"
+    ).read_text()
     assert len(broker.messages("tasks.default")) == 3
     worker = start(BEGIN + RUN, "--batch", SHOP_SEND="direct")
     assert worker.wait(60) == 0, (tmp_path / "err").read_text()

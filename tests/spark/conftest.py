@@ -1,4 +1,6 @@
-"""One server with a node of each engine, and one Spark session, for all tests of the data pipeline."""
+"""One server with a node of each engine, and one Spark session, for all tests of the data
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
-    """The session's server: node `main` is a file, node `maria` on MariaDB, which only its reader reads."""
+    """The session's server: node `main` is a file, node `maria` on MariaDB, which only its
+    reader reads.
+    """
     server = Server(home / "server", environ={"CATMQ_DAILY_REPORTS": "capacity"})
     with ExitStack() as stack:
         schema = stack.enter_context(mariadb.schema())
@@ -43,7 +47,10 @@ def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
         stack.callback(server.clear_away)
         server.start()
         url = f"mysql://catmq:{mariadb.password}@{VERIFIED_HOST}:{mariadb.port}/{schema}"
-        server.environ = {"CATMQ_NODE_MARIA_URL": url, "CATMQ_NODE_MARIA_READER_PASSWORD": password}
+        server.environ = {
+            "CATMQ_NODE_MARIA_URL": url,
+            "CATMQ_NODE_MARIA_READER_PASSWORD": password,
+        }
         server.manage("register_node", "maria")
         server.manage("set_reader", "maria", name)
         yield Stage(server, mariadb, schema, password)
@@ -52,7 +59,10 @@ def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
 @pytest.fixture(scope="session")
 def spark(stage: Stage) -> Iterator[SparkSession]:
     """The session's Spark, which knows the server by its environment."""
-    os.environ["CATMQ_URL"], os.environ["CATMQ_API_KEY"] = stage.server.url, stage.server.api_key
+    os.environ["CATMQ_URL"], os.environ["CATMQ_API_KEY"] = (
+        stage.server.url,
+        stage.server.api_key,
+    )
     few = {"spark.sql.shuffle.partitions": "2"}  # small data: each more costs only time
     session = sessions.start("tests", master="local[2]", memory=MEMORY, conf=few)
     yield session

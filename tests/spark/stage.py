@@ -1,4 +1,6 @@
-"""What tests of the pipeline do beside Spark: topics, sends, pulls by plain clients, tables by hand."""
+"""What tests of the pipeline do beside Spark: topics, sends, pulls by plain clients, tables
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Stage:
     @property
     def admin(self) -> Admin:
         """The client's management calls."""
-        return Admin(HttpTransport(self.server.url, api_key=self.server.api_key, discover=False))
+        return Admin(
+            HttpTransport(self.server.url, api_key=self.server.api_key, discover=False)
+        )
 
     def topic(self, node: str, *, queues: int = 2, name: str = "topic") -> str:
         """A new topic on a node; its name."""
@@ -45,7 +49,9 @@ class Stage:
     def send(self, topic: str, messages: Iterable[dict[str, Any]]) -> int:
         """Sends messages, each the arguments of `send_async` with a body; how many."""
         with Producer(self.server.url, api_key=self.server.api_key) as producer:
-            futures = [producer.send_async(topic, one.pop("body"), **one) for one in messages]
+            futures = [
+                producer.send_async(topic, one.pop("body"), **one) for one in messages
+            ]
             producer.flush()
             return len([future.result(30) for future in futures])
 
@@ -70,7 +76,9 @@ class Stage:
         found = []
         for queue in self.queues(topic):
             offset = 0
-            while page := self.admin.messages(topic, queue=queue, offset=offset, limit=1000):
+            while page := self.admin.messages(
+                topic, queue=queue, offset=offset, limit=1000
+            ):
                 found += [{"queue": queue, **one} for one in page]
                 offset = page[-1]["offset"] + 1
         return found
@@ -82,7 +90,9 @@ class Stage:
     def execute(self, node: str, statement: str) -> list[tuple[Any, ...]]:
         """A statement on a node, past the broker."""
         if node == "maria":
-            return self.mariadb.execute(statement.replace("{", f"{self.schema}.").replace("}", ""))
+            return self.mariadb.execute(
+                statement.replace("{", f"{self.schema}.").replace("}", "")
+            )
         with closing(sqlite3.connect(self.file, timeout=10)) as database, database:
             return list(database.execute(statement.replace("{", "").replace("}", "")))
 

@@ -1,4 +1,6 @@
-"""Archive, purge, replay: a day is published proven or not at all, and only what is proven goes."""
+"""Archive, purge, replay: a day is published proven or not at all, and only what is proven
+goes.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def age(stage: Stage, topic: str, days: int) -> None:
 def contents(stage: Stage, topic: str) -> list[tuple[Any, ...]]:
     """What a topic's messages hold, without their places."""
     found = stage.pulled(topic)
-    return sorted((one.get("key") or "", one["body_bytes"], one.get("tag") or "") for one in found)
+    return sorted(
+        (one.get("key") or "", one["body_bytes"], one.get("tag") or "") for one in found
+    )
 
 
 def test_days_are_archived_purged_and_replayed(
@@ -75,7 +79,9 @@ def test_days_are_archived_purged_and_replayed(
     archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory)))
     made = results(tmp_path / "one", "days")
     assert sum(one["rows"] for one in made) == 900, "today is not over"
-    said = stage.server.manage("purge", topic, "--archive", str(directory), "--no-rest", "--yes")
+    said = stage.server.manage(
+        "purge", topic, "--archive", str(directory), "--no-rest", "--yes"
+    )
     assert "900 messages" in said
     assert len(stage.pulled(topic)) == 100
     target = stage.topic("main")
@@ -83,11 +89,19 @@ def test_days_are_archived_purged_and_replayed(
     assert contents(stage, target) == old
 
 
-def test_a_later_run_adds_a_part(stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path) -> None:
+def test_a_later_run_adds_a_part(
+    stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
     topic = stage.topic("main", queues=1)
     for number, count in enumerate((300, 0, 200)):
         stage.fill(topic, count)
-        made = job(spark, tmp_path / str(number), topic=topic, archive=str(directory), up_to_now=True)
+        made = job(
+            spark,
+            tmp_path / str(number),
+            topic=topic,
+            archive=str(directory),
+            up_to_now=True,
+        )
         archive.run(made)
     (queue,) = stage.queues(topic)
     kept = [span for _, span in archives.coverage(directory, topic, queue, Span(0, 10**9))]
@@ -99,13 +113,20 @@ def test_two_jobs_at_once_are_kept_apart(
 ) -> None:
     topic = stage.topic("main", queues=1)
     made = job(spark, tmp_path / "one", topic=topic, archive=str(directory))
-    with archives.locked(directory, topic), pytest.raises(ArchiveError, match="another job is writing"):
+    with (
+        archives.locked(directory, topic),
+        pytest.raises(ArchiveError, match="another job is writing"),
+    ):
         archive.run(made)
     archive.run(made)
 
 
 def test_what_differs_from_the_source_is_not_published(
-    stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    spark: SparkSession,
+    directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 50)
@@ -113,7 +134,9 @@ def test_what_differs_from_the_source_is_not_published(
     real = archives.described
 
     def tamper(draft: Path) -> Any:
-        stage.execute("main", f"UPDATE {{message_{queue}}} SET tag = 'changed' WHERE msg_offset = 7")
+        stage.execute(
+            "main", f"UPDATE {{message_{queue}}} SET tag = 'changed' WHERE msg_offset = 7"
+        )
         return real(draft)
 
     monkeypatch.setattr(archives, "described", tamper)
@@ -125,7 +148,11 @@ def test_what_differs_from_the_source_is_not_published(
 
 
 def test_a_full_disk_publishes_nothing_and_a_second_run_does(
-    stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    spark: SparkSession,
+    directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 50)
@@ -166,7 +193,9 @@ def test_a_damaged_archive_is_neither_replayed_nor_purged(
     """One archive is made, and each kind of damage is done to a copy of it."""
     topic, target = stage.topic("main", queues=1), stage.topic("main", queues=1)
     stage.fill(topic, 50)
-    archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True))
+    archive.run(
+        job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True)
+    )
     (day,) = archives.days(directory, topic)
     for damage in ("missing", "changed", "manifest", "schema"):
         damaged = tmp_path / damage
@@ -181,11 +210,18 @@ def test_a_damaged_archive_is_neither_replayed_nor_purged(
             (home / "manifest.json").write_text("{")
         else:
             other_schema(spark, home, file, tmp_path)
-        made = job(spark, tmp_path / f"replay-{damage}", topic=topic, archive=str(damaged), to=target)
+        made = job(
+            spark,
+            tmp_path / f"replay-{damage}",
+            topic=topic,
+            archive=str(damaged),
+            to=target,
+        )
         with pytest.raises((ArchiveError, JobError)):
             replay.run(made)
         assert stage.pulled(target) == [], damage
-        # A manifest proves the bytes of a file. Whoever writes both may write other columns.
+        # A manifest proves the bytes of a file. Whoever writes both may write other
+        # columns.
         if damage != "schema":
             with pytest.raises(AssertionError, match=r"damaged|missing"):
                 stage.server.manage("purge", topic, "--archive", str(damaged), "--yes")
@@ -231,7 +267,9 @@ def test_an_error_below_what_is_kept_says_what_the_archive_holds(
 
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 60)
-    archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True))
+    archive.run(
+        job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True)
+    )
     (queue,) = stage.queues(topic)
     stage.execute("main", f"UPDATE {{queue_head}} SET low = 60 WHERE queue_id = {queue}")
     options = Options(topic=topic, start={queue: 10}, archive=str(directory))
@@ -246,7 +284,14 @@ def test_a_job_that_is_killed_leaves_no_day_and_starts_again(
     stage.fill(topic, 4_000)
     where = tmp_path / "job"
     slow = {"rows_per_second": 400, "rows_per_partition": 4_000}
-    first = started(where, topic=topic, archive=str(directory), up_to_now=True, master="local[1]", **slow)
+    first = started(
+        where,
+        topic=topic,
+        archive=str(directory),
+        up_to_now=True,
+        master="local[1]",
+        **slow,
+    )
     try:
         until(lambda: list(directory.glob("*/.draft-*/_temporary")), limit_s=START_S)
     finally:
@@ -270,4 +315,6 @@ def started(where: Path, **settings: object) -> subprocess.Popen[bytes]:
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}"}
     command = [sys.executable, "-m", "spark_tasks.jobs", "archive", str(where)]
     with (where / "log").open("ab") as log:
-        return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environ, stdout=log, stderr=log, start_new_session=True
+        )

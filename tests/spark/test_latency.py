@@ -13,7 +13,8 @@ from spark_tasks.jobs.running import Job
 from tests.spark.stage import Stage
 
 COUNT = 500
-LOOKS = [(0, 0), (40, 900), (40, 2_000), (310, 3_100), (300, 4_000), (450, 5_500)]  # (committed, ms later)
+# (committed, ms later)
+LOOKS = [(0, 0), (40, 900), (40, 2_000), (310, 3_100), (300, 4_000), (450, 5_500)]
 
 
 def test_waits_lie_between_two_looks_as_plain_python_finds(
@@ -22,7 +23,10 @@ def test_waits_lie_between_two_looks_as_plain_python_finds(
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, COUNT)
     (queue,) = stage.queues(topic)
-    spread = "stored_at = DATE_SUB(stored_at, INTERVAL (10000 + MOD(msg_offset * 7, 900)) * 1000 MICROSECOND)"
+    spread = (
+        "stored_at = DATE_SUB(stored_at, INTERVAL (10000 + MOD(msg_offset * 7, 900)) "
+        "* 1000 MICROSECOND)"
+    )
     stage.execute("maria", f"UPDATE {{message_{queue}}} SET {spread}")
     columns = "msg_offset, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)"
     stored = dict(stage.execute("maria", f"SELECT {columns} FROM {{message_{queue}}}"))
@@ -35,45 +39,70 @@ def test_waits_lie_between_two_looks_as_plain_python_finds(
     fast, never = made(stage, spark, topic, tmp_path)
     expected = plain(stored, looks)
     assert {key: fast[key] for key in expected} == expected
-    assert (never["committed"], never["waiting"], never["problem"]) == (0, COUNT, "no commit was seen")
+    assert (never["committed"], never["waiting"], never["problem"]) == (
+        0,
+        COUNT,
+        "no commit was seen",
+    )
 
 
 def plain(stored: dict[int, int], looks: list[tuple[int, int]]) -> dict[str, Any]:
     """The figures, looked up message by message."""
     least, most, waiting = [], [], 0
     for offset, at in stored.items():
-        number = next((n for n, (committed, _) in enumerate(looks) if committed > offset), None)
+        number = next(
+            (n for n, (committed, _) in enumerate(looks) if committed > offset), None
+        )
         if number is None:
             waiting += 1
             continue
         least.append(max(0, looks[number - 1][1] - at))
         most.append(max(0, looks[number][1] - at))
     count = len(most)
-    ranks = {"p50": -(-count * 50 // 100) - 1, "p95": -(-count * 95 // 100) - 1, "most": count - 1}
+    ranks = {
+        "p50": -(-count * 50 // 100) - 1,
+        "p95": -(-count * 95 // 100) - 1,
+        "most": count - 1,
+    }
     found = {f"{name}_from_ms": sorted(least)[rank] for name, rank in ranks.items()}
     found |= {f"{name}_to_ms": sorted(most)[rank] for name, rank in ranks.items()}
     widest = max(high - low for low, high in zip(least, most, strict=True))
-    return {"committed": count, "waiting": waiting, "not_known": 0, "resolution_ms": widest, **found}
+    return {
+        "committed": count,
+        "waiting": waiting,
+        "not_known": 0,
+        "resolution_ms": widest,
+        **found,
+    }
 
 
-def looked(stage: Stage, topic: str, group: str, queue: int, looks: list[tuple[int, int]]) -> None:
+def looked(
+    stage: Stage, topic: str, group: str, queue: int, looks: list[tuple[int, int]]
+) -> None:
     """Writes looks as the job that records lag would have."""
     code = (
         "from metadata.db.clock import database_now; "
         "from metadata.models import CommitLook, ConsumerGroup, Topic; "
         "now = database_now(); "
-        f"t = Topic.objects.get(name='{topic}').pk; g = ConsumerGroup.objects.get(name='{group}').pk; "
+        f"t = Topic.objects.get(name='{topic}').pk; g = "
+        f"ConsumerGroup.objects.get(name='{group}').pk; "
         "CommitLook.objects.filter(topic_ref=t).delete(); "
-        f"[CommitLook.objects.create(topic_ref=t, group_ref=g, at=now, positions={{'{queue}': [c, a, a]}})"
+        "[CommitLook.objects.create(topic_ref=t, group_ref=g, at=now, "
+        f"positions={{'{queue}': [c, a, a]}})"
         f" for c, a in {looks}]"
     )
     stage.server.manage("shell", "-v", "0", "-c", code)
 
 
-def made(stage: Stage, spark: SparkSession, topic: str, where: Path) -> list[dict[str, Any]]:
-    """The rows of the report, by the job in the session's Spark with the server's own inputs."""
+def made(
+    stage: Stage, spark: SparkSession, topic: str, where: Path
+) -> list[dict[str, Any]]:
+    """The rows of the report, by the job in the session's Spark with the server's own
+    inputs.
+    """
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import light_reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect "
+        "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make(name='latency', topic='{topic}', days=7, actor=a); "
         "print(json.dumps([reporting.with_steps(row, 7, a) for row in rows]))"

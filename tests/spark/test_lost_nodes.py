@@ -1,4 +1,6 @@
-"""A node whose server is killed while Spark reads it, and what reports say of the others meanwhile."""
+"""A node whose server is killed while Spark reads it, and what reports say of the others
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,14 @@ def test_a_server_that_is_killed_in_mid_read_fails_the_archive_by_name_and_publi
 ) -> None:
     directory = tmp_path / "archive"
     gentle = {"rows_per_second": 400, "rows_per_partition": COUNT}
-    made = job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True, **gentle)
+    made = job(
+        spark,
+        tmp_path / "one",
+        topic=topic,
+        archive=str(directory),
+        up_to_now=True,
+        **gentle,
+    )
     said: list[str] = []
 
     def run() -> None:
@@ -95,9 +104,18 @@ def test_a_server_that_is_killed_in_mid_read_fails_the_archive_by_name_and_publi
     assert archives.days(directory, topic) == []
     assert list((directory / topic).glob(".draft-*")) == []
     until(lambda: whole(stage, topic), limit_s=WAIT_S)
-    archive.run(job(spark, tmp_path / "two", topic=topic, archive=str(directory), up_to_now=True))
+    archive.run(
+        job(spark, tmp_path / "two", topic=topic, archive=str(directory), up_to_now=True)
+    )
     (day,) = archives.days(directory, topic)
-    assert sum(one.rows for part in archives.parts(directory, topic, day) for one in part.ranges) == COUNT
+    assert (
+        sum(
+            one.rows
+            for part in archives.parts(directory, topic, day)
+            for one in part.ranges
+        )
+        == COUNT
+    )
 
 
 def whole(stage: Stage, topic: str) -> bool:
@@ -108,10 +126,15 @@ def whole(stage: Stage, topic: str) -> bool:
         return False
 
 
-def reported(stage: Stage, spark: SparkSession, topic: str, name: str, where: Path) -> list[dict[str, Any]]:
-    """The rows of a report by the Spark job in the session's Spark, with the server's own inputs."""
+def reported(
+    stage: Stage, spark: SparkSession, topic: str, name: str, where: Path
+) -> list[dict[str, Any]]:
+    """The rows of a report by the Spark job in the session's Spark, with the server's own
+    inputs.
+    """
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import light_reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect "
+        "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make(name='{name}', topic='{topic}', days=7, actor=a); "
         f"print(json.dumps(reporting.for_spark('{name}', rows, topic='{topic}', days=7, actor=a)))"
@@ -154,21 +177,31 @@ def test_reports_tell_of_what_can_be_read_and_name_what_cannot(
     assert f"not of queues {torn}" in waits["problem"]
 
 
-def test_a_report_of_which_nothing_can_be_read_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_of_which_nothing_can_be_read_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     (tmp_path / "settings.json").write_text(
-        json.dumps({"away": {"7": "Node frail is away"}, "queues": {"torn": [7]}, "days": 1})
+        json.dumps(
+            {"away": {"7": "Node frail is away"}, "queues": {"torn": [7]}, "days": 1}
+        )
     )
     rows = [{"topic": "torn", "queue": 7, "node": "frail", "problem": "Node frail is away"}]
     (tmp_path / "inputs.json").write_text(json.dumps(rows))
     made = Job("report_volume", tmp_path)
     made._spark = spark
     RUNS[made.name](made)
-    (row,) = (json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines())
+    (row,) = (
+        json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()
+    )
     assert (row["queue"], row["problem"]) == (7, "Node frail is away")
 
 
 def test_a_broker_refuses_a_plan_whose_node_is_away_by_its_name(
-    stage: Stage, spark: SparkSession, frail: MariaDB, topic: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    spark: SparkSession,
+    frail: MariaDB,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plans, "PATIENCE_S", 0.0)
     there, torn = stage.queues(topic)

@@ -48,7 +48,9 @@ def text(value: bytes | None) -> bytes:
     return kind + size.to_bytes(width, "little") + value
 
 
-def answer(rows: Sequence[Row], *, columns: int, names_end: bool = True, end: bytes = EOF) -> bytes:
+def answer(
+    rows: Sequence[Row], *, columns: int, names_end: bool = True, end: bytes = EOF
+) -> bytes:
     """What a server sends."""
     names = [b"\x03def\x00\x01t\x01t\x01c\x01c" for _ in range(columns)]
     found = [b"".join(map(text, row)) for row in rows]
@@ -76,7 +78,9 @@ def read(content: bytes, *, columns: int) -> list[tuple[bytes | None, ...]]:
     """The rows of an answer."""
     with sent(content, columns=columns) as found:
         return [
-            row for piece in found.pieces() for row in zip(*(one.to_pylist() for one in piece), strict=True)
+            row
+            for piece in found.pieces()
+            for row in zip(*(one.to_pylist() for one in piece), strict=True)
         ]
 
 
@@ -90,7 +94,9 @@ def test_rows_come_as_they_were_sent(rows: list[Row], size: int, names_end: bool
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packets, "READ_BYTES", size)
         end = EOF if names_end else OK_AT_THE_END
-        assert read(answer(rows, columns=3, names_end=names_end, end=end), columns=3) == rows
+        assert (
+            read(answer(rows, columns=3, names_end=names_end, end=end), columns=3) == rows
+        )
 
 
 def test_an_error_of_the_server_is_told_wherever_it_comes() -> None:
@@ -120,8 +126,16 @@ def test_a_server_that_says_nothing_is_broken() -> None:
 
 
 def test_a_row_of_16_mb_is_too_large() -> None:
-    first = (packets.LARGEST).to_bytes(3, "little") + b"\x00" + b"\xfd\xff\xff\xff" + b"x" * (16 << 20)
-    with pytest.raises(TooLarge), sent(answer([], columns=1)[:-9] + first, columns=1) as found:
+    first = (
+        (packets.LARGEST).to_bytes(3, "little")
+        + b"\x00"
+        + b"\xfd\xff\xff\xff"
+        + b"x" * (16 << 20)
+    )
+    with (
+        pytest.raises(TooLarge),
+        sent(answer([], columns=1)[:-9] + first, columns=1) as found,
+    ):
         list(found.pieces())
 
 
@@ -130,7 +144,9 @@ def address(mariadb: MariaDB) -> Iterator[Address]:
     """A schema with a table of two rows."""
     with mariadb.schema() as schema:
         mariadb.execute(f"CREATE TABLE {schema}.some (id INT PRIMARY KEY, body MEDIUMBLOB)")
-        mariadb.execute(f"INSERT INTO {schema}.some VALUES (1, REPEAT('ü', 40000)), (2, NULL)")
+        mariadb.execute(
+            f"INSERT INTO {schema}.some VALUES (1, REPEAT('ü', 40000)), (2, NULL)"
+        )
         yield Address(
             name="maria", engine="mysql", identity="", host="127.0.0.1", port=mariadb.port,
             database=schema, username="catmq", password=mariadb.password,
@@ -154,8 +170,12 @@ def test_packets_and_mysqlclient_give_the_same(address: Address) -> None:
 
 def test_a_refused_select_is_told_and_the_connection_stays(address: Address) -> None:
     with closing(connection.MySqlNode(address)) as node:
-        with pytest.raises(NodeError, match=r"node maria cannot be read: .*nothing.* doesn't exist"):
-            node.pieces("SELECT 1 FROM nothing", lambda *_: None, columns=1, body=None, bounded=True)
+        with pytest.raises(
+            NodeError, match=r"node maria cannot be read: .*nothing.* doesn't exist"
+        ):
+            node.pieces(
+                "SELECT 1 FROM nothing", lambda *_: None, columns=1, body=None, bounded=True
+            )
         assert node.one("SELECT COUNT(*) FROM some") == (b"2",)
 
 
@@ -163,11 +183,17 @@ def test_a_connection_that_was_killed_is_lost(address: Address, mariadb: MariaDB
     with closing(connection.MySqlNode(address)) as node:
         mariadb.execute(f"KILL {int(node.one('SELECT CONNECTION_ID()')[0])}")
         with pytest.raises(connection.Lost):
-            node.pieces("SELECT id FROM some", lambda *_: None, columns=1, body=None, bounded=True)
+            node.pieces(
+                "SELECT id FROM some", lambda *_: None, columns=1, body=None, bounded=True
+            )
 
 
-def test_a_result_that_is_too_large_is_given_up(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_too_large_is_given_up(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "MOST_BYTES", 10_000)
     with closing(connection.MySqlNode(address)) as node:
-        found = node.pieces("SELECT body FROM some", lambda *_: None, columns=1, body=0, bounded=True)
+        found = node.pieces(
+            "SELECT body FROM some", lambda *_: None, columns=1, body=0, bounded=True
+        )
     assert found == ([None], False)

@@ -1,4 +1,6 @@
-"""Batch reads: the same rows as a pull gives, no more than was asked for, and never a silent hole."""
+"""Batch reads: the same rows as a pull gives, no more than was asked for, and never a
+silent hole.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.support.certificates import Authority
 from tests.support.waiting import until
 
 
-def table(spark: SparkSession, topic: str, schema: str | None = None, **options: object) -> DataFrame:
+def table(
+    spark: SparkSession, topic: str, schema: str | None = None, **options: object
+) -> DataFrame:
     """A topic as a table."""
     reader = spark.read.format("catmq").option("topic", topic)
     for name, value in options.items():
@@ -33,11 +37,19 @@ def refused(frame: DataFrame) -> str:
 
 
 @pytest.mark.everyday
-def test_a_read_gives_what_a_pull_gives(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_a_read_gives_what_a_pull_gives(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node)
     stage.fill(topic, 2_500)
-    read = table(spark, topic, rowsPerPartition=400, chunkRows=150).orderBy("queue", "offset").collect()
-    assert [as_pulled(row.asDict()) for row in read] == [wanted(one) for one in stage.pulled(topic)]
+    read = (
+        table(spark, topic, rowsPerPartition=400, chunkRows=150)
+        .orderBy("queue", "offset")
+        .collect()
+    )
+    assert [as_pulled(row.asDict()) for row in read] == [
+        wanted(one) for one in stage.pulled(topic)
+    ]
     assert len(read) == 2_500
 
 
@@ -86,18 +98,23 @@ def test_filters_narrow_what_is_read(stage: Stage, spark: SparkSession, node: st
     first, _ = stage.queues(topic)
     frame = table(spark, topic, rowsPerPartition=100)
     mine = [one for one in stage.pulled(topic) if one["queue"] == first]
-    few = frame.where((F.col("queue") == first) & (F.col("offset") >= 10) & (F.col("offset") < 20))
+    few = frame.where(
+        (F.col("queue") == first) & (F.col("offset") >= 10) & (F.col("offset") < 20)
+    )
     assert few.rdd.getNumPartitions() == 1
     assert [row.offset for row in few.collect()] == list(range(10, 20))
     keyed = frame.where(F.col("key") == "key-3")
     assert keyed.count() == len([n for n in range(1_200) if n % 7 == 3])
-    assert frame.where(F.col("tag").isin("even") & F.col("key").isin("key-1", "key-2")).count() == len(
-        [n for n in range(1_200) if n % 2 == 0 and n % 7 in (1, 2)]
-    )
+    assert frame.where(
+        F.col("tag").isin("even") & F.col("key").isin("key-1", "key-2")
+    ).count() == len([n for n in range(1_200) if n % 2 == 0 and n % 7 in (1, 2)])
     middle = mine[len(mine) // 2]["stored_at_ms"]
     later = frame.where((F.col("queue") == first) & (F.col("stored_at") >= at(middle)))
     assert later.count() == len([one for one in mine if one["stored_at_ms"] >= middle])
-    assert later.rdd.getNumPartitions() < frame.where(F.col("queue") == first).rdd.getNumPartitions() + 1
+    assert (
+        later.rdd.getNumPartitions()
+        < frame.where(F.col("queue") == first).rdd.getNumPartitions() + 1
+    )
 
 
 def at(ms: int) -> datetime:
@@ -105,12 +122,23 @@ def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def test_a_key_with_a_blank_at_its_end_is_another_key(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_a_key_with_a_blank_at_its_end_is_another_key(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node, queues=1)
-    stage.send(topic, [{"body": b"1", "key": "a"}, {"body": b"2", "key": "a "}, {"body": b"3", "key": "a'"}])
+    stage.send(
+        topic,
+        [
+            {"body": b"1", "key": "a"},
+            {"body": b"2", "key": "a "},
+            {"body": b"3", "key": "a'"},
+        ],
+    )
     frame = table(spark, topic)
     assert [bytes(row.body) for row in frame.where(F.col("key") == "a").collect()] == [b"1"]
-    assert [bytes(row.body) for row in frame.where(F.col("key") == "a'").collect()] == [b"3"]
+    assert [bytes(row.body) for row in frame.where(F.col("key") == "a'").collect()] == [
+        b"3"
+    ]
 
 
 def test_only_columns_of_the_schema_are_fetched(stage: Stage, spark: SparkSession) -> None:
@@ -122,20 +150,29 @@ def test_only_columns_of_the_schema_are_fetched(stage: Stage, spark: SparkSessio
     assert "no such column: body" in refused(table(spark, topic))
 
 
-def test_large_bodies_come_in_small_chunks(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_large_bodies_come_in_small_chunks(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node, queues=1)
     stage.send(topic, ({"body": bytes([n]) * (900 << 10)} for n in range(60)))
-    found = table(spark, topic).select(F.sha2("body", 256).alias("sum"), F.length("body").alias("n"))
+    found = table(spark, topic).select(
+        F.sha2("body", 256).alias("sum"), F.length("body").alias("n")
+    )
     rows = found.collect()
     assert len({row["sum"] for row in rows}) == 60
     assert {row["n"] for row in rows} == {900 << 10}
 
 
-def test_a_range_by_offsets_and_by_time(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_a_range_by_offsets_and_by_time(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node, queues=1)
     stage.fill(topic, 300)
     (queue,) = stage.queues(topic)
-    options = {"startingOffsets": f'{{"{queue}": 100}}', "endingOffsets": f'{{"{queue}": 160}}'}
+    options = {
+        "startingOffsets": f'{{"{queue}": 100}}',
+        "endingOffsets": f'{{"{queue}": 160}}',
+    }
     assert table(spark, topic, "offset bigint", **options).count() == 60
     when = [one["stored_at_ms"] for one in stage.pulled(topic)]
     middle = when[len(when) // 2]
@@ -154,22 +191,30 @@ def test_offsets_that_were_declared_lost_are_passed_over(
     stage.fill(topic, 100)
     (queue,) = stage.queues(topic)
     stage.execute(node, f"INSERT INTO {{queue_gap}} VALUES ({queue}, 40, 60, 'promotion')")
-    stage.execute(node, f"DELETE FROM {{message_{queue}}} WHERE msg_offset >= 40 AND msg_offset < 60")
+    stage.execute(
+        node, f"DELETE FROM {{message_{queue}}} WHERE msg_offset >= 40 AND msg_offset < 60"
+    )
     offsets = sorted(row.offset for row in table(spark, topic, "offset bigint").collect())
     assert offsets == [*range(40), *range(60, 100)]
 
 
-def test_a_hole_that_nobody_declared_fails_the_read(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_a_hole_that_nobody_declared_fails_the_read(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node, queues=1)
     stage.fill(topic, 100)
     (queue,) = stage.queues(topic)
     stage.execute(node, f"DELETE FROM {{message_{queue}}} WHERE msg_offset = 57")
-    assert "offset 57 is missing and nobody declared it lost" in refused(table(spark, topic))
+    assert "offset 57 is missing and nobody declared it lost" in refused(
+        table(spark, topic)
+    )
     hidden = table(spark, topic).where(F.col("key") == "key-0")
     assert "offset 57 is missing" in refused(hidden), "also where the node filters"
 
 
-def test_a_range_below_what_is_kept_is_refused(stage: Stage, spark: SparkSession, node: str) -> None:
+def test_a_range_below_what_is_kept_is_refused(
+    stage: Stage, spark: SparkSession, node: str
+) -> None:
     topic = stage.topic(node, queues=1)
     stage.fill(topic, 100)
     (queue,) = stage.queues(topic)
@@ -188,7 +233,10 @@ def test_a_range_below_what_is_kept_is_refused(stage: Stage, spark: SparkSession
         ({"queues": "999999"}, "999999 is not a queue of topic"),
         ({"queues": "a"}, "option queues must be ids"),
         ({"chunkRows": 0}, "option chunkRows must be a whole number of at least 1"),
-        ({"startingOffsets": "[1]"}, "option startingOffsets must be earliest or latest or such as"),
+        (
+            {"startingOffsets": "[1]"},
+            "option startingOffsets must be earliest or latest or such as",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(
@@ -201,10 +249,14 @@ def test_a_wrong_option_is_named(
 def test_an_unknown_topic_and_column_are_named(stage: Stage, spark: SparkSession) -> None:
     assert "Topic nothing does not exist" in refused(table(spark, "nothing"))
     topic = stage.topic("main", queues=1)
-    assert "colour is not a column of a message" in refused(table(spark, topic, "colour string"))
+    assert "colour is not a column of a message" in refused(
+        table(spark, topic, "colour string")
+    )
 
 
-def test_no_password_is_seen(stage: Stage, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_password_is_seen(
+    stage: Stage, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 20)
     frame = table(spark, topic).where(F.col("offset") > 3)
@@ -227,7 +279,9 @@ def test_a_node_is_read_by_tls_as_brokers_reach_it(
 
     def plans_say(mode: str) -> bool:
         """Ask often enough to meet every worker, each of which follows a change by itself."""
-        return all(stage.admin.read_plan(topic)["nodes"][0]["tls"] == mode for _ in range(16))
+        return all(
+            stage.admin.read_plan(topic)["nodes"][0]["tls"] == mode for _ in range(16)
+        )
 
     def change(mode: str, ca: str) -> None:
         asked = {"tls": mode, "tls_ca": ca}
@@ -243,4 +297,6 @@ def test_a_node_is_read_by_tls_as_brokers_reach_it(
     finally:
         stage.mariadb.execute(f"ALTER USER {reader}@'127.0.0.1' REQUIRE NONE")
         change("off", "")
-    assert sorted(bytes(row.body) for row in rows) == sorted(f"body {n} ü".encode() for n in range(500))
+    assert sorted(bytes(row.body) for row in rows) == sorted(
+        f"body {n} ü".encode() for n in range(500)
+    )

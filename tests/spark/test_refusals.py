@@ -1,4 +1,6 @@
-"""What a job says when it cannot read: no account, a wrong one, a node or a broker that is away, no Java."""
+"""What a job says when it cannot read: no account, a wrong one, a node or a broker that is
+away, no Java.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,24 @@ NODE = {
 NOWHERE = Address("node-1", "mysql", "127.0.0.1", 1, "d", "i", "reader", "hidden")
 
 
-def test_a_node_without_a_reader_account_is_read_by_the_account_of_the_environment() -> None:
+def test_a_node_without_a_reader_account_is_read_by_the_account_of_the_environment() -> (
+    None
+):
     node = {**NODE, "username": "", "password": ""}
     with pytest.raises(NodeError, match="set CATMQ_NODE_NODE_1_URL"):
         plans._address(node, {})
-    found = plans._address(node, {"CATMQ_NODE_NODE_1_URL": "mysql://me:a%40b@10.0.0.2:3307/other"})
+    found = plans._address(
+        node, {"CATMQ_NODE_NODE_1_URL": "mysql://me:a%40b@10.0.0.2:3307/other"}
+    )
     assert (found.host, found.port, found.database) == ("10.0.0.2", 3307, "other")
     assert (found.username, found.password) == ("me", "a@b")
 
 
 def test_a_node_that_a_later_release_changed_is_refused_with_the_release_it_needs() -> None:
     node = {**NODE, "username": "me", "password": "p", "min_release": "9.1"}
-    with pytest.raises(NodeError, match=r"node node-1 needs CatMQ >= 9\.1, this is \d+\.\d+\.\d+: install"):
+    with pytest.raises(
+        NodeError, match=r"node node-1 needs CatMQ >= 9\.1, this is \d+\.\d+\.\d+: install"
+    ):
         plans._address(node, {})
     assert plans._address({**node, "min_release": "0.1"}, {}).username == "me"
 
@@ -51,14 +59,20 @@ def test_an_address_never_shows_its_account() -> None:
 
 
 def test_a_node_that_is_away_is_named(stage: Stage) -> None:
-    with pytest.raises(NodeError, match=r"node node-1 cannot be read at 127.0.0.1:\d+/d") as caught:
+    with pytest.raises(
+        NodeError, match=r"node node-1 cannot be read at 127.0.0.1:\d+/d"
+    ) as caught:
         connect(replace(NOWHERE, port=free_port()))
     assert "hidden" not in str(caught.value)
-    with pytest.raises(NodeError, match="node node-1 cannot be read at /nowhere/x: unable to open"):
+    with pytest.raises(
+        NodeError, match="node node-1 cannot be read at /nowhere/x: unable to open"
+    ):
         connect(replace(NOWHERE, engine="sqlite", database="/nowhere/x"))
 
 
-def test_a_password_that_was_changed_fails_the_read_in_one_line(stage: Stage, spark: SparkSession) -> None:
+def test_a_password_that_was_changed_fails_the_read_in_one_line(
+    stage: Stage, spark: SparkSession
+) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 10)
     (node,) = (one for one in stage.admin.read_plan(topic)["nodes"])
@@ -85,7 +99,9 @@ def test_a_broker_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         plans.fetch("orders", url="http://127.0.0.1:1")
 
 
-def test_a_missing_java_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_said_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JobError, match="apt-get install -y default-jre-headless"):

@@ -1,4 +1,6 @@
-"""Reports against numbers from plain Python, and jobs as the server runs them: progress, cancel, history."""
+"""Reports against numbers from plain Python, and jobs as the server runs them: progress,
+cancel, history.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def changes(stage: Stage, home: Path) -> Changes:
     """A topic on MariaDB that holds the whole real input by path, and that input."""
     topic = stage.topic("maria", queues=4, name="changes")
     found = events(source(home))
-    stage.send(topic, ({"body": json.dumps(one).encode(), "key": one["path"]} for one in found))
+    stage.send(
+        topic, ({"body": json.dumps(one).encode(), "key": one["path"]} for one in found)
+    )
     return topic, found
 
 
@@ -54,36 +58,53 @@ def scan(report: Report, spark: SparkSession, tmp_path: Path) -> Report:
         job = Job(f"report_{name}", tmp_path)
         job._spark = spark
         RUNS[f"report_{name}"](job)
-        return [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in (tmp_path / "report.jsonl").read_text().splitlines()
+        ]
 
     return run
 
 
-def test_the_volume_of_a_topic_by_a_command_that_starts_spark(changes: Changes, report: Report) -> None:
+def test_the_volume_of_a_topic_by_a_command_that_starts_spark(
+    changes: Changes, report: Report
+) -> None:
     topic, sent = changes
     rows = report("volume", "--topic", topic, "--engine", "spark")
     assert sum(row["messages"] for row in rows) == len(sent)
     assert sum(row["bytes"] for row in rows) == sum(len(json.dumps(one)) for one in sent)
-    assert sum(row["keys"] for row in rows) == len({one["path"] for one in sent}), "a key has one queue"
+    assert sum(row["keys"] for row in rows) == len({one["path"] for one in sent}), (
+        "a key has one queue"
+    )
 
 
 @pytest.mark.everyday
-def test_topics_and_the_skew_of_their_keys(changes: Changes, report: Report, scan: Report) -> None:
+def test_topics_and_the_skew_of_their_keys(
+    changes: Changes, report: Report, scan: Report
+) -> None:
     topic, sent = changes
     (row,) = scan("topics", "--topic", topic)
     counts = Counter(one["path"] for one in sent)
     most = max(counts.values())
     assert (row["keys"], row["busiest_share"]) == (len(counts), round(most / len(sent), 4))
     assert counts[row["busiest_key"]] == most
-    assert (row["messages"], row["groups"], row["verdict"]) == (len(sent), 0, "unsubscribed")
+    assert (row["messages"], row["groups"], row["verdict"]) == (
+        len(sent),
+        0,
+        "unsubscribed",
+    )
 
 
 def test_sizes_and_what_expires(changes: Changes, report: Report, scan: Report) -> None:
     topic, sent = changes
     rows = scan("size_and_expiry", "--topic", topic, "--days", "1")
     assert sum(row["messages"] for row in rows) == len(sent)
-    assert sum(row["body_bytes"] for row in rows) == sum(len(json.dumps(one)) for one in sent)
-    assert max(row["body_largest"] for row in rows) == max(len(json.dumps(one)) for one in sent)
+    assert sum(row["body_bytes"] for row in rows) == sum(
+        len(json.dumps(one)) for one in sent
+    )
+    assert max(row["body_largest"] for row in rows) == max(
+        len(json.dumps(one)) for one in sent
+    )
     assert sum(row["expiring"] for row in rows) == 0, "all is of today, and kept for a week"
     later = report("size_and_expiry", "--topic", topic, "--days", "8")
     assert sum(row["expiring"] for row in later) == len(sent)
@@ -93,9 +114,14 @@ def test_volume_by_day_and_the_sizes_of_bodies(stage: Stage, scan: Report) -> No
     topic = stage.topic("maria", queues=2)
     stage.fill(topic, 300)
     for queue in stage.queues(topic):  # the older half is of yesterday
-        where = f"msg_offset < {len([one for one in stage.pulled(topic) if one['queue'] == queue]) // 2}"
+        where = (
+            "msg_offset < "
+            f"{len([one for one in stage.pulled(topic) if one['queue'] == queue]) // 2}"
+        )
         past = "stored_at - INTERVAL 1 DAY"
-        stage.execute("maria", f"UPDATE {{message_{queue}}} SET stored_at = {past} WHERE {where}")
+        stage.execute(
+            "maria", f"UPDATE {{message_{queue}}} SET stored_at = {past} WHERE {where}"
+        )
     held = stage.pulled(topic)
 
     days: dict[tuple[int, str], list[dict[str, Any]]] = {}
@@ -112,23 +138,33 @@ def test_volume_by_day_and_the_sizes_of_bodies(stage: Stage, scan: Report) -> No
     }  # fmt: skip
 
     for row in scan("size_and_expiry", "--topic", topic):
-        sizes = sorted(len(one["body_bytes"]) for one in held if one["queue"] == row["queue"])
-        assert row["body_p99"] == pytest.approx(quantiles(sizes, n=100, method="inclusive")[98])
+        sizes = sorted(
+            len(one["body_bytes"]) for one in held if one["queue"] == row["queue"]
+        )
+        assert row["body_p99"] == pytest.approx(
+            quantiles(sizes, n=100, method="inclusive")[98]
+        )
 
 
 def test_what_nodes_get_a_day(changes: Changes, stage: Stage, scan: Report) -> None:
     topic, sent = changes
     nodes = {str(queue): "maria" for queue in stage.queues(topic)}
     # Two days, or messages of before midnight (UTC) would be missing after it.
-    (row,) = scan("capacity", "--topic", topic, "--days", "2", days=2, topics=[topic], nodes=nodes)
+    (row,) = scan(
+        "capacity", "--topic", topic, "--days", "2", days=2, topics=[topic], nodes=nodes
+    )
     assert row["node"] == "maria"
     assert row["bytes_a_day"] == sum(len(json.dumps(one)) + 60 for one in sent) / 2
-    assert (row["total_bytes"], row["days_until_full"]) == (None, None), "it has no capacity"
+    assert (row["total_bytes"], row["days_until_full"]) == (None, None), (
+        "it has no capacity"
+    )
 
 
 def test_what_departments_get(changes: Changes, scan: Report) -> None:
     topic, sent = changes
-    (row,) = scan("departments", "--topic", topic, "--days", "2", days=2, departments={topic: ""})
+    (row,) = scan(
+        "departments", "--topic", topic, "--days", "2", days=2, departments={topic: ""}
+    )
     assert (row["department"], row["topics"], row["messages"]) == ("", 1, len(sent))
     assert row["bytes"] == sum(len(json.dumps(one)) + 60 for one in sent)
 
@@ -146,7 +182,9 @@ def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Path) -> 
 
     def run() -> None:
         try:
-            stage.server.manage("archive", topic, str(tmp_path), "--up-to-now", "--rows-per-second", "50")
+            stage.server.manage(
+                "archive", topic, str(tmp_path), "--up-to-now", "--rows-per-second", "50"
+            )
         except AssertionError as error:
             said.append(str(error))
 

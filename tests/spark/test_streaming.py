@@ -36,9 +36,15 @@ def test_a_stream_takes_up_what_comes_in_bounded_batches(
     stage.fill(topic, 500)
 
     def run() -> list[int]:
-        reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 200)
+        reader = (
+            spark.readStream.format("catmq")
+            .option("topic", topic)
+            .option("maxOffsetsPerTrigger", 200)
+        )
         writer = reader.load().writeStream.format("parquet").trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "out"))
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).start(
+            str(tmp_path / "out")
+        )
         assert query.awaitTermination(180)
         return [one.numInputRows for one in query.recentProgress if one.numInputRows]
 
@@ -62,13 +68,19 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(
     assert first.returncode == -signal.SIGKILL, "it was still at work"
     second = stream(spark, topic, tmp_path).trigger(availableNow=True).start(str(sink))
     assert second.awaitTermination(START_S)
-    found = spark.read.parquet(str(sink)).groupBy("queue", "offset").agg(F.count("*").alias("times"))
+    found = (
+        spark.read.parquet(str(sink))
+        .groupBy("queue", "offset")
+        .agg(F.count("*").alias("times"))
+    )
     assert found.count() == 3_000
     assert found.where("times > 1").count() == 0
 
 
 def start(stage: Stage, topic: str, directory: Path) -> subprocess.Popen[bytes]:
-    """The driver as a process of its own, which leads its group: Java and the Python workers die with it."""
+    """The driver as a process of its own, which leads its group: Java and the Python
+    workers die with it.
+    """
     environ = {
         **os.environ,
         "CATMQ_URL": stage.server.url,
@@ -77,7 +89,9 @@ def start(stage: Stage, topic: str, directory: Path) -> subprocess.Popen[bytes]:
     }
     command = [sys.executable, str(DRIVER), topic, str(directory)]
     with (directory / "log").open("ab") as log:
-        return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environ, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def test_a_checkpoint_of_a_topic_that_was_created_again_says_why_it_cannot_go_on(
@@ -91,8 +105,14 @@ def test_a_checkpoint_of_a_topic_that_was_created_again_says_why_it_cannot_go_on
         reader.latestOffset({"4": 9, "3": 9}, ReadAllAvailable())
     with pytest.raises(JobError, match="new checkpoint location"):
         reader.partitions({"3": 9}, {"3": 9, "7": 10})
-    assert reader.latestOffset({"3": 9, "7": 2}, ReadAllAvailable()) == {"3": 9, "7": 10, "8": 10}
-    assert len(reader.partitions({"3": 9, "7": 2}, {"3": 9, "7": 10})) == 1, "one queue was removed"
+    assert reader.latestOffset({"3": 9, "7": 2}, ReadAllAvailable()) == {
+        "3": 9,
+        "7": 10,
+        "8": 10,
+    }
+    assert len(reader.partitions({"3": 9, "7": 2}, {"3": 9, "7": 10})) == 1, (
+        "one queue was removed"
+    )
 
 
 def test_a_key_with_a_nul_is_a_literal_of_sqlite(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The whole way of a topic with the real input, and what may happen on it: a full disk, a lost node."""
+"""The whole way of a topic with the real input, and what may happen on it: a full disk, a
+lost node.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ LIMIT_MS = 10_000  # of sends meanwhile: the gate's machine does other things to
 def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The same phases and checks as `script/bench pipeline`; jobs run in the session's Spark."""
+    """The same phases and checks as `script/bench pipeline`; jobs run in the session's
+    Spark.
+    """
     database = {
         "host": "127.0.0.1",
         "port": stage.mariadb.port,
@@ -42,7 +46,12 @@ def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
         "database": stage.schema,
     }
     setting = Setting(
-        url=stage.server.url, api_key=stage.server.api_key, database=database, topic="", queues=(), batch=0
+        url=stage.server.url,
+        api_key=stage.server.api_key,
+        database=database,
+        topic="",
+        queues=(),
+        batch=0,
     )
 
     def manage(verb: str, *words: str, nice: int = 0) -> str:
@@ -52,12 +61,15 @@ def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
         elif verb == "replay":
             replay.run(job(spark, where, archive=words[0], topic=words[1], to=words[2]))
         else:
-            return stage.server.manage(verb, *words, *(["--no-rest", "--yes"] if verb == "purge" else []))
+            return stage.server.manage(
+                verb, *words, *(["--no-rest", "--yes"] if verb == "purge" else [])
+            )
         return ""
 
     way = Way(
         setting, tmp_path / "archives", "maria", manage,
-        shape=Shape(COUNT, days=2, partitions=1), rows_per_second=0, pace=20, seconds=0.5, limit_ms=LIMIT_MS,
+        shape=Shape(COUNT, days=2, partitions=1), rows_per_second=0, pace=20, seconds=0.5,
+        limit_ms=LIMIT_MS,
     )  # fmt: skip
     assert way.run() == []
 
@@ -75,7 +87,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ):
         pytest.skip("a small file system needs root")
     yield directory
-    subprocess.run(["umount", "--lazy", str(directory)], check=True)  # Java may close its files later
+    # Java may close its files later
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def test_a_disk_that_fills_up_under_an_archive_publishes_nothing(
@@ -83,15 +96,26 @@ def test_a_disk_that_fills_up_under_an_archive_publishes_nothing(
 ) -> None:
     topic = stage.topic("maria", queues=1)
     stage.send(topic, ({"body": os.urandom(20_000)} for _ in range(100)))
-    made = job(spark, tmp_path / "job", topic=topic, archive=str(small_disk), up_to_now=True)
+    made = job(
+        spark, tmp_path / "job", topic=topic, archive=str(small_disk), up_to_now=True
+    )
     with pytest.raises(Exception, match="No space left on device"):
         archive.run(made)
     assert archives.days(small_disk, topic) == []
-    assert [one.name for one in (small_disk / topic).iterdir()] == [".lock"], "the draft gives its room back"
+    assert [one.name for one in (small_disk / topic).iterdir()] == [".lock"], (
+        "the draft gives its room back"
+    )
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     archive.run(made)
     (day,) = archives.days(small_disk, topic)
-    assert sum(one.rows for part in archives.parts(small_disk, topic, day) for one in part.ranges) == 100
+    assert (
+        sum(
+            one.rows
+            for part in archives.parts(small_disk, topic, day)
+            for one in part.ranges
+        )
+        == 100
+    )
 
 
 def reading(stage: Stage, topic: str) -> Iterator[Any]:
@@ -103,13 +127,17 @@ def reading(stage: Stage, topic: str) -> Iterator[Any]:
 
 def cut_off(stage: Stage, account: str) -> None:
     """Ends the connections of an account, as a server that restarts does."""
-    found = stage.mariadb.execute(f"SELECT id FROM information_schema.processlist WHERE user = '{account}'")
+    found = stage.mariadb.execute(
+        f"SELECT id FROM information_schema.processlist WHERE user = '{account}'"
+    )
     assert found
     for (number,) in found:
         stage.mariadb.execute(f"KILL {number}")
 
 
-def test_a_read_goes_on_after_its_connection_was_lost(stage: Stage, spark: SparkSession) -> None:
+def test_a_read_goes_on_after_its_connection_was_lost(
+    stage: Stage, spark: SparkSession
+) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 60)
     (node,) = stage.admin.read_plan(topic)["nodes"]
@@ -121,7 +149,9 @@ def test_a_read_goes_on_after_its_connection_was_lost(stage: Stage, spark: Spark
     assert found == list(range(60))
 
 
-def test_a_node_that_is_lost_in_mid_read_fails_it_by_name(stage: Stage, spark: SparkSession) -> None:
+def test_a_node_that_is_lost_in_mid_read_fails_it_by_name(
+    stage: Stage, spark: SparkSession
+) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 60)
     (node,) = stage.admin.read_plan(topic)["nodes"]
@@ -144,7 +174,9 @@ def test_what_settings_want_every_day_is_done_by_the_schedule(stage: Stage) -> N
         "print(r and r.state, Report.objects.filter(name='capacity').exists())"
     )
     until(
-        lambda: stage.server.manage("shell", "-v", "0", "-c", code).split() == ["done", "True"],
+        lambda: (
+            stage.server.manage("shell", "-v", "0", "-c", code).split() == ["done", "True"]
+        ),
         limit_s=60,
         every_s=0.5,
     )

@@ -36,7 +36,9 @@ def send(frame: DataFrame, topic: str, **options: object) -> None:
     writer.save()
 
 
-def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: SparkSession) -> None:
+def test_rows_become_messages_in_the_order_of_their_key(
+    stage: Stage, spark: SparkSession
+) -> None:
     topic = stage.topic("maria")
     send(rows(spark, 1_000, parts=1), topic)
     found = stage.pulled(topic)
@@ -45,7 +47,10 @@ def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: Spa
     for key in ("k0", "k4"):
         mine = [int(one["body_bytes"].split()[1]) for one in found if one["key"] == key]
         assert mine == sorted(mine)
-    assert all(len({one["queue"] for one in found if one["key"] == key}) == 1 for key in ("k0", "k1"))
+    assert all(
+        len({one["queue"] for one in found if one["key"] == key}) == 1
+        for key in ("k0", "k1")
+    )
 
 
 def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSession) -> None:
@@ -57,7 +62,9 @@ def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSessi
     assert len(stage.pulled(topic)) == 1_200
 
 
-def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(stage: Stage, spark: SparkSession) -> None:
+def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(
+    stage: Stage, spark: SparkSession
+) -> None:
     topic = stage.topic("main")
     frame = rows(spark, 600, parts=1)
     options = parsed({"topic": topic, "runId": "one run", "chunkMessages": "20"})
@@ -70,19 +77,28 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(stage: Stage,
     with pytest.raises(RuntimeError):
         CatmqWriter(options, frame.schema, overwrite=False).write(broken())
     assert 0 < len(stage.pulled(topic)) < 450
-    assert CatmqWriter(options, frame.schema, overwrite=False).write(iter(batches)).messages == 600
+    assert (
+        CatmqWriter(options, frame.schema, overwrite=False).write(iter(batches)).messages
+        == 600
+    )
     times = Counter(one["body_bytes"] for one in stage.pulled(topic))
     assert len(times) == 600
     assert set(times.values()) == {1}
 
 
-def test_a_stream_from_topic_to_topic_arrives_once(stage: Stage, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_from_topic_to_topic_arrives_once(
+    stage: Stage, spark: SparkSession, tmp_path: Path
+) -> None:
     source, target = stage.topic("maria"), stage.topic("main")
     stage.fill(source, 300)
     for _ in range(2):  # the second one begins at the checkpoint, and finds nothing new
         reader = spark.readStream.format("catmq").option("topic", source).load()
-        writer = reader.select("key", "body").writeStream.format("catmq").option("topic", target)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer = (
+            reader.select("key", "body").writeStream.format("catmq").option("topic", target)
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+            availableNow=True
+        )
         assert query.start().awaitTermination(180)
     assert len(stage.pulled(target)) == 300
 
@@ -102,10 +118,14 @@ def test_a_table_that_cannot_be_sent_is_refused(
         send(frame, stage.topic("main"))
 
 
-def test_overwriting_and_unknown_topics_are_refused(stage: Stage, spark: SparkSession) -> None:
+def test_overwriting_and_unknown_topics_are_refused(
+    stage: Stage, spark: SparkSession
+) -> None:
     frame = rows(spark, 3)
     with pytest.raises(PySparkException, match="cannot be overwritten"):
-        frame.write.format("catmq").mode("overwrite").option("topic", stage.topic("main")).save()
+        frame.write.format("catmq").mode("overwrite").option(
+            "topic", stage.topic("main")
+        ).save()
     with pytest.raises(PySparkException, match="Topic nothing does not exist"):
         send(frame, "nothing")
 

@@ -35,7 +35,8 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else each answer on a kept connection takes 40 ms
+            # else each answer on a kept connection takes 40 ms
+            disable_nagle_algorithm = True
 
             def setup(self) -> None:
                 super().setup()
@@ -67,7 +68,9 @@ class Server:
 
         self._http = _Listener(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -99,10 +102,21 @@ def unused_url() -> str:
 
 def problem(status: int, code: str, **more: Any) -> Answer:
     """An answer of application/problem+json."""
-    return status, "application/problem+json", json.dumps({"code": code, "detail": code, **more}).encode()
+    return (
+        status,
+        "application/problem+json",
+        json.dumps({"code": code, "detail": code, **more}).encode(),
+    )
 
 
 def row(url: Any, **more: Any) -> dict[str, Any]:
     """A broker in service, as a list of brokers has it."""
     name = str(url).rpartition(":")[2]
-    return {"name": name, "url": url, "state": "in", "alive": True, "stopped_at_ms": None, **more}
+    return {
+        "name": name,
+        "url": url,
+        "state": "in",
+        "alive": True,
+        "stopped_at_ms": None,
+        **more,
+    }

@@ -10,7 +10,9 @@ LIMIT_S = 10.0
 
 
 def becomes(consumer: Consumer, true: Callable[[], bool]) -> bool:
-    """Whether `true()`, looked at whenever something changes in the consumer, became true in time."""
+    """Whether `true()`, looked at whenever something changes in the consumer, became true
+    in time.
+    """
     with consumer._state.changed:
         return consumer._state.changed.wait_for(true, LIMIT_S)
 

@@ -1,4 +1,6 @@
-"""A broker inside the test's process: the real views behind a worker of the server, and its loops."""
+"""A broker inside the test's process: the real views behind a worker of the server, and its
+loops.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.support.serving import Serving
 
 MSGPACK = "application/msgpack"
 THREADS = 64
-# Other loops start when a test lasts: half of all end before, and few wait for what those do. Starting and
+# Other loops start when a test lasts: half of all end before, and few wait for what those
+# do. Starting and
 # ending them costs more than the requests of a test.
 OTHER_LOOPS_AFTER_S = 0.3
 LOOPS_AT_ONCE = (
@@ -39,18 +42,28 @@ class Broker:
         self.api_key = api_key
         self.worker = worker
 
-    def call(self, method: str, path: str, body: Any = None, **options: Any) -> requests.Response:
-        """The answer to a request whose body, if not bytes, is sent as JSON; `path` is behind /api/v1."""
+    def call(
+        self, method: str, path: str, body: Any = None, **options: Any
+    ) -> requests.Response:
+        """The answer to a request whose body, if not bytes, is sent as JSON; `path` is
+        behind /api/v1.
+        """
         headers = {"Authorization": f"Bearer {self.api_key}", **options.pop("headers", {})}
         if body is not None:
             headers.setdefault("Content-Type", "application/json")
-        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        data = (
+            body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        )
         url = path if path.startswith("http") else f"{self.url}/api/v1{path}"
-        return requests.request(method, url, data=data, headers=headers, timeout=40, **options)
+        return requests.request(
+            method, url, data=data, headers=headers, timeout=40, **options
+        )
 
     def packed(self, method: str, path: str, body: Any) -> Any:
         """The answer to a request in MessagePack, decoded."""
-        answer = self.call(method, path, msgspec.msgpack.encode(body), headers={"Content-Type": MSGPACK})
+        answer = self.call(
+            method, path, msgspec.msgpack.encode(body), headers={"Content-Type": MSGPACK}
+        )
         assert answer.headers["Content-Type"] == MSGPACK, answer.text
         return msgspec.msgpack.decode(answer.content)
 
@@ -63,11 +76,15 @@ class Broker:
     def as_key(self, rights: Mapping[str, list[str]]) -> Broker:
         """The same broker asked with a new key of these rights."""
         name = f"key-{uuid.uuid4().hex}"
-        _, plaintext = api_keys.create(name=name, rights=rights, actor=actors.command("test"))
+        _, plaintext = api_keys.create(
+            name=name, rights=rights, actor=actors.command("test")
+        )
         return Broker(self.url, plaintext, self.worker)
 
 
-def problem(answer: requests.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
+def problem(
+    answer: requests.Response, status: int, code: str, field: str | None = None
+) -> dict[str, Any]:
     """The problem an answer holds, after checking that it is one, and which."""
     assert answer.headers["Content-Type"] == "application/problem+json", answer.text
     found: dict[str, Any] = answer.json()
@@ -84,13 +101,17 @@ def problem(answer: requests.Response, status: int, code: str, field: str | None
 @contextmanager
 def running() -> Iterator[Broker]:
     """A broker with an empty metadata database and a key that may do everything."""
-    _, plaintext = api_keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
+    _, plaintext = api_keys.create(
+        name="test", rights={"admin": ["*"]}, actor=actors.command("test")
+    )
     serving = Serving(application, threads=THREADS)
     serving.thread.start()
     url = f"http://127.0.0.1:{serving.port}"
     listed = [*maintenance.loops(url=url), maintenance.java_beats_loop()]
     loops = maintenance.Loops([loop for loop in listed if loop.name in LOOPS_AT_ONCE])
-    other_loops = maintenance.Loops([loop for loop in listed if loop.name not in LOOPS_AT_ONCE])
+    other_loops = maintenance.Loops(
+        [loop for loop in listed if loop.name not in LOOPS_AT_ONCE]
+    )
     timer = threading.Timer(OTHER_LOOPS_AFTER_S, other_loops.start)
     loops.start()
     timer.start()
@@ -98,7 +119,8 @@ def running() -> Iterator[Broker]:
         yield Broker(url, plaintext, serving.worker)
     finally:
         draining.drain()
-        with mock.patch.object(worker, "CLOSE_S", 0.0):  # clients that are left open are not waited for
+        # clients that are left open are not waited for
+        with mock.patch.object(worker, "CLOSE_S", 0.0):
             serving.stop()
         timer.cancel()
         other_loops.stop()

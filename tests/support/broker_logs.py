@@ -1,5 +1,5 @@
-"""The servers' logs of a trial: no request failed with a 500, and no traceback that the faults do not
-explain."""
+"""The servers' logs of a trial: no request failed with a 500, and no traceback that the
+faults do not explain."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from tests.support.verdicts import Found
 LOGS = ("broker.log", "jobs.log")
 TRACEBACK = "Traceback (most recent call last):"
 WRONG = ("request failed, id", "WORKER TIMEOUT", "was sent SIGSEGV", "An answer broke off")
-# How a traceback may end while databases and links fail: errors that say that something is away.
+# How a traceback may end while databases and links fail: errors that say that something is
+# away.
 AWAY = (
     r"metadata\.errors\.\w*(Unavailable|Unknown|Draining|Busy)\b",
     r"messagestore\.[a-z_.]+\.(Unreachable|Ambiguous|RolledBack|Refused|SlowNode)\b",
-    # connection lost, refused, killed or out of step; interrupted; lock waits; deadlocks; server going down
+    # connection lost, refused, killed or out of step; interrupted; lock waits; deadlocks;
+    # server going down
     r"(django\.db\.utils|MySQLdb)\.\w*(OperationalError|InterfaceError): "
     r"\(?(0|1020|1040|1053|1205|1213|1317|1927|1969|2002|2003|2006|2013|2014|2055|4031)\b",
     r"(ConnectionResetError|BrokenPipeError|TimeoutError|ConnectionRefusedError)\b",
@@ -27,7 +29,9 @@ AWAY = (
 
 @dataclass
 class LogMarks:
-    """The ends of some servers' logs when it was made; what is older is none of its business."""
+    """The ends of some servers' logs when it was made; what is older is none of its
+    business.
+    """
 
     servers: Iterable[Server]
     starts: dict[Path, int] = field(default_factory=dict)
@@ -39,9 +43,15 @@ class LogMarks:
                 self.starts[path] = path.stat().st_size if path.exists() else 0
 
     def found(self, expected: Iterable[str] = AWAY) -> list[Found]:
-        """Return what is wrong in what was logged since. A log that was cut back meanwhile is read whole."""
+        """Return what is wrong in what was logged since. A log that was cut back meanwhile
+        is read whole.
+        """
         listed = list(expected)
-        return [one for path in self.starts for one in examined(f"{path}", self._since(path), listed)]
+        return [
+            one
+            for path in self.starts
+            for one in examined(f"{path}", self._since(path), listed)
+        ]
 
     def _since(self, path: Path) -> str:
         if not path.exists():
@@ -67,7 +77,8 @@ def examined(name: str, text: str, expected: Iterable[str] = AWAY) -> Iterator[F
 
 
 def _end(lines: list[str], index: int) -> str:
-    """Return the line that names a traceback's exception: the first as far to the left as line `index`.
+    """Return the line that names a traceback's exception: the first as far to the left as
+    line `index`.
 
     Servers indent the whole of a traceback behind its entry (catmq_site.logs).
     """

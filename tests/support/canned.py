@@ -1,4 +1,6 @@
-"""A transport that answers what a test tells it, for commands whose endpoints FakeBroker does not have."""
+"""A transport that answers what a test tells it, for commands whose endpoints FakeBroker
+does not have.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Canned:
     ) -> dict[str, Any]:
         """See Transport."""
         line = f"{method} {path.removeprefix('/api/v1/')}"
-        self.requests.append(Request(line, dict(body) if body else None, dict(params) if params else None))
+        self.requests.append(
+            Request(line, dict(body) if body else None, dict(params) if params else None)
+        )
         answer = self.answers[line]
         if isinstance(answer, list):
             answer = answer.pop(0)

@@ -1,4 +1,6 @@
-"""Certificates of a private CA for a test server, which is switched from one to another while it runs."""
+"""Certificates of a private CA for a test server, which is switched from one to another
+while it runs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ import MySQLdb
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 from metadata.rules import tls
@@ -24,7 +30,9 @@ YEAR = timedelta(days=365)
 
 
 def is_compared(host: str) -> bool:
-    """Return False for a driver that takes the address for local, and compares no certificate with it."""
+    """Return False for a driver that takes the address for local, and compares no
+    certificate with it.
+    """
     try:
         tls.check_driver("verify", host, MySQLdb.get_client_info(), os.environ)
     except tls.Refused:
@@ -32,9 +40,12 @@ def is_compared(host: str) -> bool:
     return True
 
 
-# Where tests verify a database server's certificate. MariaDB 10.6 listens at one address only.
+# Where tests verify a database server's certificate. MariaDB 10.6 listens at one address
+# only.
 VERIFIED_HOST = "127.0.0.1" if is_compared("127.0.0.1") else "127.0.0.2"
-HERE = tuple(x509.IPAddress(ip_address(host)) for host in sorted({"127.0.0.1", VERIFIED_HOST}))
+HERE = tuple(
+    x509.IPAddress(ip_address(host)) for host in sorted({"127.0.0.1", VERIFIED_HOST})
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,11 @@ class Signed:
 
 
 def sign(
-    name: str, ca: Signed | None, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE
+    name: str,
+    ca: Signed | None,
+    *,
+    lasts: timedelta = YEAR,
+    valid_for: Sequence[x509.GeneralName] = HERE,
 ) -> Signed:
     """Return a certificate that began a day ago, signed by a CA; without one, that of a CA.
 
@@ -63,10 +78,14 @@ def sign(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + lasts)
-        .add_extension(x509.BasicConstraints(ca=ca is None, path_length=None), critical=True)
+        .add_extension(
+            x509.BasicConstraints(ca=ca is None, path_length=None), critical=True
+        )
     )
     issuer_key = (ca.key if ca else key).public_key()
-    draft = draft.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    draft = draft.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    )
     authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     draft = draft.add_extension(authority_key, critical=False)
     draft = draft.add_extension(_key_usage(is_ca=ca is None), critical=True)
@@ -76,7 +95,12 @@ def sign(
 
 
 def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    unused = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+    )
     return x509.KeyUsage(
         digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, encipher_only=False,
         decipher_only=False, **dict.fromkeys(unused, False),
@@ -98,7 +122,11 @@ class Authority:
     @property
     def options(self) -> tuple[str, ...]:
         """Options with which a server offers TLS, also at VERIFIED_HOST."""
-        also = () if VERIFIED_HOST == "127.0.0.1" else (f"--bind-address=127.0.0.1,{VERIFIED_HOST}",)
+        also = (
+            ()
+            if VERIFIED_HOST == "127.0.0.1"
+            else (f"--bind-address=127.0.0.1,{VERIFIED_HOST}",)
+        )
         return (
             *also,
             f"--ssl-ca={self._servers_ca}",
@@ -106,20 +134,28 @@ class Authority:
             f"--ssl-key={self._key}",
         )
 
-    def issue(self, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE) -> Signed:
+    def issue(
+        self, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE
+    ) -> Signed:
         """A server's certificate."""
         return sign("server", self._ca, lasts=lasts, valid_for=valid_for)
 
     def install(self, signed: Signed, ca: Signed | None = None) -> None:
         """Puts a certificate where the server reads it at its start, or when it is told to."""
-        self._servers_ca.write_bytes((ca or self._ca).certificate.public_bytes(Encoding.PEM))
+        self._servers_ca.write_bytes(
+            (ca or self._ca).certificate.public_bytes(Encoding.PEM)
+        )
         self._certificate.write_bytes(signed.certificate.public_bytes(Encoding.PEM))
         text = signed.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        with os.fdopen(os.open(self._key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with os.fdopen(
+            os.open(self._key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+        ) as file:
             file.write(text)
 
     @contextmanager
-    def presented(self, server: MariaDB, signed: Signed, ca: Signed | None = None) -> Iterator[None]:
+    def presented(
+        self, server: MariaDB, signed: Signed, ca: Signed | None = None
+    ) -> Iterator[None]:
         """A server that presents another certificate for the length of a block."""
         self.install(signed, ca)
         reload(server)

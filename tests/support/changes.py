@@ -1,7 +1,8 @@
-"""The input of the main job: file changes of a real repository, or made ones of the same shape.
+"""The input of the main job: file changes of a real repository, or made ones of the same
+shape.
 
-The real file lies beside the checkout. Without it, a stream is made: about as many paths, some far busier
-than others, and no path ever has fewer than 0 lines.
+The real file lies beside the checkout. Without it, a stream is made: about as many paths,
+some far busier than others, and no path ever has fewer than 0 lines.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def made(seed: int = 1) -> Iterator[dict[str, Any]]:
     lines = dict.fromkeys((f"server/file_{number}.go" for number in range(PATHS)), 0)
     paths = list(lines)
     for seq in range(EVENTS):
-        path = paths[min(int(rng.paretovariate(0.4)) - 1, PATHS - 1) if seq >= PATHS else seq]
+        path = paths[
+            min(int(rng.paretovariate(0.4)) - 1, PATHS - 1) if seq >= PATHS else seq
+        ]
         added, deleted = rng.randrange(200), rng.randrange(min(lines[path], 150) + 1)
         lines[path] += added - deleted
         commit = f"{rng.getrandbits(48):012x}"

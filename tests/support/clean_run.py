@@ -1,8 +1,10 @@
-"""A small run of the product in which nothing goes wrong, with journals as real processes write them.
+"""A small run of the product in which nothing goes wrong, with journals as real processes
+write them.
 
-Two queues on two nodes; a sender; two members of a group, one after the other; a message that is dead, one
-that was delayed and one that still is; a send whose outcome its sender never learned. Everything that the
-judge of trials looks at is there, so that a defect of each kind can be planted in it.
+Two queues on two nodes; a sender; two members of a group, one after the other; a message
+that is dead, one that was delayed and one that still is; a send whose outcome its sender
+never learned. Everything that the judge of trials looks at is there, so that a defect of
+each kind can be planted in it.
 """
 
 from __future__ import annotations
@@ -45,13 +47,15 @@ class CleanRun:
 
     directory: Path
     numbers: int = 0
-    epochs: dict[str, int] = field(default_factory=dict)  # member → its epoch in both queues
+    # member → its epoch in both queues
+    epochs: dict[str, int] = field(default_factory=dict)
 
     def play(self) -> None:
         """Plays it and remembers how everything was."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.journals = {
-            name: Journal(self.directory / f"{name}.jsonl") for name in (*MEMBERS, SENDER, WATCHER)
+            name: Journal(self.directory / f"{name}.jsonl")
+            for name in (*MEMBERS, SENDER, WATCHER)
         }
         self._prepare()
         for _ in range(BATCHES):
@@ -76,10 +80,13 @@ class CleanRun:
 
     def evidence(self) -> Evidence:
         """Return what the judge is given: it reads all files and tables anew."""
-        read = {path.stem: journal.read(path) for path in sorted(self.directory.glob("*.jsonl"))}
+        read = {
+            path.stem: journal.read(path) for path in sorted(self.directory.glob("*.jsonl"))
+        }
         with ExitStack() as stack:
             a, b, failing = (
-                stack.enter_context(tampering.looking(one)) for one in (self.a, self.b, self.failing)
+                stack.enter_context(tampering.looking(one))
+                for one in (self.a, self.b, self.failing)
             )
             tables = stored.read([(a, [self.a]), (b, [self.b]), (failing, [])])
         members = {name: read[name] for name in MEMBERS}
@@ -108,7 +115,10 @@ class CleanRun:
         self.numbers += EACH
         batch_id, tell = batch_ids.new(), self.journals[SENDER].tell
         tell("asked", batch=str(batch_id), queue=queue, numbers=numbers)
-        messages = [NewMessage(body=b"%d" % one, key="k", headers={"h": "1"}, queue=queue) for one in numbers]
+        messages = [
+            NewMessage(body=b"%d" % one, key="k", headers={"h": "1"}, queue=queue)
+            for one in numbers
+        ]
         fates = publish(topic=TOPIC, messages=messages, batch_id=batch_id, actor=ME)
         for number, fate in zip(numbers, fates, strict=True):
             assert isinstance(fate, Receipt), fate
@@ -146,7 +156,8 @@ class CleanRun:
         for queue in mine:
             tell("gained", queue=queue, epoch=who.owned[queue])
         for queue, start in mine.items():
-            end = until + (queue == self.a and name == MEMBERS[1])  # what was delayed is the last one there
+            # what was delayed is the last one there
+            end = until + (queue == self.a and name == MEMBERS[1])
             for offset in range(start, end):
                 self._handle(name, who, queue, offset)
                 assert who.commit(queue, offset + 1) == "ok"
@@ -156,13 +167,22 @@ class CleanRun:
     def _handle(self, name: str, who: Instance, queue: int, offset: int) -> None:
         tell, epoch = self.journals[name].tell, who.owned[queue]
         (message, *_) = who.pull(queue, offset).messages
-        about = {"queue": queue, "offset": offset, "epoch": epoch, "number": int(message.body)}
+        about = {
+            "queue": queue,
+            "offset": offset,
+            "epoch": epoch,
+            "number": int(message.body),
+        }
         tell("begin", wall=0.0, **about)
         if (name, queue, offset) == (MEMBERS[1], self.b, 8):
-            report = failures.report(consumer=who.id, failures=[Failure(queue, epoch, offset, last=True)])
+            report = failures.report(
+                consumer=who.id, failures=[Failure(queue, epoch, offset, last=True)]
+            )
             assert len(report.dead) == 1, report
             tell("dead", queue=queue, offset=offset)
-            self.failing = int(Queue.objects.filter(topic__kind="failure").values_list("pk", flat=True)[0])
+            self.failing = int(
+                Queue.objects.filter(topic__kind="failure").values_list("pk", flat=True)[0]
+            )
         else:
             tell("end", wall=0.0, **about)
 
@@ -170,11 +190,20 @@ class CleanRun:
         """Return what the rows of a queue say now."""
         ((epoch, committed, head),) = tampering.look(
             queue,
-            "SELECT epoch, committed, head FROM reader JOIN queue_head USING (queue_id) WHERE queue_id = {q}",
+            "SELECT epoch, committed, head FROM reader JOIN queue_head USING (queue_id) "
+            "WHERE queue_id = {q}",
         )
-        self.journals[WATCHER].tell("position", queue=queue, epoch=epoch, committed=committed, head=head)
+        self.journals[WATCHER].tell(
+            "position", queue=queue, epoch=epoch, committed=committed, head=head
+        )
 
     def _places(self) -> list[tuple[int, str]]:
         """The tables that a defect may touch."""
-        places = [(queue, table) for queue in (self.a, self.b) for table in (*ON_A_NODE, f"message_{queue}")]
-        return sorted([*places, (self.a, "delayed_message"), (self.failing, "dead_message")])
+        places = [
+            (queue, table)
+            for queue in (self.a, self.b)
+            for table in (*ON_A_NODE, f"message_{queue}")
+        ]
+        return sorted(
+            [*places, (self.a, "delayed_message"), (self.failing, "dead_message")]
+        )

@@ -9,7 +9,8 @@ from tests.support.environment import IS_MYSQL
 from tests.support.mariadb import MariaDB
 
 DELAY = "SET GLOBAL binlog_group_commit_sync_delay = {}"  # microseconds, a second at most
-STATE = "waiting for handler commit" if IS_MYSQL else "backup lock"  # part of what a connection is told to do
+# part of what a connection is told to do
+STATE = "waiting for handler commit" if IS_MYSQL else "backup lock"
 # MySQL's other list fails (3854) while a statement with bytes that are no text runs.
 PROCESSLIST = f"{'performance' if IS_MYSQL else 'information'}_schema.processlist"
 STAGES = ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT")
@@ -17,7 +18,9 @@ STAGES = ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT")
 
 @contextmanager
 def held_up(server: MariaDB) -> Iterator[None]:
-    """For the length of a block each commit takes a second (MySQL), or waits for its end (MariaDB)."""
+    """For the length of a block each commit takes a second (MySQL), or waits for its end
+    (MariaDB).
+    """
     if IS_MYSQL:
         server.execute(DELAY.format(1_000_000))
         try:

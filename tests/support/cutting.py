@@ -1,4 +1,6 @@
-"""A proxy in front of a MySQL or MariaDB server that cuts an answer off between two packets."""
+"""A proxy in front of a MySQL or MariaDB server that cuts an answer off between two
+packets.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ HEAD = 4  # bytes before each packet: three of its length, one of its number
 
 
 class AnswerCutter:
-    """Listens on 127.0.0.1. `cut_after(n)` lets n more packets of answers through and ends that connection;
+    """Listens on 127.0.0.1. `cut_after(n)` lets n more packets of answers through and ends
+    that connection;
     `packets` counts those since `watch()`.
     """
 
@@ -52,7 +55,9 @@ class AnswerCutter:
     @contextmanager
     def running(self) -> Iterator[AnswerCutter]:
         """Serves until the end of the block."""
-        serving = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        serving = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         serving.start()
         try:
             yield self
@@ -72,8 +77,12 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         """Passes bytes on to the server, and whole packets back, until either side closes."""
-        with socket.create_connection(("127.0.0.1", self.server.proxy.target_port), timeout=60) as server:
-            asking = threading.Thread(target=_pump, args=(self.request, server), daemon=True)
+        with socket.create_connection(
+            ("127.0.0.1", self.server.proxy.target_port), timeout=60
+        ) as server:
+            asking = threading.Thread(
+                target=_pump, args=(self.request, server), daemon=True
+            )
             asking.start()
             with suppress(OSError), server.makefile("rb") as answers:
                 while packet := _packet(answers):
@@ -88,7 +97,9 @@ class _Connection(socketserver.BaseRequestHandler):
 def _packet(source: BinaryIO) -> bytes:
     """One whole packet; empty when the peer closed."""
     head = source.read(HEAD)
-    return head + source.read(int.from_bytes(head[:3], "little")) if len(head) == HEAD else b""
+    return (
+        head + source.read(int.from_bytes(head[:3], "little")) if len(head) == HEAD else b""
+    )
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

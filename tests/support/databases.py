@@ -1,4 +1,6 @@
-"""Fresh databases: an empty metadata database before a test, empty node databases on demand."""
+"""Fresh databases: an empty metadata database before a test, empty node databases on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,22 @@ T = TypeVar("T")
 
 
 def empty_metadata() -> None:
-    """Deletes every row of metadata, accounts and wrong logins; the change counter gets a new incarnation.
+    """Deletes every row of metadata, accounts and wrong logins; the change counter gets a
+    new incarnation.
 
     A new incarnation makes every process that cached a snapshot load it afresh.
     """
     from metadata.models import ChangeCounter
 
     models = [
-        one for label in ("metadata", "auth", "axes") for one in apps.get_app_config(label).get_models()
+        one
+        for label in ("metadata", "auth", "axes")
+        for one in apps.get_app_config(label).get_models()
     ]
-    tables = {model._meta.db_table for model in models} - {ChangeCounter._meta.db_table, "auth_permission"}
+    tables = {model._meta.db_table for model in models} - {
+        ChangeCounter._meta.db_table,
+        "auth_permission",
+    }
     # On SQLite a transaction for each table costs as much as a short test.
     together = transaction.atomic() if connection.vendor == "sqlite" else nullcontext()
     with connection.constraint_checks_disabled(), together, connection.cursor() as cursor:
@@ -51,18 +59,33 @@ def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
     """What `messagestore.nodes.registry.register` needs to reach a new schema on `server`."""
     with server.schema() as name:
         account = {"username": "catmq", "password": server.password}
-        yield {"engine": "mysql", "host": "127.0.0.1", "port": server.port, "database": name, **account}
+        yield {
+            "engine": "mysql",
+            "host": "127.0.0.1",
+            "port": server.port,
+            "database": name,
+            **account,
+        }
 
 
 @contextmanager
 def sqlite_node(directory: Path) -> Iterator[dict[str, Any]]:
     """What `messagestore.nodes.registry.register` needs to reach a new file in `directory`."""
     path = str(directory / f"node-{uuid.uuid4().hex[:12]}.sqlite3")
-    yield {"engine": "sqlite", "host": "", "port": 0, "database": path, "username": "", "password": ""}
+    yield {
+        "engine": "sqlite",
+        "host": "",
+        "port": 0,
+        "database": path,
+        "username": "",
+        "password": "",
+    }
 
 
 def in_threads(calls: Iterable[Callable[[], T]], *, limit_s: float = 60) -> list[T]:
-    """The results of calls that run at the same time, each in a thread that closes its connections."""
+    """The results of calls that run at the same time, each in a thread that closes its
+    connections.
+    """
     listed = list(calls)
     with ThreadPoolExecutor(max_workers=len(listed) or 1) as pool:
         futures: list[Future[T]] = [pool.submit(_closing, call) for call in listed]

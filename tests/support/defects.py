@@ -1,7 +1,10 @@
-"""Defects to plant in a clean run, each with the kind and the place by which it must be named.
+"""Defects to plant in a clean run, each with the kind and the place by which it must be
+named.
 
-`judge` is what the judge of trials must say, `verify` what `manage.py verify` must: None where it cannot
-know, because only the journals do. Every finding must be of these kinds or of those in `also`, which follow
+`judge` is what the judge of trials must say, `verify` what `manage.py verify` must: None
+where it cannot know, because only the journals do. Every finding must be of these kinds or
+of those in
+`also`, which follow
 from the defect.
 """
 
@@ -57,7 +60,12 @@ IN_TABLES = (
     Defect(
         "acknowledged messages are missing at the end of a table that looks well in itself",
         lambda run: lose_tail(run, run.a, 10),
-        *("lost", "queue {a} offset 11", None, ("head_fell", "delayed_lost", "commit_fell")),
+        *(
+            "lost",
+            "queue {a} offset 11",
+            None,
+            ("head_fell", "delayed_lost", "commit_fell"),
+        ),
     ),
     Defect(
         "an acknowledged message is missing in the middle",
@@ -67,12 +75,22 @@ IN_TABLES = (
     Defect(
         "a message is stored twice in one queue",
         lambda run: append(run, run.a, number_at(run, run.a, 1)),
-        *("stored_twice", "queue {a} offset 1, queue {a} offset 13", None, ("stored_order",)),
+        *(
+            "stored_twice",
+            "queue {a} offset 1, queue {a} offset 13",
+            None,
+            ("stored_order",),
+        ),
     ),
     Defect(
         "a message is stored in two queues",
         lambda run: append(run, run.b, number_at(run, run.a, 1)),
-        *("in_two_queues", "queue {a} offset 1, queue {b} offset 14", None, ("stored_order",)),
+        *(
+            "in_two_queues",
+            "queue {a} offset 1, queue {b} offset 14",
+            None,
+            ("stored_order",),
+        ),
     ),
     Defect(
         "two receipts' offsets hold each other's messages",
@@ -83,7 +101,12 @@ IN_TABLES = (
     Defect(
         "a body was altered",
         raw("a", f"UPDATE message_{{q}} SET body = {body('rust')} WHERE msg_offset = 4"),
-        *("altered", "queue {a} offset 4", "batch_differs", ("batch_differs", "handled_other")),
+        *(
+            "altered",
+            "queue {a} offset 4",
+            "batch_differs",
+            ("batch_differs", "handled_other"),
+        ),
     ),
     Defect(
         "an offset lies below the log start offset",
@@ -98,7 +121,12 @@ IN_TABLES = (
     Defect(
         "a message lies above the head",
         raw("b", "UPDATE message_{q} SET msg_offset = 17 WHERE msg_offset = 13"),
-        *("above_head", "queue {b} offset 17", "head_behind", ("hole", "batch_count", "unclaimed")),
+        *(
+            "above_head",
+            "queue {b} offset 17",
+            "head_behind",
+            ("hole", "batch_count", "unclaimed"),
+        ),
     ),
     Defect(
         "the head is too high",
@@ -112,17 +140,27 @@ IN_TABLES = (
     ),
     Defect(
         "a batch has the wrong digest",
-        raw("a", f"UPDATE sent_batch SET digest = X'{'7' * 32}' WHERE queue_id = {{q}} AND first_offset = 2"),
+        raw(
+            "a",
+            f"UPDATE sent_batch SET digest = X'{'7' * 32}' WHERE queue_id = {{q}} AND "
+            "first_offset = 2",
+        ),
         *("batch_differs", "queue {a} offset 2 … 3", "batch_differs"),
     ),
     Defect(
         "a batch claims more messages than it has, and those of the next one",
-        raw("a", "UPDATE sent_batch SET message_count = 3 WHERE queue_id = {q} AND first_offset = 2"),
+        raw(
+            "a",
+            "UPDATE sent_batch SET message_count = 3 WHERE queue_id = {q} AND first_offset = 2",
+        ),
         *("batch_count", "queue {a} offset 4 … 5", "batch_overlap", ("batch_differs",)),
     ),
     Defect(
         "a batch claims messages that were never stored",
-        raw("b", "UPDATE sent_batch SET message_count = 9 WHERE queue_id = {q} AND first_offset = 12"),
+        raw(
+            "b",
+            "UPDATE sent_batch SET message_count = 9 WHERE queue_id = {q} AND first_offset = 12",
+        ),
         *("batch_count", "queue {b} offset 12 … 20", "batch_outside"),
     ),
     Defect(
@@ -147,7 +185,12 @@ IN_TABLES = (
         raw("a", "DELETE FROM delayed_message"),
         *("delayed_lost", "delayed message d"),
     ),
-    Defect("a delayed message waits although it came", waits_again, "delayed_twice", "delayed message d"),
+    Defect(
+        "a delayed message waits although it came",
+        waits_again,
+        "delayed_twice",
+        "delayed message d",
+    ),
     Defect(
         "two messages of a key are stored in the wrong order",
         swap_everywhere,
@@ -156,7 +199,10 @@ IN_TABLES = (
 )
 IN_JOURNALS = (
     Defect(
-        "a message was never handled, and is not committed", not_reached, "not_handled", "queue {a} offset 9"
+        "a message was never handled, and is not committed",
+        not_reached,
+        "not_handled",
+        "queue {a} offset 9",
     ),
     Defect(
         "a message was skipped: it is committed, and nobody handled it",
@@ -189,15 +235,29 @@ IN_JOURNALS = (
         "order",
         "queue {a} offset 8",
     ),
-    Defect("a commit went back", edited(WATCHER, seen("committed")), "commit_fell", "queue {a} committed 11"),
-    Defect("an epoch went back", edited(WATCHER, seen("epoch")), "epoch_fell", "queue {a} epoch"),
-    Defect("a head went back", edited(WATCHER, seen("head")), "head_fell", "queue {a} head 11"),
+    Defect(
+        "a commit went back",
+        edited(WATCHER, seen("committed")),
+        "commit_fell",
+        "queue {a} committed 11",
+    ),
+    Defect(
+        "an epoch went back",
+        edited(WATCHER, seen("epoch")),
+        "epoch_fell",
+        "queue {a} epoch",
+    ),
+    Defect(
+        "a head went back", edited(WATCHER, seen("head")), "head_fell", "queue {a} head 11"
+    ),
     Defect(
         "a handler got another message than is stored",
         edited(
             SECOND,
             lambda run, lines: [
-                one | {"number": 0} if (one.get("queue"), one.get("offset")) == (run.a, 7) else one
+                one | {"number": 0}
+                if (one.get("queue"), one.get("offset")) == (run.a, 7)
+                else one
                 for one in lines
             ],
         ),
@@ -216,13 +276,25 @@ IN_JOURNALS = (
     Defect(
         "an application saw an error",
         edited(
-            FIRST, lambda run, lines: [*lines[:-1], lines[0] | {"what": "error", "error": "Oh"}, lines[-1]]
+            FIRST,
+            lambda run, lines: [
+                *lines[:-1],
+                lines[0] | {"what": "error", "error": "Oh"},
+                lines[-1],
+            ],
         ),
         *("error", FIRST),
     ),
-    Defect("a journal's last line is torn", cut_bytes(SECOND, 12), "journal", f"{SECOND} line"),
     Defect(
-        "a journal lacks its end", cut_lines(SENDER, -3, None), "journal", f"{SENDER} line", None, ANYTHING
+        "a journal's last line is torn", cut_bytes(SECOND, 12), "journal", f"{SECOND} line"
+    ),
+    Defect(
+        "a journal lacks its end",
+        cut_lines(SENDER, -3, None),
+        "journal",
+        f"{SENDER} line",
+        None,
+        ANYTHING,
     ),
     Defect(
         "a journal lacks lines in the middle",

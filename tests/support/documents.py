@@ -1,4 +1,6 @@
-"""Documents that are run: the blocks of a page for shell and Python, in a fresh copy of the project."""
+"""Documents that are run: the blocks of a page for shell and Python, in a fresh copy of the
+project.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,20 @@ from tests.support.environment import ROOT
 from tests.support.server import clean_environment, first_line
 from tests.support.tracked import tracked_files
 
-BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL
+)
 SERVER = re.compile(r"^script/server\b(?!.*--help)")
 # What a test cannot run: the gate itself (it runs this test), and what takes minutes.
 LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
 # What runs until it is stopped gets an end.
-ENDLESS = re.compile(r"^(catmq consume (?!.*(--limit|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
+ENDLESS = re.compile(
+    r"^(catmq consume (?!.*(--limit|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE
+)
 WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
 LIMIT_S = 240
-FILE = re.compile(r"# ([\w./]+\.py)\b")  # the first line of a block that belongs into a file
+# the first line of a block that belongs into a file
+FILE = re.compile(r"# ([\w./]+\.py)\b")
 
 
 class Block(str):
@@ -46,13 +53,18 @@ def blocks(page: str) -> list[Block]:
 
 def starts_a_server(block: Block) -> bool:
     """Whether a block is the one command that runs on in a terminal of its own."""
-    return block.kind == "sh" and bool(SERVER.match(block.strip())) and "\n" not in block.strip()
+    return (
+        block.kind == "sh"
+        and bool(SERVER.match(block.strip()))
+        and "\n" not in block.strip()
+    )
 
 
 def script(page: str, *, port: int) -> str:
     """All blocks but those that start the server, as one shell script.
 
-    Port 8000 becomes `port`; what would run for ever ends by itself; each block tells its line first.
+    Port 8000 becomes `port`; what would run for ever ends by itself; each block tells its
+    line first.
     """
     parts = ["set -eo pipefail"]
     for block in blocks(page):
@@ -65,13 +77,19 @@ def script(page: str, *, port: int) -> str:
 
 def runnable(block: str, *, port: int) -> str:
     """A shell block as a test can run it."""
-    kept = "\n".join(line for line in block.splitlines() if not LEFT_OUT.match(line.strip()))
-    ended = ENDLESS.sub(r"\1 --limit 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept))
+    kept = "\n".join(
+        line for line in block.splitlines() if not LEFT_OUT.match(line.strip())
+    )
+    ended = ENDLESS.sub(
+        r"\1 --limit 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept)
+    )
     return ended.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
 
 
 def python(block: str) -> str:
-    """A Python block as a command that the virtualenv's python runs, or that adds it to the file it names."""
+    """A Python block as a command that the virtualenv's python runs, or that adds it to the
+    file it names.
+    """
     named = FILE.match(block)
     if named:
         return f"cat >> {named[1]} <<'END OF BLOCK'\n{block}END OF BLOCK"
@@ -79,25 +97,34 @@ def python(block: str) -> str:
 
 
 def checkout(directory: Path) -> Path:
-    """Copy the tracked files, and make a virtualenv that sees what is installed in the test session's."""
+    """Copy the tracked files, and make a virtualenv that sees what is installed in the test
+    session's.
+    """
     copy = directory / "catmq"
     for file in tracked_files():
         (copy / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, copy / file, follow_symlinks=False)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True
+    )
     (library,) = (copy / ".venv/lib").glob("python*/site-packages")
     ours = next(path for path in sys.path if path.endswith("site-packages"))
-    # A plain line adds a directory to sys.path, but not the editable client that is installed in it.
+    # A plain line adds a directory to sys.path, but not the editable client that is
+    # installed in it.
     (library / "outer.pth").write_text(f"{ours}\n")
     pip = copy / ".venv/bin/pip"
-    pip.write_text('#!/bin/sh\nexec "$(dirname "$0")/python" -m pip --disable-pip-version-check "$@"\n')
+    pip.write_text(
+        '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip --disable-pip-version-check "$@"\n'
+    )
     pip.chmod(0o755)
     return copy
 
 
 def run(copy: Path, text: str) -> str:
     """Runs a script in a checkout; its whole output. Fails with it when the script fails."""
-    environ = {name: value for name, value in clean_environment().items() if name != "PYTHONPATH"}
+    environ = {
+        name: value for name, value in clean_environment().items() if name != "PYTHONPATH"
+    }
     environ["PATH"] = os.pathsep.join(
         part for part in environ["PATH"].split(os.pathsep) if ".venv" not in part
     )
@@ -105,7 +132,9 @@ def run(copy: Path, text: str) -> str:
 
 
 def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int = 0) -> str:
-    """What is printed when a block is typed in a terminal; fails unless it ends with the exit code."""
+    """What is printed when a block is typed in a terminal; fails unless it ends with the
+    exit code.
+    """
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", block],
         cwd=directory,
@@ -126,7 +155,8 @@ def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int 
 def serving(copy: Path, block: str) -> Iterator[str]:
     """A server started by what was typed in a terminal; its URL."""
     process = subprocess.Popen(
-        ["bash", "-euc", block], cwd=copy, env=clean_environment(), stdout=subprocess.PIPE, text=True,
+        ["bash", "-euc", block], cwd=copy, env=clean_environment(), stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )  # fmt: skip
     try:

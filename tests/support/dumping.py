@@ -13,9 +13,15 @@ from pathlib import Path
 from tests.support.environment import SERVER
 from tests.support.mariadb import MariaDB
 
-CONSISTENT = ("--single-transaction", "--skip-lock-tables", "--no-tablespaces", "--hex-blob")
+CONSISTENT = (
+    "--single-transaction",
+    "--skip-lock-tables",
+    "--no-tablespaces",
+    "--hex-blob",
+)
 CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-MYSQL = CACHES / "catmq" / (SERVER or "none") / "usr/bin"  # older caches of script/mysql lack the client
+# older caches of script/mysql lack the client
+MYSQL = CACHES / "catmq" / (SERVER or "none") / "usr/bin"
 OWN = (MYSQL / "mysqldump").exists()
 IS_MYSQL = SERVER != "" and int(SERVER.partition(".")[0]) < 10
 
@@ -27,7 +33,9 @@ def program(mysql: str, mariadb: str) -> str:
     return found
 
 
-def run(server: MariaDB, command: Sequence[str], account: tuple[str, str], text: bytes = b"") -> bytes:
+def run(
+    server: MariaDB, command: Sequence[str], account: tuple[str, str], text: bytes = b""
+) -> bytes:
     """The output of a program that connects to the server as an account (name, password)."""
     name, password = account
     where = ("--no-defaults", "--host=127.0.0.1", f"--port={server.port}", f"--user={name}")
@@ -40,14 +48,17 @@ def run(server: MariaDB, command: Sequence[str], account: tuple[str, str], text:
 
 
 def dump(server: MariaDB, schema: str, account: tuple[str, str]) -> bytes:
-    """A logical backup of a schema while it is in use, with its position in the binary log if there is one.
+    """A logical backup of a schema while it is in use, with its position in the binary log
+    if there is one.
 
     MariaDB's program cannot ask MySQL for the position.
     """
     more: tuple[str, ...] = ("--set-gtid-purged=OFF",) if OWN else ()
     if server.execute("SELECT @@log_bin")[0][0] and (OWN or not IS_MYSQL):
         more += ("--source-data=2",) if OWN else ("--master-data=2",)
-    return run(server, [program("mysqldump", "mariadb-dump"), *CONSISTENT, *more, schema], account)
+    return run(
+        server, [program("mysqldump", "mariadb-dump"), *CONSISTENT, *more, schema], account
+    )
 
 
 def load(server: MariaDB, schema: str, text: bytes) -> None:
@@ -65,5 +76,8 @@ def vacuum_into(database: Path, copy: Path) -> None:
 
 def put_back(copy: Path, database: Path) -> None:
     """Overwrites an SQLite file with its backup, as `.restore` does."""
-    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(database)) as target:
+    with (
+        closing(sqlite3.connect(copy)) as source,
+        closing(sqlite3.connect(database)) as target,
+    ):
         source.backup(target)

@@ -1,8 +1,9 @@
 """The environment of a test session, set before Django reads its settings.
 
-`CATMQ_TEST_ENGINE=sqlite|mysql` (default sqlite) chooses the engine of metadata and of the nodes that
-fixtures make. `CATMQ_TEST_SERVER=VERSION` is that of the server, as script/mysql takes it; without it, the
-MariaDB that is installed. Everything lives in a temporary directory, removed at the end.
+`CATMQ_TEST_ENGINE=sqlite|mysql` (default sqlite) chooses the engine of metadata and of the
+nodes that fixtures make. `CATMQ_TEST_SERVER=VERSION` is that of the server, as script/mysql
+takes it; without it, the MariaDB that is installed. Everything lives in a temporary
+directory, removed at the end.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, and that the system gives to no connection meanwhile.
+    """A TCP port that nobody listens on, and that the system gives to no connection
+    meanwhile.
 
-    A port that the system chose could be that of somebody's connection by the time a server binds it.
+    A port that the system chose could be that of somebody's connection by the time a server
+    binds it.
     """
     while True:
         with socket.socket() as probe:
@@ -49,10 +52,13 @@ def prepare() -> None:
         raise SystemExit(f"CATMQ_TEST_ENGINE must be sqlite or mysql, not {ENGINE!r}")
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
     chosen = ("CATMQ_TEST_ENGINE", "CATMQ_TEST_SERVER")
-    for name in [name for name in os.environ if name.startswith("CATMQ_") and name not in chosen]:
+    for name in [
+        name for name in os.environ if name.startswith("CATMQ_") and name not in chosen
+    ]:
         del os.environ[name]
     os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
-    os.environ["CATMQ_SQLITE_DIRS"] = tempfile.gettempdir()  # nodes of tests lie in pytest's directories
+    # nodes of tests lie in pytest's directories
+    os.environ["CATMQ_SQLITE_DIRS"] = tempfile.gettempdir()
     if ENGINE == "mysql":
         os.environ["CATMQ_DATABASE_URL"] = MARIADB_URL
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.support.settings"

@@ -1,4 +1,6 @@
-"""A group whose handlers fail: topic `orders` with one queue, group `billing`, and a member of it."""
+"""A group whose handlers fail: topic `orders` with one queue, group `billing`, and a member
+of it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def report(who: Instance, *failed: Failure) -> Report:
     return failures.report(consumer=who.id, failures=failed)
 
 
-def fail(who: Instance, queue: int, *offsets: int, error: str = "ValueError: bad") -> Report:
+def fail(
+    who: Instance, queue: int, *offsets: int, error: str = "ValueError: bad"
+) -> Report:
     """Reports messages of a queue that the member owns."""
     named = [Failure(queue, who.owned[queue], offset, error, 1_000) for offset in offsets]
     return report(who, *named)
@@ -69,16 +73,31 @@ def fail(who: Instance, queue: int, *offsets: int, error: str = "ValueError: bad
 
 def failure_queues() -> list[int]:
     """The queues of the group's failure topic, by number."""
-    rows = Queue.objects.filter(topic__kind="failure", topic__state="ready").order_by("number")
+    rows = Queue.objects.filter(topic__kind="failure", topic__state="ready").order_by(
+        "number"
+    )
     return list(rows.values_list("pk", flat=True))
 
 
 def waiting() -> list[dict[str, Any]]:
     """The copies that wait for their time, with what they know."""
-    columns = ("queue_id", "attempt", "origin", "body", "msg_key", "tag", "headers", "trace_id", "producer")
+    columns = (
+        "queue_id",
+        "attempt",
+        "origin",
+        "body",
+        "msg_key",
+        "tag",
+        "headers",
+        "trace_id",
+        "producer",
+    )
     rows = on_failure_node(f"SELECT {', '.join(columns)} FROM delayed_message ORDER BY id")
     return [
-        {**(named := dict(zip(columns, row, strict=True))), "origin": msgspec.json.decode(named["origin"])}
+        {
+            **(named := dict(zip(columns, row, strict=True))),
+            "origin": msgspec.json.decode(named["origin"]),
+        }
         for row in rows
     ]
 
@@ -104,7 +123,9 @@ class Stopped(BaseException):
 
 
 def stop_at(step: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, except that its `step`-th use raises Stopped before it does anything (1 = the first)."""
+    """The call, except that its `step`-th use raises Stopped before it does anything (1 =
+    the first).
+    """
     used = 0
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

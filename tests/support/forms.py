@@ -1,4 +1,6 @@
-"""Forms of the portal as a browser sends them: filled in, looked at, confirmed with what the page carries."""
+"""Forms of the portal as a browser sends them: filled in, looked at, confirmed with what
+the page carries.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,16 @@ def browser(name: str, *, administrator: bool = False) -> Client:
     people = get_user_model().objects
     if not people.filter(username=name).exists():
         actor = actors.command("test")
-        accounts.create(name=name, password="enough characters", administrator=administrator, actor=actor)
+        accounts.create(
+            name=name,
+            password="enough characters",
+            administrator=administrator,
+            actor=actor,
+        )
     client = Client()
-    client.force_login(people.get(username=name), backend="django.contrib.auth.backends.ModelBackend")
+    client.force_login(
+        people.get(username=name), backend="django.contrib.auth.backends.ModelBackend"
+    )
     return client
 
 
@@ -42,7 +51,9 @@ class _Inputs(HTMLParser):
         elif not self._inside:
             return
         elif tag == "input" and name and (of.get("type") != "checkbox" or "checked" in of):
-            self.found[name] = of.get("value") or ("on" if of.get("type") == "checkbox" else "")
+            self.found[name] = of.get("value") or (
+                "on" if of.get("type") == "checkbox" else ""
+            )
         elif tag == "select":
             self._select = name
         elif tag == "option" and ("selected" in of or self._select not in self.found):

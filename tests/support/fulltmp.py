@@ -15,7 +15,9 @@ SOURCE = Path(__file__).with_name("fulltmp.c")
 
 @dataclass(frozen=True)
 class FullTmp:
-    """Made in `home`; a server started with `environ` and `options` keeps its temporary files there."""
+    """Made in `home`; a server started with `environ` and `options` keeps its temporary
+    files there.
+    """
 
     home: Path
 
@@ -23,7 +25,16 @@ class FullTmp:
         compiler = shutil.which("cc")
         assert compiler, "a C compiler is needed: apt-get install build-essential"
         (self.home / "temporary").mkdir(parents=True)
-        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(self._library), str(SOURCE), "-ldl"]
+        command = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O2",
+            "-o",
+            str(self._library),
+            str(SOURCE),
+            "-ldl",
+        ]
         subprocess.run(command, check=True)
         self._file.write_bytes(bytes(16))
 
@@ -31,12 +42,23 @@ class FullTmp:
     def environ(self) -> dict[str, str]:
         """The environment that makes a process use it."""
         directory = str(self.home / "temporary")
-        return {"LD_PRELOAD": str(self._library), "FULLTMP_FILE": str(self._file), "FULLTMP_DIR": directory}
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FULLTMP_FILE": str(self._file),
+            "FULLTMP_DIR": directory,
+        }
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of a server with a binary log: a transaction above 4 KiB is written to a temporary file."""
-        log = ("--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")
+        """Of a server with a binary log: a transaction above 4 KiB is written to a
+        temporary file.
+        """
+        log = (
+            "--log-bin=binlog",
+            "--server-id=1",
+            "--sync-binlog=1",
+            "--binlog-format=ROW",
+        )
         return (*log, "--binlog-cache-size=4096", f"--tmpdir={self.home / 'temporary'}")
 
     @contextmanager

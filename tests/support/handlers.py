@@ -18,7 +18,9 @@ def working(
 ) -> tuple[Dispatcher, Workers]:
     """A dispatcher, and the threads that take from it."""
     dispatcher = Dispatcher(state=state, order=order)
-    reporter = Reporter(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    reporter = Reporter(
+        transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False
+    )
     workers = Workers(
         state=state,
         dispatcher=dispatcher,

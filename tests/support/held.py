@@ -34,7 +34,9 @@ class Gate:
 
     def wait(self) -> None:
         """Returns when a request stands at the gate."""
-        assert self._arrived.wait(LIMIT_S), f"nothing came that matches {self._pattern.pattern}"
+        assert self._arrived.wait(LIMIT_S), (
+            f"nothing came that matches {self._pattern.pattern}"
+        )
 
     def pass_through(self, request: str, body: Mapping[str, Any]) -> None:
         """Called for every request; holds those that match."""
@@ -53,8 +55,12 @@ class HeldTransport:
         self._transport = transport
         self._gates: list[Gate] = []
 
-    def hold(self, pattern: str, which: Which | None = None, *, after: bool = False) -> Gate:
-        """Holds requests that match `METHOD path` and have such a body; after=True: their answers."""
+    def hold(
+        self, pattern: str, which: Which | None = None, *, after: bool = False
+    ) -> Gate:
+        """Holds requests that match `METHOD path` and have such a body; after=True: their
+        answers.
+        """
         self._gates.append(Gate(pattern, which, after))
         return self._gates[-1]
 

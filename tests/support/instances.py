@@ -25,7 +25,9 @@ ME = actors.command("test")
 
 
 def news() -> list[int]:
-    """Topic `orders` with two queues, and the broadcasting group `news` that reads it from the start."""
+    """Topic `orders` with two queues, and the broadcasting group `news` that reads it from
+    the start.
+    """
     state = topics.create(name="orders", queues=2, actor=ME)
     groups.create(name="news", mode="broadcasting", actor=ME)
     subscriptions.create(group="news", topic="orders", start="earliest", actor=ME)
@@ -35,7 +37,9 @@ def news() -> list[int]:
 
 @dataclass
 class Instance:
-    """A process that joined the group as the instance `name`, and does what it is told at once."""
+    """A process that joined the group as the instance `name`, and does what it is told at
+    once.
+    """
 
     name: str
     group: str = "news"
@@ -65,7 +69,9 @@ class Instance:
 
     def beat(self) -> HeartbeatAnswer:
         """One heartbeat; takes over what it is told."""
-        told = consumers.heartbeat(consumer=self.id, generation=self.generation, owned=[*self.owned.items()])
+        told = consumers.heartbeat(
+            consumer=self.id, generation=self.generation, owned=[*self.owned.items()]
+        )
         self.generation = told.generation
         self.owned = {one.queue: one.epoch for one in told.assigned}
         return told
@@ -73,13 +79,17 @@ class Instance:
     def take(self) -> dict[int, tuple[str, int | None]]:
         """Heartbeats and acquires all it is told to own: queue → (state, offset)."""
         self.beat()
-        acquired = positions.acquire(consumer=self.id, queues=[Claim(*one) for one in self.owned.items()])
+        acquired = positions.acquire(
+            consumer=self.id, queues=[Claim(*one) for one in self.owned.items()]
+        )
         return {one.queue: (one.state, one.offset) for one in acquired}
 
     def pull(self, queue: int, offset: int = 0) -> PulledQueue:
         """Reads a queue from an offset on."""
         asked = [PullQueue(queue, self.owned[queue], offset)]
-        return pull.pull(consumer=self.id, queues=asked, max_messages=100, max_bytes=1 << 20)[0]
+        return pull.pull(
+            consumer=self.id, queues=asked, max_messages=100, max_bytes=1 << 20
+        )[0]
 
     def commit(self, queue: int, offset: int) -> str:
         """Commits; the state."""
@@ -106,5 +116,10 @@ def bodies(instance: Instance, queue: int, offset: int = 0) -> list[bytes]:
 
 def committed(queue: int) -> dict[str, int]:
     """Instance's name → its position in a queue, as the node has it."""
-    names = {str(pk): name for pk, name in BroadcastInstance.objects.values_list("pk", "name")}
-    return {names.get(instance, instance): at for _, instance, _, _, at in tampering.readers(queue)}
+    names = {
+        str(pk): name for pk, name in BroadcastInstance.objects.values_list("pk", "name")
+    }
+    return {
+        names.get(instance, instance): at
+        for _, instance, _, _, at in tampering.readers(queue)
+    }

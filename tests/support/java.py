@@ -1,7 +1,9 @@
-"""Java of tests: it lives for seconds, so it compiles quickly rather than well, and has one collector.
+"""Java of tests: it lives for seconds, so it compiles quickly rather than well, and has one
+collector.
 
-Spark's classes come from an archive (class data sharing), which saves a third of each start. It is made when
-it is missing, and kept in the user's cache for this Java, this Spark and its place.
+Spark's classes come from an archive (class data sharing), which saves a third of each
+start. It is made when it is missing, and kept in the user's cache for this Java, this Spark
+and its place.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ import sys
 from spark_tasks import sessions
 few = {"spark.sql.shuffle.partitions": "1"}
 session = sessions.start("classes", master="local[1]", memory="512m", conf=few)
-rows = session.range(100).selectExpr("id % 7 AS part", "CAST(id AS STRING) AS text").groupBy("part").count()
+rows = session.range(100).selectExpr("id % 7 AS part",
+"CAST(id AS STRING) AS text").groupBy("part").count()
 rows.write.parquet(sys.argv[1])
 session.read.parquet(sys.argv[1]).orderBy("part").collect()
 session.stop()
@@ -46,13 +49,24 @@ def options() -> str:
 def _make(archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     draft = archive.with_name(f"{uuid.uuid4().hex}.draft")  # somebody else may make it, too
-    environ = {**os.environ, "JDK_JAVA_OPTIONS": f"{QUICK} -XX:ArchiveClassesAtExit={draft}"}
+    environ = {
+        **os.environ,
+        "JDK_JAVA_OPTIONS": f"{QUICK} -XX:ArchiveClassesAtExit={draft}",
+    }
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-c", PROGRAM, f"{scratch}/rows"]
-        # Java ends after Python; it has both pipes, so this waits for it. If that takes too long, tests
+        # Java ends after Python; it has both pipes, so this waits for it. If that takes too
+        # long, tests
         # run without the archive.
         with suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, env=environ, cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S)
+            subprocess.run(
+                command,
+                env=environ,
+                cwd=ROOT,
+                check=True,
+                capture_output=True,
+                timeout=LIMIT_S,
+            )
     if draft.exists():
         draft.rename(archive)
 

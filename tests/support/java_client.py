@@ -1,7 +1,8 @@
-"""A client that speaks as PMQ's Java client does: its calls, their order, its pauses, its use of answers.
+"""A client that speaks as PMQ's Java client does: its calls, their order, its pauses, its
+use of answers.
 
-A thread polls, one commits, one sends heartbeats, and one reads each queue. What it does with versions is
-what docs/reference/java-clients.md says of these clients.
+A thread polls, one commits, one sends heartbeats, and one reads each queue. What it does
+with versions is what docs/reference/java-clients.md says of these clients.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path
+        self._host, self._port, self._path = (
+            parts.hostname or "",
+            parts.port or 80,
+            parts.path,
+        )
         self._connection: http.client.HTTPConnection | None = None
 
     def call(self, path: str, body: Mapping[str, Any], *, tries: int = 1) -> dict[str, Any]:
@@ -72,7 +77,9 @@ class Wire:
 
     def _ask(self, path: str, data: bytes) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+            self._connection = http.client.HTTPConnection(
+                self._host, self._port, timeout=TIMEOUT_S
+            )
         self._connection.request("POST", path, data, HEADERS)
         answer = self._connection.getresponse()
         return answer.status, answer.read()
@@ -95,14 +102,20 @@ class Group:
     running: bool = False
 
 
-Handler = Callable[[dict[str, Any], dict[str, Any]], bool]  # (message, queue) → whether it succeeded
+# (message, queue) → whether it succeeded
+Handler = Callable[[dict[str, Any], dict[str, Any]], bool]
 
 
 class JavaClient:
     """A consumer in some groups; `handle` says of each message whether it succeeded."""
 
     def __init__(
-        self, url: str, groups: Mapping[str, list[str]], handle: Handler, *, timing: Timing | None = None
+        self,
+        url: str,
+        groups: Mapping[str, list[str]],
+        handle: Handler,
+        *,
+        timing: Timing | None = None,
     ) -> None:
         self.url, self.groups, self.handle = url, groups, handle
         self.timing = timing or Timing()
@@ -124,7 +137,10 @@ class JavaClient:
     def _join(self) -> None:
         wire = Wire(self.url)
         self._call(wire, META + "getMetaGroup", {}, tries=10)
-        self.id = self._call(wire, CONSUMER + "register", {"name": self.name}, tries=10).get("id") or 0
+        self.id = (
+            self._call(wire, CONSUMER + "register", {"name": self.name}, tries=10).get("id")
+            or 0
+        )
         body = {"consumerId": self.id, "consumerName": self.name, "subEnv": "default"}
         body["consumerGroupNames"] = dict(self.groups)
         joined = self._call(wire, CONSUMER + "registerConsumerGroup", body, tries=2)
@@ -156,7 +172,9 @@ class JavaClient:
         self._threads.append(thread)
         thread.start()
 
-    def _call(self, wire: Wire, path: str, body: Mapping[str, Any], *, tries: int) -> dict[str, Any]:
+    def _call(
+        self, wire: Wire, path: str, body: Mapping[str, Any], *, tries: int
+    ) -> dict[str, Any]:
         name = path.rpartition("/")[2]
         self.calls[name] = self.calls.get(name, 0) + 1
         return wire.call(path, body, tries=tries)
@@ -168,7 +186,9 @@ class JavaClient:
             versions = {name: group.version for name, group in self.known.items()}
             body = {"consumerId": self.id, "consumerGroupVersion": versions}
             try:
-                answer = self._call(wire, CONSUMER + "getConsumerGroupPolling", body, tries=10)
+                answer = self._call(
+                    wire, CONSUMER + "getConsumerGroupPolling", body, tries=10
+                )
             except Failed:
                 continue
             with self._lock:
@@ -224,7 +244,10 @@ class JavaClient:
 
     def _check(self, wire: Wire) -> None:
         while not self.stopped.is_set():
-            body = {"consumerId": self.id, "consumerGroupVersion": dict.fromkeys(self.known, 0)}
+            body = {
+                "consumerId": self.id,
+                "consumerGroupVersion": dict.fromkeys(self.known, 0),
+            }
             with suppress(Failed):
                 self._call(wire, CONSUMER + "getConsumerGroupPolling", body, tries=1)
             self.stopped.wait(self.timing.check)
@@ -237,7 +260,9 @@ class JavaClient:
             waited += self.timing.commit
             with self._lock:
                 some = list(self._executors.values())
-            due = [one for one in some if one.is_due(everything=waited >= self.timing.all_from)]
+            due = [
+                one for one in some if one.is_due(everything=waited >= self.timing.all_from)
+            ]
             if due:
                 self._send_commit(wire, [one.position() for one in due], flag=0)
                 for one in due:
@@ -283,7 +308,9 @@ class _Executor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop, waiting for the message that is handled now, at most as long as the real one does."""
+        """Stop, waiting for the message that is handled now, at most as long as the real
+        one does.
+        """
         self._stopped.set()
         if self._busy.acquire(timeout=10):
             self._busy.release()
@@ -359,4 +386,6 @@ class _Executor:
             "failMsg": {"msgs": [failed], "topicName": topic, "synFlag": 1},
         }
         with suppress(Failed):
-            self._client._call(wire, CONSUMER + "publishAndUpdateResultFailMsg", body, tries=2)
+            self._client._call(
+                wire, CONSUMER + "publishAndUpdateResultFailMsg", body, tries=2
+            )

@@ -1,6 +1,8 @@
-"""`python -m tests.support.java_member URL GROUP TOPIC`: a Java client that prints each message it handled.
+"""`python -m tests.support.java_member URL GROUP TOPIC`: a Java client that prints each
+message it handled.
 
-A line has the queue, the epoch under which the client had it, and the body; of a message that failed,
+A line has the queue, the epoch under which the client had it, and the body; of a message
+that failed,
 `failed` and the body. One whose body begins with `bad` fails at its first attempt.
 """
 

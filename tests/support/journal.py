@@ -1,27 +1,40 @@
-"""What members and senders of a scenario write down while they work: all that judge.py believes.
+"""What members and senders of a scenario write down while they work: all that judge.py
+believes.
 
-One file for each process, a line of JSON for each event: `at` is CLOCK_MONOTONIC in seconds, which is the
-same for all processes of a machine, `n` counts the lines of the file from 1, `what` is
+One file for each process, a line of JSON for each event: `at` is CLOCK_MONOTONIC in
+seconds, which is the same for all processes of a machine, `n` counts the lines of the file
+from 1, `what` is
 
     up          the program is ready to be told to stop
     joined      consumer (its id)                     a member has a new consumer id
     gained      queue, epoch                          a member owns a queue and has acquired it
-    begin, end  queue, offset, epoch, wall, number    a handler starts, returns; wall is the wall clock,
-                                                      number what the sender wrote into the body
-    commit      queue, offset, error                  a commit by hand; error is null if it was stored
+    begin, end  queue, offset, epoch, wall, number    a handler starts, returns; wall is the
+                                                      wall clock,
+                                                      number what the sender wrote into the
+                                                      body
+    commit      queue, offset, error                  a commit by hand; error is null if it was
+                                                      stored
     sent        queue, offset, number, asked, due, took_s
-                                                      a receipt: when the send was asked for, when it should
-                                                      have been, and how long the asking kept the sender
-    asked       batch, queue, numbers                 a send is about to be tried; queue is null if the broker
+                                                      a receipt: when the send was asked
+                                                      for, when it should
+                                                      have been, and how long the asking
+                                                      kept the sender
+    asked       batch, queue, numbers                 a send is about to be tried; queue is null
+                                                      if the broker
                                                       chooses
-    again       queue, offset, number                 a receipt that a repeat of what was acknowledged got
+    again       queue, offset, number                 a receipt that a repeat of what was
+                                                      acknowledged got
     refused     batch, error                          such a repeat was refused
     delayed     number, id                            a receipt of a message that waits for its time
     dead        queue, offset                         the broker said that the message is dead
-    position    queue, epoch, committed, head         what the reader and head rows said at that time
-    left        numbers                               the process ends, and has told everything; what a
-                                                      sender numbered lies in this range, [first, end)
-    error       error, waited_s                       what the application got to see; for a send, how long
+    position    queue, epoch, committed, head         what the reader and head rows said at that
+                                                      time
+    left        numbers                               the process ends, and has told everything;
+                                                      what a
+                                                      sender numbered lies in this range,
+                                                      [first, end)
+    error       error, waited_s                       what the application got to see; for a
+                                                      send, how long
                                                       after it was asked for
 """
 
@@ -55,7 +68,9 @@ class Journal:
 
 @dataclass
 class Read:
-    """A journal, read to its end. `wrong`: (line number, what is wrong with the file there)."""
+    """A journal, read to its end. `wrong`: (line number, what is wrong with the file
+    there).
+    """
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -63,10 +78,12 @@ class Read:
 
 
 def read(path: Path, *, killed: bool = False) -> Read:
-    """Reads the journal of a process that has ended; one that was `killed` may lack its last word.
+    """Reads the journal of a process that has ended; one that was `killed` may lack its
+    last word.
 
-    Nothing is swallowed: a torn line, a line that is missing, and an end that is missing are all named,
-    because a judge that believes journals must know when one does not tell everything.
+    Nothing is swallowed: a torn line, a line that is missing, and an end that is missing
+    are all named, because a judge that believes journals must know when one does not tell
+    everything.
     """
     found = Read(path.stem)
     number = 0
@@ -74,7 +91,9 @@ def read(path: Path, *, killed: bool = False) -> Read:
         found.wrong += ((number, what) for what in _take(found.lines, raw))
     last = found.lines[-1]["what"] if found.lines else "nothing"
     if not killed and last != "left":
-        found.wrong.append((number, f"the journal ends with {last!r}: its process has not told everything"))
+        found.wrong.append(
+            (number, f"the journal ends with {last!r}: its process has not told everything")
+        )
     return found
 
 

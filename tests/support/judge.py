@@ -1,7 +1,8 @@
-"""The judge of groups: from the journals of members and senders alone, whether promises were kept.
+"""The judge of groups: from the journals of members and senders alone, whether promises
+were kept.
 
-Each check takes a Story, raises AssertionError with the evidence, and returns its figures. Times are
-CLOCK_MONOTONIC in seconds.
+Each check takes a Story, raises AssertionError with the evidence, and returns its figures.
+Times are CLOCK_MONOTONIC in seconds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from tests.support.logs import Place
 
 Line = Mapping[str, Any]
 SHOWN = 5  # pieces of evidence in a message
-GIVEN_UP_S = 60.0  # a send that fails so late was tried again and again; delivery_timeout_ms is twice that
-STEPS = 6  # requests one after the other that hand a queue over, from the order to the first message
+# a send that fails so late was tried again and again; delivery_timeout_ms is twice that
+GIVEN_UP_S = 60.0
+# requests one after the other that hand a queue over, from the order to the first message
+STEPS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ class Gain(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message with a receipt; `late_s`: how long after its time the sender came to ask for it."""
+    """A message with a receipt; `late_s`: how long after its time the sender came to ask
+    for it.
+    """
 
     place: Place
     asked: float
@@ -67,7 +72,9 @@ class Sent(NamedTuple):
 
 @dataclass
 class Story:
-    """What happened to one group. `deaths`: when members were killed or frozen, from outside."""
+    """What happened to one group. `deaths`: when members were killed or frozen, from
+    outside.
+    """
 
     handlings: list[Handling] = field(default_factory=list)  # by begun
     sent: dict[Place, Sent] = field(default_factory=dict)
@@ -75,7 +82,8 @@ class Story:
     deaths: dict[str, float] = field(default_factory=dict)
     joins: dict[str, list[str]] = field(default_factory=dict)  # member → its consumer ids
     errors: list[str] = field(default_factory=list)
-    given_up: list[str] = field(default_factory=list)  # sends that failed at the end of their time
+    # sends that failed at the end of their time
+    given_up: list[str] = field(default_factory=list)
 
     def by_queue(self) -> dict[int, list[Handling]]:
         """Queue → its handlings, by begun."""
@@ -95,7 +103,9 @@ class Story:
 
 
 def story(
-    members: Mapping[str, Iterable[Line]], senders: Iterable[Line], deaths: Mapping[str, float]
+    members: Mapping[str, Iterable[Line]],
+    senders: Iterable[Line],
+    deaths: Mapping[str, float],
 ) -> Story:
     """Reads the journals: those of members by name, and the lines of all senders."""
     told = Story(deaths=dict(deaths))
@@ -106,7 +116,9 @@ def story(
             place = Place(line["queue"], line["offset"])
             late_s = line["asked"] - line["due"]
             number = line.get("number")
-            told.sent[place] = Sent(place, line["asked"], line["at"], late_s, line["took_s"], number)
+            told.sent[place] = Sent(
+                place, line["asked"], line["at"], late_s, line["took_s"], number
+            )
         elif line["what"] == "error":
             late = line.get("waited_s", 0.0) >= GIVEN_UP_S
             (told.given_up if late else told.errors).append(f"sender: {line['error']}")
@@ -132,12 +144,15 @@ def _read_member(told: Story, name: str, lines: Sequence[Line]) -> None:
             ended = ends[queue, offset, epoch]
             done = ended.pop(0) if ended else None
             more = line.get("wall", 0.0), line.get("number")
-            told.handlings.append(Handling(name, queue, offset, epoch, line["at"], done, *more))
+            told.handlings.append(
+                Handling(name, queue, offset, epoch, line["at"], done, *more)
+            )
 
 
 def one_owner(told: Story) -> int:
-    """Checks that no handler started under a lower epoch after one had under a higher, and that each (queue,
-    epoch) had one member; the number of handlings. One in flight when its queue moves may end late."""
+    """Checks that no handler started under a lower epoch after one had under a higher, and
+    that each (queue, epoch) had one member; the number of handlings. One in flight when its
+    queue moves may end late."""
     wrong = []
     for queue, handlings in told.by_queue().items():
         holders: dict[int, str] = {}
@@ -146,29 +161,34 @@ def one_owner(told: Story) -> int:
             if one.epoch < highest.epoch:
                 late_ms = (one.begun - highest.begun) * 1000
                 wrong.append(
-                    f"queue {queue}: {one.member} started offset {one.offset} under epoch {one.epoch}, "
+                    f"queue {queue}: {one.member} started offset {one.offset} under epoch "
+                    f"{one.epoch}, "
                     f"{late_ms:.1f} ms after {highest.member} had under epoch {highest.epoch}"
                 )
             highest = max(highest, one, key=lambda it: it.epoch)
             holder = holders.setdefault(one.epoch, one.member)
             if holder != one.member:
-                wrong.append(f"queue {queue}: epoch {one.epoch} was {holder}'s and {one.member}'s")
+                wrong.append(
+                    f"queue {queue}: epoch {one.epoch} was {holder}'s and {one.member}'s"
+                )
     _check(wrong, "times a queue had two owners")
     return len(told.handlings)
 
 
 def all_handled(told: Story) -> int:
-    """Checks that a handler returned for every message that has a receipt; how many there were.
+    """Checks that a handler returned for every message that has a receipt; how many there
+    were.
 
-    A message is known by its number, too: a place that was lost after somebody had read it, and then given to
-    another message, would otherwise look as if that one had been handled.
+    A message is known by its number, too: a place that was lost after somebody had read it,
+    and then given to another message, would otherwise look as if that one had been handled.
     """
     done: dict[Place, set[int | None]] = defaultdict(set)
     for one in told.handlings:
         if one.ended is not None:
             done[one.place].add(one.number)
     missing = [
-        f"queue {place.queue} offset {place.offset}" + (f": another message, {done[place]}" if seen else "")
+        f"queue {place.queue} offset {place.offset}"
+        + (f": another message, {done[place]}" if seen else "")
         for place, sent in sorted(told.sent.items())
         if sent.number not in (seen := done.get(place, set()))
     ]
@@ -177,14 +197,18 @@ def all_handled(told: Story) -> int:
 
 
 class Repeats(NamedTuple):
-    """Messages handled again; `oldest_s`: how long before its member's death the oldest of them was begun."""
+    """Messages handled again; `oldest_s`: how long before its member's death the oldest of
+    them was begun.
+    """
 
     count: int
     oldest_s: float
 
 
 def repeats(told: Story) -> Repeats:
-    """Checks that a message is handled again only when the member that handled it first had died since."""
+    """Checks that a message is handled again only when the member that handled it first had
+    died since.
+    """
     by_place: dict[Place, list[Handling]] = defaultdict(list)
     for one in told.handlings:
         by_place[one.place].append(one)
@@ -196,7 +220,8 @@ def repeats(told: Story) -> Repeats:
                 oldest_s = max(oldest_s, told.deaths[first.member] - first.begun)
                 continue
             wrong.append(
-                f"queue {place.queue} offset {place.offset}: by {first.member} (epoch {first.epoch}) and "
+                f"queue {place.queue} offset {place.offset}: by {first.member} (epoch "
+                f"{first.epoch}) and "
                 f"{again.begun - first.begun:.3f} s later by {again.member} (epoch {again.epoch})"
             )
     _check(wrong, "messages were repeated although their first owner lived on")
@@ -211,26 +236,35 @@ class Standstill(NamedTuple):
     at: float  # when it went on
 
 
-def standstills(told: Story, since: float = -math.inf, until: float = math.inf) -> list[Standstill]:
-    """One for each message handled by the same owner as the one before, if it was asked for in that time.
+def standstills(
+    told: Story, since: float = -math.inf, until: float = math.inf
+) -> list[Standstill]:
+    """One for each message handled by the same owner as the one before, if it was asked for
+    in that time.
 
-    It counts from when the message was asked for or the one before it was done, so a sender that is late does
-    not make a queue stand still, but a broker that stores late does.
+    It counts from when the message was asked for or the one before it was done, so a sender
+    that is late does not make a queue stand still, but a broker that stores late does.
     """
     found = []
     for queue, handlings in told.by_queue().items():
         for before, one in pairwise(handlings):
             waits_from = told.waits_from(one)
-            if (before.member, before.epoch) != (one.member, one.epoch) or not since <= waits_from < until:
+            if (before.member, before.epoch) != (
+                one.member,
+                one.epoch,
+            ) or not since <= waits_from < until:
                 continue
             stood_s = one.begun - max(waits_from, before.last_seen)
             found.append(Standstill(queue, max(0.0, stood_s), one.begun))
     return found
 
 
-def longest_waits(told: Story, since: float = -math.inf, until: float = math.inf) -> dict[int, float]:
-    """Queue → the longest time that it stood still, whoever owned it, while a message asked for in that time
-    waited; seconds. Fails for a queue of which nothing was asked for in it."""
+def longest_waits(
+    told: Story, since: float = -math.inf, until: float = math.inf
+) -> dict[int, float]:
+    """Queue → the longest time that it stood still, whoever owned it, while a message asked
+    for in that time waited; seconds. Fails for a queue of which nothing was asked for in
+    it."""
     longest: dict[int, float] = {}
     for queue, handlings in told.by_queue().items():
         for before, one in pairwise(handlings):
@@ -239,22 +273,36 @@ def longest_waits(told: Story, since: float = -math.inf, until: float = math.inf
                 stood_s = one.begun - max(waits_from, before.last_seen)
                 longest[queue] = max(longest.get(queue, 0.0), stood_s)
     missing = {place.queue for place in told.sent} - longest.keys()
-    assert longest and not missing, f"nothing was sent to queues {sorted(missing)} in that time"
+    assert longest and not missing, (
+        f"nothing was sent to queues {sorted(missing)} in that time"
+    )
     return dict(sorted(longest.items()))
 
 
-def no_standstill(calm: Sequence[Standstill], stormy: Sequence[Standstill], least_s: float = 0.5) -> float:
-    """Checks that nothing in `stormy` is over max(twice the 99.9 % of `calm`, `least_s`); that limit."""
+def no_standstill(
+    calm: Sequence[Standstill], stormy: Sequence[Standstill], least_s: float = 0.5
+) -> float:
+    """Checks that nothing in `stormy` is over max(twice the 99.9 % of `calm`, `least_s`);
+    that limit.
+    """
     assert calm and stormy, f"{len(calm)} and {len(stormy)} messages: too little to compare"
     limit_s = max(2 * percentile([one.seconds for one in calm], 99.9), least_s)
-    over = sorted((one for one in stormy if one.seconds > limit_s), key=lambda one: -one.seconds)
-    wrong = [f"queue {one.queue} for {one.seconds:.3f} s until {one.at:.3f}" for one in over]
-    _check(wrong, f"times a queue that did not move stood still for more than {limit_s:.3f} s")
+    over = sorted(
+        (one for one in stormy if one.seconds > limit_s), key=lambda one: -one.seconds
+    )
+    wrong = [
+        f"queue {one.queue} for {one.seconds:.3f} s until {one.at:.3f}" for one in over
+    ]
+    _check(
+        wrong, f"times a queue that did not move stood still for more than {limit_s:.3f} s"
+    )
     return limit_s
 
 
 class Move(NamedTuple):
-    """A queue went from one member to another. `deaths`: how many owners in between died or never showed."""
+    """A queue went from one member to another. `deaths`: how many owners in between died or
+    never showed.
+    """
 
     queue: int
     before: Handling
@@ -266,9 +314,10 @@ class Move(NamedTuple):
 def moves(told: Story, *, patience_s: float) -> list[Move]:
     """Every change of owner that handlings show.
 
-    The pause counts from when the last owner's work was done, or the next message asked for, to the first
-    start under the new owner. An epoch that nobody handled under counts as a death if nobody acquired it, or
-    who did had died, and if somebody had died within `patience_s` seconds before the queue went on.
+    The pause counts from when the last owner's work was done, or the next message asked
+    for, to the first start under the new owner. An epoch that nobody handled under counts
+    as a death if nobody acquired it, or who did had died, and if somebody had died within
+    `patience_s` seconds before the queue went on.
     """
     gains = {(one.queue, one.epoch): one.member for one in told.gains}
     found = []
@@ -279,10 +328,15 @@ def moves(told: Story, *, patience_s: float) -> list[Move]:
             if before.epoch >= after.epoch:
                 continue
             # What was in flight may end late.
-            done = max(one.last_seen if one.last_seen <= after.begun else one.begun for one in epoch)
+            done = max(
+                one.last_seen if one.last_seen <= after.begun else one.begun
+                for one in epoch
+            )
             epoch = []
             pause_s = max(0.0, after.begun - max(done, told.waits_from(after)))
-            unseen = [gains.get((queue, epoch)) for epoch in range(before.epoch + 1, after.epoch)]
+            unseen = [
+                gains.get((queue, epoch)) for epoch in range(before.epoch + 1, after.epoch)
+            ]
             deaths = _deaths(told, [before.member, *unseen], after.begun, done - patience_s)
             found.append(Move(queue, before, after, pause_s, deaths))
     return found
@@ -302,8 +356,9 @@ class Pauses(NamedTuple):
 
 
 def pauses(told: Story, *, session_s: float, hand_over_s: float = 3.0) -> Pauses:
-    """Checks that 99 % of the queues handed over pause for less than `hand_over_s` seconds, and those of dead
-    owners for less than session timeout + `hand_over_s`, for each that died one after the other."""
+    """Checks that 99 % of the queues handed over pause for less than `hand_over_s` seconds,
+    and those of dead owners for less than session timeout + `hand_over_s`, for each that
+    died one after the other."""
     all_moves = moves(told, patience_s=session_s + hand_over_s)
     handed = sorted(one.pause_s for one in all_moves if not one.deaths)
     dead = [one for one in all_moves if one.deaths]
@@ -311,7 +366,9 @@ def pauses(told: Story, *, session_s: float, hand_over_s: float = 3.0) -> Pauses
         described(one) for one in dead if one.pause_s > one.deaths * (session_s + hand_over_s)
     ]  # fmt: skip
     if handed and percentile(handed, 99) >= hand_over_s:
-        slow = sorted((one for one in all_moves if not one.deaths), key=lambda one: -one.pause_s)
+        slow = sorted(
+            (one for one in all_moves if not one.deaths), key=lambda one: -one.pause_s
+        )
         wrong += [described(one) for one in slow if one.pause_s >= hand_over_s]
     _check(wrong, "moves of a queue took too long")
     return Pauses(handed, sorted(one.pause_s for one in dead))
@@ -320,14 +377,18 @@ def pauses(told: Story, *, session_s: float, hand_over_s: float = 3.0) -> Pauses
 def described(one: Move) -> str:
     """A move in words."""
     return (
-        f"queue {one.queue}: {one.pause_s:.3f} s from {one.before.member} (epoch {one.before.epoch}, until "
+        f"queue {one.queue}: {one.pause_s:.3f} s from {one.before.member} (epoch "
+        f"{one.before.epoch}, until "
         f"{one.before.last_seen:.3f}) to {one.after.member} (epoch {one.after.epoch}, from "
         f"{one.after.begun:.3f}), {one.deaths} deaths"
     )
 
 
-def nobody_moved(told: Story, since: float, until: float, *, but: Iterable[str] = ()) -> int:
-    """Checks that no queue got a new owner or epoch in that time, except by the members `but`.
+def nobody_moved(
+    told: Story, since: float, until: float, *, but: Iterable[str] = ()
+) -> int:
+    """Checks that no queue got a new owner or epoch in that time, except by the members
+    `but`.
 
     Returns how many handlings there were.
     """
@@ -343,27 +404,47 @@ def nobody_moved(told: Story, since: float, until: float, *, but: Iterable[str] 
 
 
 def kept_ids(told: Story, members: Iterable[str]) -> None:
-    """Checks that these members had one consumer id from first to last: nobody was expired or replaced."""
-    wrong = [f"{name}: {told.joins.get(name, [])}" for name in members if len(told.joins.get(name, [])) != 1]
+    """Checks that these members had one consumer id from first to last: nobody was expired
+    or replaced.
+    """
+    wrong = [
+        f"{name}: {told.joins.get(name, [])}"
+        for name in members
+        if len(told.joins.get(name, [])) != 1
+    ]
     _check(wrong, "members did not keep their consumer id")
 
 
 def receipts(told: Story, since: float, until: float) -> list[float]:
     """How long each send that was asked for in that time waited for its receipt."""
-    return [one.confirmed - one.asked for one in told.sent.values() if since <= one.asked < until]
+    return [
+        one.confirmed - one.asked
+        for one in told.sent.values()
+        if since <= one.asked < until
+    ]
 
 
 def journeys(told: Story, since: float, until: float) -> list[float]:
-    """How long after the asking each message sent in that time was first given to a handler, if it was."""
+    """How long after the asking each message sent in that time was first given to a
+    handler, if it was.
+    """
     first: dict[Place, float] = {}
     for one in told.handlings:  # by begun
         first.setdefault(one.place, one.begun)
-    sent = [one for one in told.sent.values() if since <= one.asked < until and one.place in first]
+    sent = [
+        one
+        for one in told.sent.values()
+        if since <= one.asked < until and one.place in first
+    ]
     return [first[one.place] - one.asked for one in sent]
 
 
-def undisturbed(told: Story, calm: tuple[float, float], ill: tuple[float, float], least_s: float) -> str:
-    """Checks that p99 of receipts, ways to the handler in `ill` is at most max(2 x `calm`'s, `least_s`)."""
+def undisturbed(
+    told: Story, calm: tuple[float, float], ill: tuple[float, float], least_s: float
+) -> str:
+    """Checks that p99 of receipts, ways to the handler in `ill` is at most max(2 x
+    `calm`'s, `least_s`).
+    """
     said, wrong = [], []
     for what, ways in (("receipts", receipts), ("ways to the handler", journeys)):
         before, during = (percentile(ways(told, *times), 99) for times in (calm, ill))
@@ -374,22 +455,32 @@ def undisturbed(told: Story, calm: tuple[float, float], ill: tuple[float, float]
     return "; ".join(said)
 
 
-def hand_over_limit(told: Story, since: float, until: float, *, least_s: float = 3.0) -> float:
-    """How long a hand-over may take: `least_s`, more only where the calm shows that requests are slow."""
+def hand_over_limit(
+    told: Story, since: float, until: float, *, least_s: float = 3.0
+) -> float:
+    """How long a hand-over may take: `least_s`, more only where the calm shows that
+    requests are slow.
+    """
     return max(least_s, STEPS * percentile(receipts(told, since, until), 99.9))
 
 
 def no_errors(told: Story, *, starved: bool = False) -> int:
     """Checks that no application saw an error; how many sends were given up.
 
-    `starved`: a send may end with the end of its time, since the scenario leaves little of it to a node.
+    `starved`: a send may end with the end of its time, since the scenario leaves little of
+    it to a node.
     """
-    _check(told.errors + (told.given_up if not starved else []), "errors were seen by applications")
+    _check(
+        told.errors + (told.given_up if not starved else []),
+        "errors were seen by applications",
+    )
     return len(told.given_up)
 
 
 def sender_was_free(told: Story, since: float, until: float, *, limit_s: float) -> float:
-    """Checks that asking for a send never kept the sender for longer than `limit_s`; the longest time."""
+    """Checks that asking for a send never kept the sender for longer than `limit_s`; the
+    longest time.
+    """
     took = [one.took_s for one in told.sent.values() if since <= one.asked < until]
     longest_s = max(took, default=0.0)
     assert longest_s <= limit_s, f"a send kept the application for {longest_s:.3f} s"
@@ -415,7 +506,10 @@ def spread(seconds: Sequence[float]) -> str:
     if not seconds:
         return "0"
     shown = [f"{percentile(seconds, share) * 1000:.0f}" for share in (50, 99, 99.9, 100)]
-    return f"{len(seconds)}: median {shown[0]}, p99 {shown[1]}, p99.9 {shown[2]}, longest {shown[3]} ms"
+    return (
+        f"{len(seconds)}: median {shown[0]}, p99 {shown[1]}, p99.9 {shown[2]}, longest "
+        f"{shown[3]} ms"
+    )
 
 
 def _check(wrong: Sequence[str], what: str) -> None:

@@ -15,8 +15,9 @@ MOST_STEPS = 60
 
 
 def killed_step_by_step(act: Callable[[], object]) -> int:
-    """Runs `act` in a child that dies before its n-th statement on a node, n = 1, 2, … until it comes
-    through; how often it died. A child has connections of its own, and none to metadata."""
+    """Runs `act` in a child that dies before its n-th statement on a node, n = 1, 2, …
+    until it comes through; how often it died. A child has connections of its own, and none
+    to metadata."""
     for step in range(1, MOST_STEPS):
         child = os.fork()
         if child == 0:
@@ -36,7 +37,8 @@ def _be_killed(step: int, act: Callable[[], object]) -> None:
     def count(text: str | bytes) -> None:
         nonlocal left
         start = text if isinstance(text, str) else text[:11].decode()
-        if start.startswith(("SET SESSION", "PRAGMA")):  # of a session that is only being made
+        # of a session that is only being made
+        if start.startswith(("SET SESSION", "PRAGMA")):
             return
         left -= 1
         if left == 0:

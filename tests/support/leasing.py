@@ -1,4 +1,6 @@
-"""A share group on real tables: topic `orders`, group `mails`, and its members, without HTTP."""
+"""A share group on real tables: topic `orders`, group `mails`, and its members, without
+HTTP.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,10 @@ def end_leases(one: Leased) -> None:
     """Lets the lease of a run be over, as if its time had passed."""
     with node_pools.node_of(one.queue).writing() as session:
         run_sql.end_leases(
-            session, group_id=snapshot.find_group("mails").id, queue=one.queue, first=one.run.first
+            session,
+            group_id=snapshot.find_group("mails").id,
+            queue=one.queue,
+            first=one.run.first,
         )
     forget()
 
@@ -99,7 +104,12 @@ def runs(queue: int) -> list[Run]:
     """The runs of the group as the node has them."""
     group_id = snapshot.find_group("mails").id
     with node_pools.node_of(queue).reading() as session:
-        return [one.run for one in run_sql.list_runs(session, group_id=group_id, queues=[queue], most=10_000)]
+        return [
+            one.run
+            for one in run_sql.list_runs(
+                session, group_id=group_id, queues=[queue], most=10_000
+            )
+        ]
 
 
 def committed(queue: int) -> int | None:
@@ -107,4 +117,6 @@ def committed(queue: int) -> int | None:
     upkeep.commit_touched()
     group_id = snapshot.find_group("mails").id
     with node_pools.node_of(queue).reading() as session:
-        return reader_sql.read_positions(session, group_id=group_id, queues=[queue])[queue].committed
+        return reader_sql.read_positions(session, group_id=group_id, queues=[queue])[
+            queue
+        ].committed

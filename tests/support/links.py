@@ -1,12 +1,13 @@
-"""A TCP link between two parts of the system that a test can cut, hold, slow down, or rob of its answers.
+"""A TCP link between two parts of the system that a test can cut, hold, slow down, or rob
+of its answers.
 
     with Link(port, mysql=True).running() as link:      # clients connect to link.port
         link.hold(); link.restore()                     # what holds until restore()
         link.cut(), link.half_close()                   # what happens at once, to all connections
-        lost = link.lose_answers(match=b"INSERT")       # what waits for a request; lost.hit tells when
+        lost = link.lose_answers(match=b"INSERT")       # waits for a request; lost.hit says when
 
-Nothing here is left to chance: schedules choose, by their seed. One thread with an event loop serves all
-connections of a link.
+Nothing here is left to chance: schedules choose, by their seed. One thread with an event
+loop serves all connections of a link.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ T = TypeVar("T")
 PIECE = 1 << 16
 QUIET_S = 0.05  # an answer that is not MySQL's is over when nothing has come for so long
 LONGEST_MATCH = 256
-LOSE, CUT_AFTER, CUT_BETWEEN = "lose answers", "cut inside an answer", "cut between two results"
+LOSE, CUT_AFTER, CUT_BETWEEN = (
+    "lose answers",
+    "cut inside an answer",
+    "cut between two results",
+)
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
 _GONE = (OSError, asyncio.IncompleteReadError)
 
 
 @dataclass
 class Fault:
-    """Waits for `count` requests that hold `match`; `hit` is set when it has struck so often.
+    """Waits for `count` requests that hold `match`; `hit` is set when it has struck so
+    often.
 
-    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer, and then `more`
-    bytes.
+    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer,
+    and then `more` bytes.
     """
 
     kind: str
@@ -59,7 +65,9 @@ class Fault:
 
 
 class Link:
-    """Listens on 127.0.0.1 and passes everything on to `target`; `mysql`: that speaks MySQL's protocol."""
+    """Listens on 127.0.0.1 and passes everything on to `target`; `mysql`: that speaks
+    MySQL's protocol.
+    """
 
     def __init__(self, target: int, *, mysql: bool = False, name: str = "link") -> None:
         self.target, self.mysql, self.name = target, mysql, name
@@ -80,7 +88,9 @@ class Link:
         """Serves until the end of the block."""
         self.open = asyncio.Event()
         self.open.set()
-        thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
+        thread = threading.Thread(
+            target=self._loop.run_forever, name=self.name, daemon=True
+        )
         thread.start()
         server = self._do(self._serve())
         try:
@@ -119,11 +129,15 @@ class Link:
         return self._now(lambda: sum(one.reset() for one in list(self.connections)))
 
     def half_close(self) -> int:
-        """Ends the direction of the answers, as a server does that shuts down; requests still go through."""
+        """Ends the direction of the answers, as a server does that shuts down; requests
+        still go through.
+        """
         return self._now(lambda: sum(one.end_answers() for one in list(self.connections)))
 
     def lose_answers(self, count: int = 1, match: bytes = b"") -> Fault:
-        """The next requests go through and are done; their answers never come, and the connection breaks."""
+        """The next requests go through and are done; their answers never come, and the
+        connection breaks.
+        """
         return self._arm(Fault(LOSE, match, count))
 
     def cut_answer(self, after: int, count: int = 1, match: bytes = b"") -> Fault:
@@ -133,9 +147,11 @@ class Link:
     def cut_between_results(
         self, after: int = 1, *, more: int = 0, count: int = 1, match: bytes = b""
     ) -> Fault:
-        """The next answers that have more results than `after` end behind that one, or `more` bytes on.
+        """The next answers that have more results than `after` end behind that one, or
+        `more` bytes on.
 
-        The driver takes an end inside the columns of a later result for the end of the whole answer.
+        The driver takes an end inside the columns of a later result for the end of the
+        whole answer.
         """
         assert self.mysql, "only MySQL answers with several results"
         return self._arm(Fault(CUT_BETWEEN, match, count, after, more))
@@ -176,7 +192,9 @@ class Link:
             one.cancel()
         await asyncio.gather(*mine, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         client = _End(reader, writer)
         server = await self._reached()
         if server is None:
@@ -196,7 +214,11 @@ class Link:
         if not self.refuses:
             await self.open.wait()
         try:
-            return None if self.refuses else _End(*await asyncio.open_connection("127.0.0.1", self.target))
+            return (
+                None
+                if self.refuses
+                else _End(*await asyncio.open_connection("127.0.0.1", self.target))
+            )
         except OSError:
             return None
 
@@ -224,7 +246,9 @@ class _End:
         """RST, and what was not yet sent is dropped."""
         self.ended = True
         with suppress(*_GONE):
-            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+            )
         self.writer.transport.abort()
 
 
@@ -247,7 +271,8 @@ class _Connection:
         except* _GONE:
             pass
         finally:
-            if self.fault is not None:  # the connection ended before the fault could strike: the next one may
+            # the connection ended before the fault could strike: the next one may
+            if self.fault is not None:
                 self.fault.left += 1
             self.client.writer.close()
             self.server.writer.close()
@@ -314,7 +339,9 @@ class _Connection:
             return await self.server.reader.read(PIECE)
 
     async def _cut(self, data: bytes, at: int, count: int, over: bool) -> None:
-        """Passes an answer on up to `at`. One that is over before that meets no fault: the next one may."""
+        """Passes an answer on up to `at`. One that is over before that meets no fault: the
+        next one may.
+        """
         fault = self.fault
         assert fault is not None
         if at <= len(data):

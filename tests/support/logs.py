@@ -19,7 +19,9 @@ class Place(NamedTuple):
 
 
 class Tail:
-    """The lines of a file that another process still writes; a last one without an end does not count yet."""
+    """The lines of a file that another process still writes; a last one without an end does
+    not count yet.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,7 +82,9 @@ def distinct(logs: Iterable[Log]) -> int:
 
 
 def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0) -> None:
-    """Waits until `counted()` is at least `count`; fails when it stands still for `stall_s` seconds."""
+    """Waits until `counted()` is at least `count`; fails when it stands still for `stall_s`
+    seconds.
+    """
     state = [-1.0, time.monotonic()]
 
     def reached() -> bool:
@@ -88,7 +92,9 @@ def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0
         if now != state[0]:
             state[:] = now, time.monotonic()
         standing_s = time.monotonic() - state[1]
-        assert standing_s < stall_s, f"stands still at {now} of {count} for {standing_s:.0f} s"
+        assert standing_s < stall_s, (
+            f"stands still at {now} of {count} for {standing_s:.0f} s"
+        )
         return bool(now >= count)
 
     until(reached, limit_s=3600, every_s=0.05)

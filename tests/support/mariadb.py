@@ -1,4 +1,6 @@
-"""A private server for tests, run by script/mariadb, or script/mysql if a version is chosen."""
+"""A private server for tests, run by script/mariadb, or script/mysql if a version is
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,19 @@ from tests.support.environment import ROOT, SERVER
 SCRIPT = ROOT / "script" / ("mysql" if SERVER else "mariadb")
 VERSION = ("--version", SERVER) if SERVER else ()
 ESTABLISHED = "01"  # as /proc/net/tcp has it
-# Options of a server that starts soon, and whose files take little of a memory that holds them.
-LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")  # of MariaDB, of MySQL
+# Options of a server that starts soon, and whose files take little of a memory that holds
+# them.
+# of MariaDB, of MySQL
+LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")
 SMALL = (*LOG, "--innodb-buffer-pool-size=128M")
 NO_BINLOG = (*SMALL, "--skip-log-bin")  # MySQL has a binary log unless told otherwise
 
 
 @dataclass(frozen=True)
 class MariaDB:
-    """A server: its URL's parts, SQL as its all-powerful user, fresh schemas, stop and kill."""
+    """A server: its URL's parts, SQL as its all-powerful user, fresh schemas, stop and
+    kill.
+    """
 
     directory: Path
     url: str
@@ -52,10 +58,17 @@ class MariaDB:
         """A new raw connection (mysqlclient), autocommit on."""
         import MySQLdb
 
-        given = {"host": "127.0.0.1", "port": self.port, "user": "catmq", "password": self.password}
+        given = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "user": "catmq",
+            "password": self.password,
+        }
         return MySQLdb.connect(**given, autocommit=True, charset="utf8mb4", **options)
 
-    def execute(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def execute(
+        self, statement: str, arguments: Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
         """Runs one statement on a connection of its own; its rows."""
         connection = self.connect()
         try:
@@ -103,11 +116,22 @@ def start(
     options: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> MariaDB:
-    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin, `environ` its variables."""
+    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin, `environ`
+    its variables.
+    """
     if password:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "password").write_text(password)
-    command = [str(SCRIPT), "start", str(directory), *VERSION, "--port", str(port), "--", *options]
+    command = [
+        str(SCRIPT),
+        "start",
+        str(directory),
+        *VERSION,
+        "--port",
+        str(port),
+        "--",
+        *options,
+    ]
     whole = {**os.environ, **environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=whole)
     assert done.returncode == 0, done.stderr
@@ -124,7 +148,9 @@ def is_alive(server: MariaDB) -> bool:
 
 
 def is_connected(server: MariaDB) -> bool:
-    """Return True if a connection is open at its side: a killed server's threads end one by one."""
+    """Return True if a connection is open at its side: a killed server's threads end one by
+    one.
+    """
     end = f":{server.port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(row[1].endswith(end) and row[3] == ESTABLISHED for row in rows)

@@ -19,11 +19,15 @@ class Member:
     owned: dict[int, int] = field(default_factory=dict)  # queue → epoch
 
     @classmethod
-    def join(cls, broker: Broker, group: str = "readers", *, name: str = "c1", **more: Any) -> Member:
+    def join(
+        cls, broker: Broker, group: str = "readers", *, name: str = "c1", **more: Any
+    ) -> Member:
         """Registers; `topics` are subscribed to."""
         body = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "test", **more}
         return cls(
-            broker, "/consumers/" + broker.ok("POST", f"/groups/{group}/consumers", body)["consumer_id"]
+            broker,
+            "/consumers/"
+            + broker.ok("POST", f"/groups/{group}/consumers", body)["consumer_id"],
         )
 
     def heartbeat(self) -> Any:
@@ -51,7 +55,9 @@ class Member:
 
     def commit(self, *positions: dict[str, int]) -> Any:
         """Commits; the states in order."""
-        results = self.broker.ok("POST", f"{self.path}/commit", {"offsets": list(positions)})["results"]
+        results = self.broker.ok(
+            "POST", f"{self.path}/commit", {"offsets": list(positions)}
+        )["results"]
         return [result["state"] for result in results]
 
 

@@ -1,4 +1,6 @@
-"""Members of both kinds in one group, each a process, and what they handled and reported as failed."""
+"""Members of both kinds in one group, each a process, and what they handled and reported as
+failed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ class MixedGroup:
         """Start members; the name says of which kind each is."""
         for name in names:
             kind = name.partition("-")[0]
-            command = [sys.executable, "-m", f"tests.support.{kind}_member", url, self.group, self.topic]
+            command = [
+                sys.executable,
+                "-m",
+                f"tests.support.{kind}_member",
+                url,
+                self.group,
+                self.topic,
+            ]
             with (self.directory / name).open("wb") as output:
                 self.processes[name] = subprocess.Popen(
                     command if kind == "java" else [*command, name],
@@ -56,7 +65,9 @@ class MixedGroup:
 
     def all_handled(self) -> list[Handled]:
         found = [(name, words) for name, words in self.lines() if len(words) == 3]
-        return [(name, int(queue), int(epoch), body) for name, (queue, epoch, body) in found]
+        return [
+            (name, int(queue), int(epoch), body) for name, (queue, epoch, body) in found
+        ]
 
     def failed(self) -> dict[str, str]:
         """Body → the member at which it failed."""
@@ -75,7 +86,9 @@ class MixedGroup:
 
 
 def assert_one_member_of_an_epoch(handled: Iterable[Handled]) -> None:
-    """Fail if two members handled messages of a queue under one epoch: a reader row names one owner."""
+    """Fail if two members handled messages of a queue under one epoch: a reader row names
+    one owner.
+    """
     members: Owners = {}
     for name, queue, epoch, _ in handled:
         members.setdefault((queue, epoch), set()).add(name)

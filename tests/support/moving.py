@@ -25,7 +25,9 @@ def delay(topic: str, *bodies: bytes, **more: Any) -> list[DelayedReceipt]:
 
 
 def make_due(queue: int) -> None:
-    """All delayed messages of the queue's node are due now, in the order in which they came."""
+    """All delayed messages of the queue's node are due now, in the order in which they
+    came.
+    """
     on_sqlite = node_pools.node_of(queue).info.engine == "sqlite"
     hours = "due_at - 7200000" if on_sqlite else "due_at - INTERVAL 2 HOUR"
     plant(queue, f"UPDATE delayed_message SET due_at = {hours}")
@@ -44,7 +46,9 @@ def waiting(queue: int) -> list[tuple[int, bytes]]:
 def stored(queue: int) -> list[StoredMessage]:
     """What is in a queue."""
     with node_pools.node_of(queue).reading() as session:
-        return message_sql.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
+        return message_sql.select_from(
+            session, queue=queue, first=0, end=10**6, most_bytes=1 << 30
+        )
 
 
 def bodies(queue: int) -> list[bytes]:
@@ -57,7 +61,8 @@ class Stopped(BaseException):
 
 
 def stop_at(step: int, call: Callable[..., Any], *, unless: bytes) -> Callable[..., Any]:
-    """The call, except that its `step`-th use raises Stopped before it does anything (1 = the first).
+    """The call, except that its `step`-th use raises Stopped before it does anything (1 =
+    the first).
 
     Strings of statements that begin with `unless` are not counted.
     """

@@ -1,6 +1,8 @@
-"""Finds the end of each result in what a MySQL server sends, so that a link can be cut just there.
+"""Finds the end of each result in what a MySQL server sends, so that a link can be cut just
+there.
 
-The classic protocol with text results: what mysqlclient speaks, without TLS and without compression.
+The classic protocol with text results: what mysqlclient speaks, without TLS and without
+compression.
 """
 
 from __future__ import annotations
@@ -12,19 +14,24 @@ MORE_RESULTS = 0x0008  # of the status flags: another result of the same string 
 OK, LOCAL_INFILE, EOF, ERR = 0x00, 0xFB, 0xFE, 0xFF
 SHORT = 9  # a longer packet that begins with 0xFE is a row
 HEADER = 4
-# Where the server is: before its word that the login worked; before a result; in its columns; in its rows.
+# Where the server is: before its word that the login worked; before a result; in its
+# columns; in its rows.
 LOGIN, RESULT, COLUMNS, ROWS = range(4)
 
 
 class End(NamedTuple):
-    """The end of a result, so many bytes into what was fed. `more`: another of the same answer follows."""
+    """The end of a result, so many bytes into what was fed. `more`: another of the same
+    answer follows.
+    """
 
     at: int
     more: bool
 
 
 class MySqlAnswers:
-    """The bytes that the server of one connection sends, from its greeting on, in pieces of any length."""
+    """The bytes that the server of one connection sends, from its greeting on, in pieces of
+    any length.
+    """
 
     def __init__(self) -> None:
         self._state = LOGIN
@@ -45,7 +52,9 @@ class MySqlAnswers:
         self._rest = whole[offset:]
 
     def _packet(self, payload: bytes) -> bool | None:
-        """Return True if more results follow, if a result ends with this packet; None if it goes on."""
+        """Return True if more results follow, if a result ends with this packet; None if it
+        goes on.
+        """
         first = payload[0] if payload else OK
         if self._state == LOGIN:
             if first in (OK, ERR):

@@ -21,8 +21,17 @@ _TEXTS = {
 
 def database(info: NodeInfo) -> NodeDatabase:
     """The database of a node, to be looked at behind the product's back."""
-    place = {"engine": info.engine, "host": info.host, "port": info.port, "username": info.username}
-    where = str(session_pool.sqlite_path(info.database)) if info.engine == "sqlite" else info.database
+    place = {
+        "engine": info.engine,
+        "host": info.host,
+        "port": info.port,
+        "username": info.username,
+    }
+    where = (
+        str(session_pool.sqlite_path(info.database))
+        if info.engine == "sqlite"
+        else info.database
+    )
     return NodeDatabase({**place, "database": where, "password": info.password})
 
 
@@ -43,10 +52,14 @@ def evict(info: NodeInfo) -> None:
     node_guard._misfits.pop(info.id, None)
 
 
-def declare(monkeypatch: pytest.MonkeyPatch, step: SchemaStep = LATER, *, oldest: int = 1) -> None:
+def declare(
+    monkeypatch: pytest.MonkeyPatch, step: SchemaStep = LATER, *, oldest: int = 1
+) -> None:
     """Add a step to those that this release makes."""
     for engine, text in _TEXTS.items():
-        monkeypatch.setitem(statements.load(engine), step.statement, statements.parse(text)[step.statement])
+        monkeypatch.setitem(
+            statements.load(engine), step.statement, statements.parse(text)[step.statement]
+        )
     monkeypatch.setattr(schema_steps, "STEPS", (*schema_steps.STEPS, step))
     monkeypatch.setattr(schema_steps, "VERSION", step.version)
     monkeypatch.setattr(schema_steps, "OLDEST", oldest)

@@ -10,7 +10,11 @@ from django.db import transaction
 
 from catmq_client.contrib.django_outbox import outbox
 from catmq_client.contrib.django_outbox.claims import Claims
-from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessage, OutboxRelay
+from catmq_client.contrib.django_outbox.models import (
+    InboxMessage,
+    OutboxMessage,
+    OutboxRelay,
+)
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
 from catmq_client.message import Message, Source, row_of
 from tests.support.simulated import SimulatedBroker
@@ -53,7 +57,9 @@ class Relays:
         return relay
 
     def drain(self, relay: Relay) -> Pass:
-        """Lets what failed be due again, and passes until there is nothing more to do; the last pass."""
+        """Lets what failed be due again, and passes until there is nothing more to do; the
+        last pass.
+        """
         self.clock.now += 60.0
         while (done := relay.run_once()).advanced:
             pass
@@ -62,7 +68,9 @@ class Relays:
 
 def received(offset: int = 0) -> Message:
     """A message of queue 7 of topic t, as a consumer gets it."""
-    return Message(Source("t", 7, 1), row_of({"offset": offset, "body_bytes": b"", "stored_at_ms": 0}))
+    return Message(
+        Source("t", 7, 1), row_of({"offset": offset, "body_bytes": b"", "stored_at_ms": 0})
+    )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Where the blocks of each page run: in a test here, in another test, or nowhere, and why.
 
 Every page with a block for shell, Python or SQL is in exactly one of the tables
-(tests/architecture/test_page_code.py). All commands of all pages go through the real parsers
-(tests/architecture/test_commands.py), and the names in Python blocks exist.
+(tests/architecture/test_page_code.py). All commands of all pages go through the real
+parsers (tests/architecture/test_commands.py), and the names in Python blocks exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ COMMANDS = (
 # All blocks, by another test.
 ELSEWHERE = {
     "../README.md": "tests/acceptance/test_documents.py",
-    "../README.zh-CN.md": "tests/architecture/test_docs.py",  # its blocks are those of README.md
+    # its blocks are those of README.md
+    "../README.zh-CN.md": "tests/architecture/test_docs.py",
     "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
     "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
     "how-to/back-up-and-restore.md": "tests/acceptance/test_backup_page.py",
@@ -39,22 +40,32 @@ ELSEWHERE = {
     "how-to/test-without-a-broker.md": "tests/unit/test_documented_tests.py",
 }
 NOT_RUN = {
-    "how-to/alarm-from-outside.md": "needs Prometheus; tests/unit/test_prometheus_rules.py reads its rules",
+    "how-to/alarm-from-outside.md": "needs Prometheus; tests/unit/test_prometheus_rules.py "
+    "reads its rules",
     "how-to/archive-and-replay.md": "needs Spark; tests/spark does the same by the jobs' own calls",
     "how-to/consume-with-a-worker.md": "has no end; tests/acceptance/test_commands.py runs it",
-    "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py makes its certificates",
-    "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the requirements",
-    "how-to/lose-a-node.md": "needs a lost server; tests/acceptance/scenarios/lost_nodes.py loses one",
-    "how-to/move-celery-from-redis.md": "parts of a project; tests/acceptance/programs/celery_shop.py is one",
-    "how-to/move-from-pmq.md": "needs PMQ; tests/integration/site/test_import_pmq.py has its tables",
+    "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py makes its "
+    "certificates",
+    "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the "
+    "requirements",
+    "how-to/lose-a-node.md": "needs a lost server; "
+    "tests/acceptance/scenarios/lost_nodes.py loses one",
+    "how-to/move-celery-from-redis.md": "parts of a project; "
+    "tests/acceptance/programs/celery_shop.py is one",
+    "how-to/move-from-pmq.md": "needs PMQ; tests/integration/site/test_import_pmq.py has "
+    "its tables",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
     "how-to/put-it-behind-a-proxy.md": "needs nginx; test_portal_errors.py has what a proxy lacks",
-    "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the same ways",
+    "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the "
+    "same ways",
     "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",
     "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",
-    "how-to/upgrade.md": "installs another release; tests/acceptance/test_mixed_releases.py runs two",
+    "how-to/upgrade.md": "installs another release; "
+    "tests/acceptance/test_mixed_releases.py runs two",
     "how-to/use-a-managed-server.md": "needs a server of a cloud",
-    "how-to/use-the-portal.md": "takes pictures for minutes; tests/browser/test_tour.py calls the same",
-    "reference/client.md": "parts of programs; tests/unit/test_client_reference.py holds it to the code",
+    "how-to/use-the-portal.md": "takes pictures for minutes; tests/browser/test_tour.py "
+    "calls the same",
+    "reference/client.md": "parts of programs; tests/unit/test_client_reference.py holds "
+    "it to the code",
     "reference/command-line.md": "usage of commands, made from the parsers",
 }

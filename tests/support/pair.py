@@ -1,4 +1,6 @@
-"""Two whole servers on one metadata database, which has a MariaDB of its own; the nodes lie on another."""
+"""Two whole servers on one metadata database, which has a MariaDB of its own; the nodes lie
+on another.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +53,23 @@ class Pair:
         total = 0
         for schema in self.schemas:
             ours = f"FROM {schema}.reader WHERE queue_id IN ({listed})"
-            total += int(self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {ours}")[0][0])
+            total += int(
+                self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {ours}")[0][0]
+            )
         return total
 
     def reach_metadata(self) -> bool:
-        """Return True if both brokers do; asked many times, because each of their workers finds that out."""
+        """Return True if both brokers do; asked many times, because each of their workers
+        finds that out.
+        """
         asked = [one for one in self.servers for _ in range(10)]
         return all(one.call("GET", "/api/v1/groups")[0] == 200 for one in asked)
 
     @contextmanager
     def metadata_frozen(self) -> Iterator[None]:
-        """SIGSTOP of the metadata's database during the block: it takes connections and is silent."""
+        """SIGSTOP of the metadata's database during the block: it takes connections and is
+        silent.
+        """
         pid = self.metadata.pid
         os.kill(pid, signal.SIGSTOP)
         until(lambda: _is_stopped(pid))  # on a busy machine a thread may still answer
@@ -82,7 +90,9 @@ class Pair:
 
 def _is_stopped(pid: int) -> bool:
     """Whether every thread of a process has stopped."""
-    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)]
+    states = [
+        (task / "stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)
+    ]
     return set(states) == {"T"}
 
 
@@ -92,7 +102,9 @@ def _tasks(pid: int) -> list[Path]:
 
 @contextmanager
 def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pair]:
-    """Starts them, with two nodes on `nodes`; `linked`: each reaches the metadata through a link."""
+    """Starts them, with two nodes on `nodes`; `linked`: each reaches the metadata through a
+    link.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         schemas = tuple(stack.enter_context(nodes.schema()) for _ in NODES)
@@ -110,7 +122,11 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
             for _ in range(2 * linked)
         )
         ways: list[dict[str, str]] = [
-            {"CATMQ_DATABASE_URL": metadata.url.replace(f":{metadata.port}/", f":{one.port}/")}
+            {
+                "CATMQ_DATABASE_URL": metadata.url.replace(
+                    f":{metadata.port}/", f":{one.port}/"
+                )
+            }
             for one in links
         ] or [{}, {}]
         first = Server(home / "first", environ=common | ways[0])

@@ -1,4 +1,6 @@
-"""Ways to plant something wrong in a clean run: in its tables, behind the product, or in its journals."""
+"""Ways to plant something wrong in a clean run: in its tables, behind the product, or in
+its journals.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,37 @@ def body(number: object) -> str:
 
 def set_number(queue: int, offset: int, number: object) -> None:
     """Changes what is stored at an offset."""
-    plant(queue, f"UPDATE message_{{q}} SET body = {body(number)} WHERE msg_offset = {offset}")
+    plant(
+        queue, f"UPDATE message_{{q}} SET body = {body(number)} WHERE msg_offset = {offset}"
+    )
 
 
 def number_at(run: CleanRun, queue: int, offset: int) -> int:
     """Return what is stored at an offset."""
-    ((found,),) = run.asking(queue)(f"SELECT body FROM message_{queue} WHERE msg_offset = {offset}")
+    ((found,),) = run.asking(queue)(
+        f"SELECT body FROM message_{queue} WHERE msg_offset = {offset}"
+    )
     return int(found)
 
 
 def head_of(run: CleanRun, queue: int) -> int:
     """A queue's head."""
-    return int(run.asking(queue)(f"SELECT head FROM queue_head WHERE queue_id = {queue}")[0][0])
+    return int(
+        run.asking(queue)(f"SELECT head FROM queue_head WHERE queue_id = {queue}")[0][0]
+    )
 
 
 def append(run: CleanRun, queue: int, number: int) -> None:
-    """Stores a message once more, just as a send would: only its number tells that it is a second copy."""
+    """Stores a message once more, just as a send would: only its number tells that it is a
+    second copy.
+    """
     head = head_of(run, queue)
     columns = "msg_key, tag, headers, trace_id, producer, stored_at, attempt"
     plant(
         queue,
         f"INSERT INTO message_{{q}} (msg_offset, body, {columns}) "
-        f"SELECT {head}, {body(number)}, {columns} FROM message_{{q}} WHERE msg_offset = {head - 1}",
+        f"SELECT {head}, {body(number)}, {columns} FROM message_{{q}} WHERE msg_offset = "
+        f"{head - 1}",
         "UPDATE queue_head SET head = head + 1 WHERE queue_id = {q}",
     )
     remember(run, queue, head, head + 1)
@@ -73,7 +84,9 @@ def lose_tail(run: CleanRun, queue: int, head: int) -> None:
 
 
 def cut_batch(run: CleanRun) -> None:
-    """The send without a receipt is the last one of queue b: its second message is not stored."""
+    """The send without a receipt is the last one of queue b: its second message is not
+    stored.
+    """
     head = head_of(run, run.b)
     plant(
         run.b,
@@ -92,7 +105,9 @@ def swap(run: CleanRun, queue: int, one: int, other: int) -> None:
 
 
 def swap_everywhere(run: CleanRun) -> None:
-    """Two messages are stored, acknowledged and handled in the wrong order; only numbers tell."""
+    """Two messages are stored, acknowledged and handled in the wrong order; only numbers
+    tell.
+    """
     one, other = number_at(run, run.a, 2), number_at(run, run.a, 4)
     swap(run, run.a, 2, 4)
     for name in (SENDER, *MEMBERS):
@@ -102,7 +117,10 @@ def swap_everywhere(run: CleanRun) -> None:
                 line["number"] = one if line["number"] == other else other
         run.rewrite(name, lines)
     for first in (2, 4):
-        plant(run.a, f"DELETE FROM sent_batch WHERE queue_id = {{q}} AND first_offset = {first}")
+        plant(
+            run.a,
+            f"DELETE FROM sent_batch WHERE queue_id = {{q}} AND first_offset = {first}",
+        )
         remember(run, run.a, first, first + 2)
 
 
@@ -113,7 +131,9 @@ def later(run: CleanRun, queue: int, offset: int) -> None:
     plant(queue, f"UPDATE message_{{q}} SET stored_at = {when} WHERE msg_offset = {offset}")
 
 
-def edited(name: str, edit: Callable[[CleanRun, Lines], Lines]) -> Callable[[CleanRun], None]:
+def edited(
+    name: str, edit: Callable[[CleanRun, Lines], Lines]
+) -> Callable[[CleanRun], None]:
     """Makes a journal tell something else."""
 
     def act(run: CleanRun) -> None:
@@ -127,7 +147,11 @@ def without(queue: str, offset: int, *kinds: str) -> Callable[[CleanRun, Lines],
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
         place = getattr(run, queue), offset
-        return [one for one in lines if one["what"] not in kinds or (one["queue"], one["offset"]) != place]
+        return [
+            one
+            for one in lines
+            if one["what"] not in kinds or (one["queue"], one["offset"]) != place
+        ]
 
     return edit
 
@@ -142,7 +166,9 @@ def index_of(lines: Lines, what: str, queue: int, offset: int) -> int:
 
 
 def handled_by(member: str, epoch_of: str) -> Callable[[CleanRun], None]:
-    """A member handles the third message of the second member's, too, a moment after that one did."""
+    """A member handles the third message of the second member's, too, a moment after that
+    one did.
+    """
 
     def act(run: CleanRun) -> None:
         theirs, mine = run.lines(SECOND), run.lines(member)
@@ -164,19 +190,29 @@ def out_of_order(run: CleanRun, lines: Lines) -> Lines:
 
 
 def not_reached(run: CleanRun) -> None:
-    """Queue a's last acknowledged messages were never handled, and are not committed either."""
+    """Queue a's last acknowledged messages were never handled, and are not committed
+    either.
+    """
     cut = 9
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
-        return [one for one in lines if not (one.get("queue") == run.a and one.get("offset", 0) >= cut)]
+        return [
+            one
+            for one in lines
+            if not (one.get("queue") == run.a and one.get("offset", 0) >= cut)
+        ]
 
     edited(SECOND, edit)(run)
-    edited(WATCHER, lambda run, lines: [one for one in lines if one.get("committed", 0) <= cut])(run)
+    edited(
+        WATCHER, lambda run, lines: [one for one in lines if one.get("committed", 0) <= cut]
+    )(run)
     plant(run.a, f"UPDATE reader SET committed = {cut} WHERE queue_id = {{q}}")
 
 
 def seen(name: str) -> Callable[[CleanRun, Lines], Lines]:
-    """The last look at queue a, at its head the one before, saw a lower value than an earlier one."""
+    """The last look at queue a, at its head the one before, saw a lower value than an
+    earlier one.
+    """
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
         mine = [one for one in lines if one.get("queue") == run.a]
@@ -223,16 +259,21 @@ def raw(queue: str, *statements: str) -> Callable[[CleanRun], None]:
 
 def dead_again(run: CleanRun) -> None:
     """The dead message is kept a second time."""
-    columns = "group_id, topic_id, died_at, attempts, error_class, error, origin, body, producer"
+    columns = (
+        "group_id, topic_id, died_at, attempts, error_class, error, origin, body, producer"
+    )
     plant(
         run.failing,
-        f"INSERT INTO dead_message (batch_id, {columns}) SELECT X'{batch_ids.new().hex}', {columns} "
+        f"INSERT INTO dead_message (batch_id, {columns}) SELECT X'{batch_ids.new().hex}', "
+        f"{columns} "
         "FROM dead_message",
     )
 
 
 def waits_again(run: CleanRun) -> None:
-    """The delayed message that came into its queue waits, too: as a copy of the one that waits."""
+    """The delayed message that came into its queue waits, too: as a copy of the one that
+    waits.
+    """
     came = number_at(run, run.a, 12)
     columns = "queue_id, due_at, by_key, position, producer, stored_at, attempt"
     plant(

@@ -1,4 +1,6 @@
-"""Tables of PMQ's metadata database, with the columns that it has, and rows of the kinds that occur there."""
+"""Tables of PMQ's metadata database, with the columns that it has, and rows of the kinds
+that occur there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ TABLES = {
         topic_type TINYINT, max_lag INT DEFAULT 10000, consumer_flag TINYINT DEFAULT 1,
         consumer_group_names VARCHAR(1000), app_id VARCHAR(100)""",
     "queue": """
-        topic_id BIGINT NOT NULL, topic_name VARCHAR(100) NOT NULL DEFAULT '', db_node_id BIGINT NOT NULL,
+        topic_id BIGINT NOT NULL, topic_name VARCHAR(100) NOT NULL DEFAULT '',
+        db_node_id BIGINT NOT NULL,
         node_type TINYINT, ip VARCHAR(100), db_name VARCHAR(100) NOT NULL DEFAULT '',
         tb_name VARCHAR(100) NOT NULL DEFAULT '', read_only TINYINT NOT NULL DEFAULT 1,
         min_id BIGINT NOT NULL DEFAULT 0, lock_version BIGINT NOT NULL DEFAULT 1""",
@@ -26,17 +29,20 @@ TABLES = {
         name VARCHAR(50) NOT NULL UNIQUE, dpt_name VARCHAR(100), topic_names TEXT,
         owner_ids VARCHAR(200) NOT NULL DEFAULT '', owner_names VARCHAR(200) NOT NULL DEFAULT '',
         alarm_emails VARCHAR(1000), tels VARCHAR(1000), ip_white_list VARCHAR(200),
-        ip_black_list VARCHAR(200), alarm_flag TINYINT NOT NULL DEFAULT 1, trace_flag TINYINT DEFAULT 0,
+        ip_black_list VARCHAR(200), alarm_flag TINYINT NOT NULL DEFAULT 1,
+        trace_flag TINYINT DEFAULT 0,
         remark VARCHAR(100), rb_version BIGINT NOT NULL DEFAULT 0, meta_version BIGINT DEFAULT 0,
         version BIGINT DEFAULT 0, consumer_count TINYINT DEFAULT 0, app_id VARCHAR(45),
         consumer_quality TINYINT DEFAULT 0, mode INT NOT NULL DEFAULT 1, origin_name VARCHAR(50),
         sub_env VARCHAR(45) NOT NULL DEFAULT 'default', push_flag INT NOT NULL DEFAULT 0""",
     "consumer_group_topic": """
         consumer_group_id BIGINT NOT NULL, consumer_group_name VARCHAR(100) NOT NULL DEFAULT '',
-        topic_id BIGINT, topic_name VARCHAR(100) NOT NULL DEFAULT '', origin_topic_name VARCHAR(100),
+        topic_id BIGINT, topic_name VARCHAR(100) NOT NULL DEFAULT '',
+        origin_topic_name VARCHAR(100),
         topic_type TINYINT DEFAULT 1, retry_count INT DEFAULT 100, thread_size INT DEFAULT 10,
         max_lag INT DEFAULT 1000, tag VARCHAR(100), delay_process_time INT DEFAULT 0,
-        pull_batch_size INT DEFAULT 50, consumer_batch_size INT DEFAULT 1, max_pull_time INT DEFAULT 5,
+        pull_batch_size INT DEFAULT 50, consumer_batch_size INT DEFAULT 1, max_pull_time INT
+        DEFAULT 5,
         alarm_emails TEXT, time_out INT DEFAULT 0, UNIQUE (consumer_group_id, topic_id)""",
     "queue_offset": """
         consumer_group_id BIGINT NOT NULL, consumer_group_name VARCHAR(100) NOT NULL DEFAULT '',
@@ -56,7 +62,9 @@ class Pmq:
     def __init__(self, server: MariaDB, schema: str) -> None:
         self.server, self.schema = server, schema
         for table, columns in TABLES.items():
-            self.execute(f"CREATE TABLE `{table}` (id BIGINT AUTO_INCREMENT PRIMARY KEY, {columns}, {ABOUT})")
+            self.execute(
+                f"CREATE TABLE `{table}` (id BIGINT AUTO_INCREMENT PRIMARY KEY, {columns}, {ABOUT})"
+            )
 
     def execute(self, statement: str, arguments: tuple[object, ...] = ()) -> int:
         """Run a statement; return the id that it made."""
@@ -72,38 +80,66 @@ class Pmq:
         """Insert a row; return its id."""
         names = ", ".join(f"`{name}`" for name in values)
         places = ", ".join(["%s"] * len(values))
-        return self.execute(f"INSERT INTO `{table}` ({names}) VALUES ({places})", tuple(values.values()))
+        return self.execute(
+            f"INSERT INTO `{table}` ({names}) VALUES ({places})", tuple(values.values())
+        )
 
-    def topic(self, name: str, *, queues: int = 2, closed: int = 0, **values: object) -> int:
+    def topic(
+        self, name: str, *, queues: int = 2, closed: int = 0, **values: object
+    ) -> int:
         """A topic with open and closed queues, which lie on two nodes."""
         kind = {"topic_type": 1, "origin_name": name}
         topic = self.add("topic", name=name, **{**kind, **values})
         for number in range(queues + closed):
             state = 1 if number < queues else 2
-            where = {"db_node_id": 1 + number % 2, "tb_name": f"message_{number:02}", "read_only": state}
+            where = {
+                "db_node_id": 1 + number % 2,
+                "tb_name": f"message_{number:02}",
+                "read_only": state,
+            }
             self.add("queue", topic_id=topic, topic_name=name, **where)
         return topic
 
     def group(
-        self, name: str, topics: Mapping[str, Mapping[str, Any]] | None = None, **values: object
+        self,
+        name: str,
+        topics: Mapping[str, Mapping[str, Any]] | None = None,
+        **values: object,
     ) -> int:
-        """A group, its subscriptions and what PMQ makes with each: a retry topic, and offsets."""
+        """A group, its subscriptions and what PMQ makes with each: a retry topic, and
+        offsets.
+        """
         group = self.add("consumer_group", name=name, **{"origin_name": name, **values})
         for topic, settings in (topics or {}).items():
             self.subscribe(name, group, topic, **settings)
         return group
 
     def subscribe(self, name: str, group: int, topic: str, **settings: Any) -> None:
-        (row,) = self.server.execute(f"SELECT id FROM `{self.schema}`.topic WHERE name = %s", (topic,))
+        (row,) = self.server.execute(
+            f"SELECT id FROM `{self.schema}`.topic WHERE name = %s", (topic,)
+        )
         given = {"consumer_group_id": group, "consumer_group_name": name}
-        more = {one: settings.pop(one) for one in ("stop_flag", "consumer_name") if one in settings}
-        self.add("consumer_group_topic", **given, topic_id=row[0], topic_name=topic, **settings)
-        queues = self.server.execute(f"SELECT id FROM `{self.schema}`.queue WHERE topic_id = %s", (row[0],))
+        more = {
+            one: settings.pop(one)
+            for one in ("stop_flag", "consumer_name")
+            if one in settings
+        }
+        self.add(
+            "consumer_group_topic", **given, topic_id=row[0], topic_name=topic, **settings
+        )
+        queues = self.server.execute(
+            f"SELECT id FROM `{self.schema}`.queue WHERE topic_id = %s", (row[0],)
+        )
         for number, (queue,) in enumerate(queues):
             at = {"queue_id": queue, "offset": 1_000 + number, **more}
             self.add("queue_offset", **given, topic_id=row[0], topic_name=topic, **at)
         retry = f"{name}_{topic}_fail"
         made = self.topic(retry, queues=1, origin_name=topic, topic_type=2)
-        kind = {"topic_id": made, "topic_name": retry, "origin_topic_name": topic, "topic_type": 2}
+        kind = {
+            "topic_id": made,
+            "topic_name": retry,
+            "origin_topic_name": topic,
+            "topic_type": 2,
+        }
         self.add("consumer_group_topic", **given, **kind)
         self.add("queue_offset", **given, **kind, queue_id=900_000 + made, offset=5)

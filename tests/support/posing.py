@@ -1,9 +1,11 @@
-"""A TCP proxy in front of a MySQL or MariaDB server that shows the signs of ProxySQL and its like.
+"""A TCP proxy in front of a MySQL or MariaDB server that shows the signs of ProxySQL and
+its like.
 
     with Posing(port, version="8.0.30", shift=1000) as proxy:
         … connect to proxy.port
 
-It changes the greeting (version, connection id) and answers some questions itself; all else passes.
+It changes the greeting (version, connection id) and answers some questions itself; all else
+passes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ VAR_STRING = 0xFD
 
 @dataclass
 class Posing:
-    """`version` of the greeting ("" as it is); `shift` is added to the connection's id; `answers` by the
+    """`version` of the greeting ("" as it is); `shift` is added to the connection's id;
+    `answers` by the
     beginning of a question."""
 
     target: int
@@ -45,14 +48,18 @@ class Posing:
         self._server.server_close()
 
     def greeting(self, payload: bytes) -> bytes:
-        """The server's greeting, changed. It offers no TLS, and results only in their oldest form."""
+        """The server's greeting, changed. It offers no TLS, and results only in their
+        oldest form.
+        """
         end = payload.index(b"\0", 1)
         version, rest = payload[1:end], payload[end:]
         thread = int.from_bytes(rest[1:5], "little") + self.shift
         low = int.from_bytes(rest[14:16], "little") & ~SSL
         high = int.from_bytes(rest[19:21], "little") & ~(DEPRECATE_EOF >> 16)
         said = self.version.encode() or version
-        changed = rest[:1] + thread.to_bytes(4, "little") + rest[5:14] + low.to_bytes(2, "little")
+        changed = (
+            rest[:1] + thread.to_bytes(4, "little") + rest[5:14] + low.to_bytes(2, "little")
+        )
         return (
             payload[:1]
             + said

@@ -1,4 +1,6 @@
-"""A reverse proxy that shows a server under a path of its host, as nginx with `location /catmq/`."""
+"""A reverse proxy that shows a server under a path of its host, as nginx with `location
+/catmq/`.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != prefix and not self.path.startswith((f"{prefix}/", f"{prefix}?")):
             self.server.outside.append(self.path)
-            return self.answer(404, [("Content-Type", "text/plain")], b"another site of this host")
+            return self.answer(
+                404, [("Content-Type", "text/plain")], b"another site of this host"
+            )
         path = self.path.removeprefix(prefix) or "/" if self.server.removes else self.path
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.target_port, timeout=60)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.server.target_port, timeout=60
+        )
         try:
             connection.request(self.command, path, body or None, dict(self.headers.items()))
             answer = connection.getresponse()
@@ -77,7 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
 def prefix_proxy(target_port: int, prefix: str, *, removes: bool) -> Iterator[PrefixProxy]:
     """A proxy that listens until the end of the block."""
     proxy = PrefixProxy(target_port, prefix, removes=removes)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield proxy

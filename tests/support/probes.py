@@ -1,4 +1,6 @@
-"""Requests that are repeated in threads while something happens to a server; how long each took."""
+"""Requests that are repeated in threads while something happens to a server; how long each
+took.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Answer(NamedTuple):
 
 @dataclass
 class Probe:
-    """One request to one server, sent again `every_s` seconds after each answer, over new connections."""
+    """One request to one server, sent again `every_s` seconds after each answer, over new
+    connections.
+    """
 
     server: Server
     method: str
@@ -44,11 +48,21 @@ class Probe:
     def once(self) -> Answer:
         """Sends it."""
         at = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=LIMIT_S)
-        headers = {"Authorization": f"Bearer {self.server.api_key}", "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.server.port, timeout=LIMIT_S
+        )
+        headers = {
+            "Authorization": f"Bearer {self.server.api_key}",
+            "Content-Type": "application/json",
+        }
         status, body = 0, None
         try:
-            connection.request(self.method, self.path, json.dumps(self.body) if self.body else None, headers)
+            connection.request(
+                self.method,
+                self.path,
+                json.dumps(self.body) if self.body else None,
+                headers,
+            )
             response = connection.getresponse()
             text = response.read()
             status, body = response.status, json.loads(text) if text else None
@@ -69,7 +83,9 @@ def probing(*probes: Probe) -> Iterator[None]:
             probe.answers.append(probe.once())
             over.wait(probe.every_s)
 
-    threads = [threading.Thread(target=work, args=(probe,), daemon=True) for probe in probes]
+    threads = [
+        threading.Thread(target=work, args=(probe,), daemon=True) for probe in probes
+    ]
     for thread in threads:
         thread.start()
     try:

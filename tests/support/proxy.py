@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 
 class CuttingProxy:
-    """Listens on 127.0.0.1 and passes every connection on; `cut_next(n)` drops the next n answers.
+    """Listens on 127.0.0.1 and passes every connection on; `cut_next(n)` drops the next n
+    answers.
 
-    A dropped answer was given: the broker has done what was asked, and the client never hears of it.
+    A dropped answer was given: the broker has done what was asked, and the client never
+    hears of it.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -35,7 +37,9 @@ class CuttingProxy:
 
     def drops(self, request: bytes) -> bool:
         """Whether the answer to this request is to be dropped."""
-        if not (request.startswith(b"POST") and b"/messages " in request.split(b"\r\n", 1)[0]):
+        if not (
+            request.startswith(b"POST") and b"/messages " in request.split(b"\r\n", 1)[0]
+        ):
             return False
         with self._guard:
             if not self._to_cut:
@@ -69,7 +73,9 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         """Passes requests and answers on, one after the other, until either side closes."""
-        with socket.create_connection(("127.0.0.1", self.server.proxy.target_port), timeout=30) as broker:
+        with socket.create_connection(
+            ("127.0.0.1", self.server.proxy.target_port), timeout=30
+        ) as broker:
             while request := _message(self.request):
                 broker.sendall(request)
                 answer = _message(broker)
@@ -88,7 +94,9 @@ def _message(source: socket.socket) -> bytes:
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     lengths = [
-        line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
+        line.split(b":")[1]
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length:")
     ]
     missing = (int(lengths[0]) if lengths else 0) - len(body)
     while missing > 0 and (piece := source.recv(65536)):

@@ -1,7 +1,8 @@
-"""`python -m tests.support.python_member URL GROUP TOPIC NAME`: a Consumer that prints what it handled.
+"""`python -m tests.support.python_member URL GROUP TOPIC NAME`: a Consumer that prints what
+it handled.
 
-A line is as java_member.py prints it. A message whose body begins with `bad` fails at its first attempt. The
-API key comes from the environment.
+A line is as java_member.py prints it. A message whose body begins with `bad` fails at its
+first attempt. The API key comes from the environment.
 """
 
 from __future__ import annotations

@@ -7,11 +7,16 @@ from tests.support.mariadb import SMALL, MariaDB
 from tests.support.waiting import until
 
 BINLOG = ("--log-bin", "--sync-binlog=1")
-GTID = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--replica-net-timeout=5")  # of MySQL
+# of MySQL
+GTID = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--replica-net-timeout=5")
 ROWS = ("--binlog-format=ROW", "--log-slave-updates")  # of MariaDB
 MARIADB = (*ROWS, "--slave-net-timeout=5", "--slave-parallel-threads=2")
 POSITION = "SELECT @@gtid_executed" if IS_MYSQL else "SELECT @@gtid_binlog_pos"
-APPLIED = "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)" if IS_MYSQL else "SELECT MASTER_GTID_WAIT(%s, 1)"
+APPLIED = (
+    "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)"
+    if IS_MYSQL
+    else "SELECT MASTER_GTID_WAIT(%s, 1)"
+)
 
 
 def options(server_id: int) -> list[str]:
@@ -22,7 +27,12 @@ def options(server_id: int) -> list[str]:
 def follow(replica: MariaDB, primary: MariaDB) -> None:
     """Has a server copy another one, from now on, and be read-only."""
     statements = as_mysql(primary) if IS_MYSQL else as_mariadb(primary)
-    for statement in ("STOP REPLICA", *statements, "START REPLICA", "SET GLOBAL read_only = 1"):
+    for statement in (
+        "STOP REPLICA",
+        *statements,
+        "START REPLICA",
+        "SET GLOBAL read_only = 1",
+    ):
         replica.execute(statement)
     await_caught_up(replica, primary)
 
@@ -34,7 +44,8 @@ def as_mysql(primary: MariaDB) -> tuple[str, ...]:
     return (
         "RESET BINARY LOGS AND GTIDS",
         f"SET GLOBAL gtid_purged = '{position(primary)}'",
-        f"CHANGE REPLICATION SOURCE TO {place}, {account}, SOURCE_CONNECT_RETRY=1, SOURCE_AUTO_POSITION=1",
+        f"CHANGE REPLICATION SOURCE TO {place}, {account}, SOURCE_CONNECT_RETRY=1, "
+        "SOURCE_AUTO_POSITION=1",
     )
 
 

@@ -1,4 +1,6 @@
-"""Makes a node's database what a backup of some time ago, or a replica without the tail, would be."""
+"""Makes a node's database what a backup of some time ago, or a replica without the tail,
+would be.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Every route by every actor: the table of what each may do, and the world in which that is tried.
+"""Every route by every actor: the table of what each may do, and the world in which that is
+tried.
 
-`tests/integration/site/routes.txt` holds the table, a line for each method of each route. Eleven actors ask,
-on what is called `mine-…` and on what is called `theirs-…`.
+`tests/integration/site/routes.txt` holds the table, a line for each method of each route.
+Eleven actors ask, on what is called `mine-…` and on what is called `theirs-…`.
 """
 
 from __future__ import annotations
@@ -49,12 +50,16 @@ ME = actors.command("test")
 MINE, THEIRS = "mine", "theirs"
 RIGHTS: dict[str, dict[str, list[str]]] = {
     "other": {"browse": ["elsewhere"]},
-    **{right: {right: ["mine-*"]} for right in ("produce", "consume", "browse", "manage", "admin")},
+    **{
+        right: {right: ["mine-*"]}
+        for right in ("produce", "consume", "browse", "manage", "admin")
+    },
     "everything": {"admin": ["*"]},
 }
 PEOPLE = ("user", "owner", "administrator")
 ACTORS = ("nobody", *RIGHTS, *PEOPLE)
-API, PORTAL = ("nobody", *RIGHTS), ("nobody", *PEOPLE)  # the columns; the other actors are as nobody
+# the columns; the other actors are as nobody
+API, PORTAL = ("nobody", *RIGHTS), ("nobody", *PEOPLE)
 REFUSED = ("401", "403", "405", "login")
 MODEL = "{model}"
 APPS = re.compile(r"\^\(\?P<app_label>[^)]*\)/\$")  # the admin's page of an application
@@ -62,11 +67,15 @@ APPS = re.compile(r"\^\(\?P<app_label>[^)]*\)/\$")  # the admin's page of an app
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route and one of its methods; `cells` says what each actor gets, on its own and on others' things."""
+    """A route and one of its methods; `cells` says what each actor gets, on its own and on
+    others' things.
+    """
 
     method: str
     route: str
-    cells: dict[str, tuple[str, str]] = field(compare=False, hash=False, default_factory=dict)
+    cells: dict[str, tuple[str, str]] = field(
+        compare=False, hash=False, default_factory=dict
+    )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -80,12 +89,19 @@ class Route:
 
     def expected(self, actor: str, prefix: str) -> str:
         """Return what the table says of an actor; '' if it has no such line."""
-        return self.cells.get(actor if actor in self.columns else "nobody", ("", ""))[prefix == THEIRS]
+        return self.cells.get(actor if actor in self.columns else "nobody", ("", ""))[
+            prefix == THEIRS
+        ]
 
     def line(self) -> str:
         """The route as the table has it."""
-        shown = [mine if mine == theirs else f"{mine}/{theirs}" for mine, theirs in self.cells.values()]
-        return " ".join([f"{self.method:6}", f"{self.route:55}", *(f"{one:7}" for one in shown)]).rstrip()
+        shown = [
+            mine if mine == theirs else f"{mine}/{theirs}"
+            for mine, theirs in self.cells.values()
+        ]
+        return " ".join(
+            [f"{self.method:6}", f"{self.route:55}", *(f"{one:7}" for one in shown)]
+        ).rstrip()
 
 
 def table() -> list[Route]:
@@ -101,7 +117,9 @@ def table() -> list[Route]:
 
 
 def routes() -> Iterator[Route]:
-    """Every method of every route that the URL configuration has; those of models' lists once for all."""
+    """Every method of every route that the URL configuration has; those of models' lists
+    once for all.
+    """
     seen = set()
     for route, pattern in _walk(get_resolver().url_patterns):
         general = _general(route)
@@ -132,7 +150,9 @@ def _general(route: str) -> str:
 
 
 def _methods(route: str, pattern: URLPattern) -> list[str]:
-    """The methods that a view answers: an endpoint's or a class's own; a function's are GET and POST."""
+    """The methods that a view answers: an endpoint's or a class's own; a function's are GET
+    and POST.
+    """
     view: Any = pattern.callback
     made: Any = getattr(view, "cls", None) or getattr(view, "view_class", None)
     if made is None or route.startswith(("^api", "admin/")):
@@ -149,7 +169,8 @@ class World:
         for name in ("main", "failure"):
             make_node(name, kind="failure" if name == "failure" else "normal")
         self._keys = {name: api_keys.create(name=f"k-{name}", rights=rights, actor=ME)[1]
-                      for name, rights in {**RIGHTS, "stranger": RIGHTS["consume"]}.items()}  # fmt: skip
+                      for name, rights in {**RIGHTS,
+                      "stranger": RIGHTS["consume"]}.items()}  # fmt: skip
         self._people = {"user": "uma", "owner": "olga", "administrator": "ada"}
         for prefix in (MINE, THEIRS):
             self.words[prefix] = self._one_of_each(prefix)
@@ -173,12 +194,20 @@ class World:
         api_keys.create(name=f"{prefix}-key", rights={"produce": [f"{prefix}-*"]}, actor=ME)
         accounts.create(name=f"{prefix}-user", password="enough characters", actor=ME)
         registration.heartbeat(
-            identity=BrokerIdentity(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix), held=False
+            identity=BrokerIdentity(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix),
+            held=False,
         )
         snapshot.refresh()
-        publish(topic=topic, messages=[NewMessage(body=b"treasure", key="k")], batch_id=None, actor=ME)
+        publish(
+            topic=topic,
+            messages=[NewMessage(body=b"treasure", key="k")],
+            batch_id=None,
+            actor=ME,
+        )
         (receipt,) = moving.delay(topic, b"later")
-        (move,) = offset_reset.reset(group=group, topic=topic, target=offset_reset.Target("latest"), actor=ME)
+        (move,) = offset_reset.reset(
+            group=group, topic=topic, target=offset_reset.Target("latest"), actor=ME
+        )
         alarms.raise_alarm(kind="lag", name=f"{group}/{topic}", detail="far behind")
         queue = Queue.objects.get(topic__name=topic).pk
         redrive = redrive_rows.request(
@@ -193,8 +222,10 @@ class World:
         return {
             "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0",
             "first": 0, "reset": move.reset,
-            "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead_letters.dead_id(1, 1),
-            "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME),
+            "delayed": receipt.message_id, "redrive": redrive.id,
+            "dead": dead_letters.dead_id(1, 1),
+            "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}],
+            actor=ME),
             "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,
         }  # fmt: skip
 
@@ -202,7 +233,11 @@ class World:
         if name in PEOPLE:
             client = browser(self._people[name], administrator=name == "administrator")
         else:
-            client = Client(headers={"authorization": f"Bearer {self._keys[name]}"} if name in RIGHTS else {})
+            client = Client(
+                headers={"authorization": f"Bearer {self._keys[name]}"}
+                if name in RIGHTS
+                else {}
+            )
         client.raise_request_exception = False
         return client
 
@@ -211,7 +246,8 @@ class World:
         answer = self._clients[name].generic(row.method, **_sent(row, given))
         place = answer.headers.get("Location", "").partition("?")[0]
         answer.close()
-        self._clients[name].cookies.pop("messages", None)  # nobody reads them, and they grow
+        # nobody reads them, and they grow
+        self._clients[name].cookies.pop("messages", None)
         at_login = answer.status_code == 302 and place.rstrip("/").endswith("/login")
         if "logout" in row.route:
             self._clients[name] = self._client(name)
@@ -230,13 +266,17 @@ class World:
         for word in path.split("<")[1:]:
             kind, _, rest = word.partition(":")
             path = path.replace(
-                f"<{kind}:{rest.partition('>')[0]}>", self._word(row, prefix, rest.partition(">")[0])
+                f"<{kind}:{rest.partition('>')[0]}>",
+                self._word(row, prefix, rest.partition(">")[0]),
             )
         path = path.replace(MODEL, "metadata/topic").replace("{app}", "metadata")
         asked = REQUESTS.get(f"{row.method} {row.route}", {})
         data = asked(self, prefix) if callable(asked) else asked
         if row.method in ("GET", "DELETE") and data:
-            query, data = "?" + "&".join(f"{name}={value}" for name, value in data.items()), {}
+            query, data = (
+                "?" + "&".join(f"{name}={value}" for name, value in data.items()),
+                {},
+            )
         return {"path": path + query, "data": data}
 
     def _word(self, row: Route, prefix: str, word: str) -> str:
@@ -246,7 +286,13 @@ class World:
         if word == "name":
             return self._name(route, prefix)
         if word == "message_id":
-            kind = "dead" if "/dead/" in route else "stored" if route.startswith("messages/") else "delayed"
+            kind = (
+                "dead"
+                if "/dead/" in route
+                else "stored"
+                if route.startswith("messages/")
+                else "delayed"
+            )
             return str(mine[kind])
         if word == "topic" and f"{row.method} {route}" in UNSUBSCRIBED:
             return f"{prefix}-spare"
@@ -261,7 +307,9 @@ class World:
             return "prune_audit"
         if first == "alarms":
             return f"{prefix}-billing/{prefix}-orders"
-        called = {"topics": "orders", "groups": "billing"}.get(first, first.removesuffix("s"))
+        called = {"topics": "orders", "groups": "billing"}.get(
+            first, first.removesuffix("s")
+        )
         return f"{prefix}-{called}"
 
     def _consumer(self, prefix: str) -> str:
@@ -270,7 +318,8 @@ class World:
         key = ApiKey.objects.get(name=f"k-{name}")
         actor = Actor(kind="key", name=key.name, rights={"consume": ("*",)}, key_id=key.pk)
         return membership.join(
-            group=f"{prefix}-billing", topics=(), name="c", incarnation=str(uuid4()), instance_id=None,
+            group=f"{prefix}-billing", topics=(), name="c", incarnation=str(uuid4()),
+            instance_id=None,
             sdk="test", actor=actor,
         ).consumer_id  # fmt: skip
 
@@ -281,15 +330,22 @@ def _sent(row: Route, given: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps(given["data"]) if row.method in ("POST", "PATCH") else ""
         return {"path": given["path"], "data": body, "content_type": "application/json"}
     body = "&".join(f"{name}={value}" for name, value in given["data"].items())
-    return {"path": given["path"], "data": body, "content_type": "application/x-www-form-urlencoded"}
+    return {
+        "path": given["path"],
+        "data": body,
+        "content_type": "application/x-www-form-urlencoded",
+    }
 
 
 def _rows(model: Any) -> list[str]:
-    """Return what a table holds, but for when somebody was here last: who logs out has to come back.
+    """Return what a table holds, but for when somebody was here last: who logs out has to
+    come back.
 
     Read without models: this is asked before and after every request that is refused.
     """
-    names = ", ".join(f'"{one.column}"' for one in model._meta.fields if one.name != "last_login")
+    names = ", ".join(
+        f'"{one.column}"' for one in model._meta.fields if one.name != "last_login"
+    )
     with connection.cursor() as cursor:
         cursor.execute(f'SELECT {names} FROM "{model._meta.db_table}"')
         return sorted(map(str, cursor.fetchall()))
@@ -297,22 +353,30 @@ def _rows(model: Any) -> list[str]:
 
 def state() -> dict[str, Any]:
     """All that metadata and the queues hold, but for what changes by itself."""
-    held = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
+    held = [
+        *apps.get_app_config("metadata").get_models(),
+        *apps.get_app_config("auth").get_models(),
+    ]
     left_out = ("Lease", "ClockMark", "Permission", "Heartbeat")
-    found: dict[str, Any] = {one.__name__: _rows(one) for one in held if one.__name__ not in left_out}
-    for queue in Queue.objects.filter(topic__kind="normal", topic__state="ready").values_list(
-        "pk", flat=True
-    ):
+    found: dict[str, Any] = {
+        one.__name__: _rows(one) for one in held if one.__name__ not in left_out
+    }
+    for queue in Queue.objects.filter(
+        topic__kind="normal", topic__state="ready"
+    ).values_list("pk", flat=True):
         with node_pools.node_of(queue).reading() as session:
             found[f"queue {queue}"] = queue_sql.read_head(session, queue=queue)
-            found[f"delayed {queue}"] = delayed_sql.count_delayed(session, queues=[queue], most=1_000)
+            found[f"delayed {queue}"] = delayed_sql.count_delayed(
+                session, queues=[queue], most=1_000
+            )
     return found
 
 
 OTHER_PATHS = {"static/(?P<path>.+)$": "static/portal/portal.css", "api(/.*)?$": "api/nothing",
                "api/+(?:client|server)/.*$": "api/client/nothing",
                "admin/(?P<url>.*)$": "admin/nothing"}  # fmt: skip
-UNSUBSCRIBED = ("DELETE api/v1/groups/<str:group>/subscriptions/<str:topic>",)  # else the first would end it
+# else the first would end it
+UNSUBSCRIBED = ("DELETE api/v1/groups/<str:group>/subscriptions/<str:topic>",)
 T, G, C, N = (
     "api/v1/topics/<str:topic>",
     "api/v1/groups/<str:group>",
@@ -328,7 +392,8 @@ REQUESTS: dict[str, Any] = {
     },
     f"POST {C}/heartbeat": {"generation": 0, "owned": []},
     f"POST {C}/acquire": {"queues": []},
-    f"POST {C}/pull": {"generation": 0, "queues": [], "max_messages": 1, "max_bytes": 1000, "wait_ms": 0},
+    f"POST {C}/pull": {"generation": 0, "queues": [], "max_messages": 1, "max_bytes": 1000,
+    "wait_ms": 0},
     f"POST {C}/commit": {"offsets": []},
     f"POST {C}/share": {},
     f"POST {C}/share/done": {"done": []},
@@ -336,7 +401,8 @@ REQUESTS: dict[str, Any] = {
     f"POST {C}/failures": {"messages": [{"queue": 1, "epoch": 1, "offset": 0}]},
     "POST api/v1/topics": lambda world, prefix: {"name": world.new(prefix), "queues": 1},
     "POST api/v1/import": lambda _, prefix: {
-        "document": {"version": 1, "topics": [{"name": f"{prefix}-imported", "queues": 1}]}, "dry_run": True
+        "document": {"version": 1, "topics": [{"name": f"{prefix}-imported", "queues": 1}]},
+        "dry_run": True
     },
     f"PATCH {T}": {"description": "r"},
     f"POST {T}/expand": {"queues": 1, "dry_run": True},
@@ -350,7 +416,8 @@ REQUESTS: dict[str, Any] = {
     f"POST {G}/subscriptions": lambda _, prefix: {"topic": f"{prefix}-orders"},
     f"PATCH {G}/subscriptions/<str:topic>": {"stopped": False},
     f"POST {G}/dead/redrive": {"to": "group"},
-    "POST api/v1/nodes": lambda _, prefix: {"name": f"{prefix}-n", "engine": "sqlite", "database": "/etc/n"},
+    "POST api/v1/nodes": lambda _, prefix: {"name": f"{prefix}-n", "engine": "sqlite",
+    "database": "/etc/n"},
     f"PATCH api/v1/{N}": {"dedicated": False},
     f"POST api/v1/{N}/examine": {"engine": "sqlite", "database": "new.sqlite3"},
     f"PATCH api/v1/{N}/account": {"username": "u", "password": "p"},

@@ -23,7 +23,9 @@ ME = actors.command("test")
 
 def node(name: str = "n1", **given: object) -> None:
     """A node without a database behind it."""
-    node_rows.create(name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
+    node_rows.create(
+        name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given
+    )  # type: ignore[arg-type]
 
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
@@ -51,7 +53,9 @@ def subscribe(group: str, topic: str) -> int:
     return subscription_rows.make_ready(made.id).id
 
 
-def world(*, queues: int = 4, mode: str = "clustering", **settings: object) -> tuple[int, ...]:
+def world(
+    *, queues: int = 4, mode: str = "clustering", **settings: object
+) -> tuple[int, ...]:
     """Node n1, topic orders, group billing that reads it; the queue ids."""
     node()
     ids = topic(queues=queues)
@@ -77,7 +81,9 @@ def generation() -> int:
 
 @dataclass
 class Member:
-    """A client process as the server sees it: registers, heartbeats, does what it is told at once."""
+    """A client process as the server sees it: registers, heartbeats, does what it is told
+    at once.
+    """
 
     name: str
     group: str = "billing"
@@ -144,4 +150,6 @@ class Speaker(Protocol):
 def silence(member: Speaker, *, seconds: float) -> None:
     """Makes the member's last heartbeat that old."""
     assert member.id is not None
-    Heartbeat.objects.filter(pk=member.id.member_id).update(last_seen=long_ago(seconds=seconds))
+    Heartbeat.objects.filter(pk=member.id.member_id).update(
+        last_seen=long_ago(seconds=seconds)
+    )

@@ -1,4 +1,6 @@
-"""Plants defects in a clean run, one after the other, and shows that each is named by kind and place."""
+"""Plants defects in a clean run, one after the other, and shows that each is named by kind
+and place.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ from tests.support.clean_run import ME, TOPIC, CleanRun
 from tests.support.defects import Defect
 from tests.support.verdicts import Found
 
-QUICK_S = 0.01  # what looks wrong to verify is looked at again after so long: nobody works meanwhile
+# what looks wrong to verify is looked at again after so long: nobody works meanwhile
+QUICK_S = 0.01
 
 
 @dataclass(frozen=True)
 class Named:
-    """The names of a defect. `judge`: the finding that had to come; `verify`: that of manage.py verify."""
+    """The names of a defect. `judge`: the finding that had to come; `verify`: that of
+    manage.py verify.
+    """
 
     defect: Defect
     judge: Found
@@ -60,7 +65,9 @@ def is_clean(run: CleanRun) -> None:
 
 
 def proved(run: CleanRun) -> Iterator[Named]:
-    """Every defect, each planted in a run of which nothing else is wrong. Raises AssertionError."""
+    """Every defect, each planted in a run of which nothing else is wrong. Raises
+    AssertionError.
+    """
     is_clean(run)
     for defect in defects.ALL:
         yield prove(run, defect)
@@ -69,7 +76,9 @@ def proved(run: CleanRun) -> Iterator[Named]:
 
 
 def prove(run: CleanRun, defect: Defect) -> Named:
-    """Plants a defect, and takes it away again. Raises AssertionError unless it is named as it must be."""
+    """Plants a defect, and takes it away again. Raises AssertionError unless it is named as
+    it must be.
+    """
     defect.act(run)
     try:
         found = verdicts.found(run.evidence())
@@ -78,13 +87,19 @@ def prove(run: CleanRun, defect: Defect) -> Named:
     finally:
         run.restore()
     place = defect.place.format(a=run.a, b=run.b)
-    mine = [one for one in found if one.kind == defect.judge and one.place.startswith(place)]
+    mine = [
+        one for one in found if one.kind == defect.judge and one.place.startswith(place)
+    ]
     listed = "\n  ".join(map(str, found)) or "nothing"
     assert mine, f"{defect.name}: not named {defect.judge} at {place!r}, but\n  {listed}"
     strange = {one.kind for one in found} - {defect.judge, *defect.also}
     assert not strange, f"{defect.name}: also named {sorted(strange)}:\n  {listed}"
     if defect.verify is None:
-        assert not by_verify, f"{defect.name}: verify is not said to know of it: {by_verify}"
+        assert not by_verify, (
+            f"{defect.name}: verify is not said to know of it: {by_verify}"
+        )
         return Named(defect, mine[0], "")
-    assert defect.verify in by_verify, f"{defect.name}: verify found {list(by_verify.values())}"
+    assert defect.verify in by_verify, (
+        f"{defect.name}: verify found {list(by_verify.values())}"
+    )
     return Named(defect, mine[0], by_verify[defect.verify])

@@ -34,8 +34,16 @@ class Handler(BaseHTTPRequestHandler):
             )
             self.reply(200, msgspec.msgpack.encode(found), MSGPACK)
         except CatmqError as error:
-            problem = {"detail": error.detail, "code": error.code, "retriable": error.retriable}
-            self.reply(error.status or 503, msgspec.json.encode(problem), "application/problem+json")
+            problem = {
+                "detail": error.detail,
+                "code": error.code,
+                "retriable": error.retriable,
+            }
+            self.reply(
+                error.status or 503,
+                msgspec.json.encode(problem),
+                "application/problem+json",
+            )
 
     do_GET = do_POST = do_PATCH = do_DELETE = answer
 
@@ -61,7 +69,9 @@ def served(broker: FakeBroker) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.block_on_close = False
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -32,8 +32,8 @@ started: list[Server] = []  # servers that are not cleared away yet
 class Server:
     """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL.
 
-    On the embedded engine it finds its databases migrated, unless `from_nothing`. `root` is where its
-    code lies; that of another release runs with our packages.
+    On the embedded engine it finds its databases migrated, unless `from_nothing`. `root` is
+    where its code lies; that of another release runs with our packages.
     """
 
     data: Path
@@ -72,7 +72,9 @@ class Server:
         return [str(ROOT / "script/server"), *where]
 
     def environment(self) -> dict[str, str]:
-        """The environment without the test session's own settings; the directory marks our processes."""
+        """The environment without the test session's own settings; the directory marks our
+        processes.
+        """
         own = {"CATMQ_DATA_DIR": str(self.data), **self.environ}
         if self.root != ROOT:
             own = {name: value for name, value in own.items() if name not in NEW}
@@ -85,18 +87,31 @@ class Server:
             started.append(self)
         self.data.mkdir(parents=True, exist_ok=True)
         embedded = "CATMQ_DATABASE_URL" not in self.environ
-        if embedded and not self.from_nothing and not (self.data / "metadata.sqlite3").exists():
+        if (
+            embedded
+            and not self.from_nothing
+            and not (self.data / "metadata.sqlite3").exists()
+        ):
             migrated.copy_to(self.data)
         with (self.data / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
-                self.command(), env=self.environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
+                self.command(),
+                env=self.environment(),
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
             )
         line = first_line(self.process)
-        assert line == f"CatMQ is ready: {self.url}\n", (line, (self.data / "stderr").read_text())
+        assert line == f"CatMQ is ready: {self.url}\n", (
+            line,
+            (self.data / "stderr").read_text(),
+        )
         return self
 
     def join(self, other: Server, *files: str) -> Server:
-        """Copies files of another server's directory, which its metadata goes with; by default the key."""
+        """Copies files of another server's directory, which its metadata goes with; by
+        default the key.
+        """
         self.data.mkdir(parents=True, exist_ok=True)
         for name in files or ("credentials.env",):
             shutil.copy(other.data / name, self.data / name)
@@ -105,7 +120,12 @@ class Server:
     def refused(self) -> tuple[int, str]:
         """(exit code, stderr) of a start that is expected to fail."""
         done = subprocess.run(
-            self.command(), env=self.environment(), capture_output=True, text=True, check=False, timeout=60
+            self.command(),
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         return done.returncode, done.stderr
 
@@ -130,14 +150,17 @@ class Server:
         before = until(self.workers, limit_s=READY_S)
         os.kill(before[index % len(before)], signal.SIGKILL)
         until(
-            lambda: len(set(self.workers()) & set(before)) < len(before) == len(self.workers()),
+            lambda: (
+                len(set(self.workers()) & set(before)) < len(before) == len(self.workers())
+            ),
             limit_s=READY_S,
         )
         until(self.serves, limit_s=READY_S)
 
     @contextlib.contextmanager
     def untended(self) -> Iterator[None]:
-        """For the length of a block what is killed stays dead: the supervisor is stopped by SIGSTOP.
+        """For the length of a block what is killed stays dead: the supervisor is stopped by
+        SIGSTOP.
 
         Afterwards everything is started again; it serves when the block is over.
         """
@@ -148,7 +171,9 @@ class Server:
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)
-            until(lambda: self.serves() and self.job_runners(), limit_s=READY_S, every_s=0.1)
+            until(
+                lambda: self.serves() and self.job_runners(), limit_s=READY_S, every_s=0.1
+            )
 
     def kill_broker(self) -> None:
         """kill -9 of gunicorn's master; its workers end with it."""
@@ -181,7 +206,12 @@ class Server:
         """What a management command prints, run beside the server."""
         command = [sys.executable, str(self.root / "manage.py"), *arguments]
         done = subprocess.run(
-            command, env=self.environment(), capture_output=True, text=True, check=False, timeout=READY_S
+            command,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=READY_S,
         )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         return done.stdout
@@ -199,8 +229,13 @@ class Server:
         """(status, decoded body) of one request with the server's own key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
-            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            headers = {
+                "Authorization": f"Bearer {self.api_key}",
+                "Content-Type": "application/json",
+            }
+            connection.request(
+                method, path, json.dumps(body) if body is not None else None, headers
+            )
             response = connection.getresponse()
             text = response.read()
         finally:
@@ -226,11 +261,14 @@ class Server:
 
 
 def log_tails() -> list[tuple[str, str]]:
-    """Return the ends of the logs of all started servers, as (title, text), for the report of a failure."""
+    """Return the ends of the logs of all started servers, as (title, text), for the report
+    of a failure.
+    """
     sections = []
     for server in started:
         for path in (server.data / "stderr", *sorted((server.data / "log").glob("*.log"))):
-            with contextlib.suppress(FileNotFoundError):  # not written, or the directory is gone
+            # not written, or the directory is gone
+            with contextlib.suppress(FileNotFoundError):
                 text = path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
                 sections += [(f"end of {path}", text)] if text.strip() else []
     return sections

@@ -25,7 +25,9 @@ class Serving:
         cfg = Config()
         cfg.set("threads", threads)
         cfg.set("forwarder_headers", "")
-        self.worker = made = Worker(1, os.getppid(), [self.listener], None, 30, cfg, Log(cfg))
+        self.worker = made = Worker(
+            1, os.getppid(), [self.listener], None, 30, cfg, Log(cfg)
+        )
         made.wsgi, made.tpool = application, ThreadPoolExecutor(threads)
         made.epoll = worker.select.epoll()
         made.method_queue.init()
@@ -40,7 +42,9 @@ class Serving:
 
     def client(self, data: bytes = b"") -> socket.socket:
         """A client that has sent something."""
-        made = self.stack.enter_context(socket.create_connection(("127.0.0.1", self.port), LIMIT_S))
+        made = self.stack.enter_context(
+            socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
+        )
         made.sendall(data)
         return made
 

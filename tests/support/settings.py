@@ -1,4 +1,6 @@
-"""The settings of test sessions: the server's, the outbox and tasks, as an application would install them."""
+"""The settings of test sessions: the server's, the outbox and tasks, as an application
+would install them.
+"""
 
 from __future__ import annotations
 

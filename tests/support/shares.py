@@ -1,4 +1,6 @@
-"""A share group on a FakeBroker, and members that give up their pauses and are closed at the end."""
+"""A share group on a FakeBroker, and members that give up their pauses and are closed at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def numbers(messages: list[ShareMessage]) -> list[int]:
 class Running:
     """A member in run(), in a thread of its own; what its handlers got is in `got`."""
 
-    def __init__(self, consumer: ShareConsumer, handler: Callable[[Any], object], **options: Any) -> None:
+    def __init__(
+        self, consumer: ShareConsumer, handler: Callable[[Any], object], **options: Any
+    ) -> None:
         self.consumer = consumer
         self.got: list[ShareMessage] = []
         self.raised: list[BaseException] = []

@@ -15,9 +15,18 @@ class ShareMember:
         self.broker, self.path, self.group = broker, path, group
 
     @classmethod
-    def join(cls, broker: Broker, group: str = "mails", *, name: str = "s1", **more: Any) -> ShareMember:
-        """Registers, and makes the group if it has to; reads topic `single` unless told otherwise."""
-        body = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "test", "mode": "share"}
+    def join(
+        cls, broker: Broker, group: str = "mails", *, name: str = "s1", **more: Any
+    ) -> ShareMember:
+        """Registers, and makes the group if it has to; reads topic `single` unless told
+        otherwise.
+        """
+        body = {
+            "name": name,
+            "incarnation": str(uuid.uuid4()),
+            "sdk": "test",
+            "mode": "share",
+        }
         body |= {"topics": ["single"], **more}
         told = broker.ok("POST", f"/groups/{group}/consumers", body)
         return cls(broker, f"/consumers/{told['consumer_id']}", group)
@@ -38,7 +47,9 @@ class ShareMember:
 
     def heartbeat(self) -> Any:
         """Says that it lives."""
-        return self.broker.ok("POST", f"{self.path}/heartbeat", {"generation": 0, "owned": []})
+        return self.broker.ok(
+            "POST", f"{self.path}/heartbeat", {"generation": 0, "owned": []}
+        )
 
 
 def about(run: dict[str, Any], **report: Any) -> dict[str, Any]:

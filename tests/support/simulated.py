@@ -1,9 +1,11 @@
-"""FakeBroker with the whole protocol of groups, for tests of the client; tests/contract holds it to a broker.
+"""FakeBroker with the whole protocol of groups, for tests of the client; tests/contract
+holds it to a broker.
 
-It follows the broker's rules: a queue is revoked in a heartbeat's answer, released by a heartbeat that no
-longer lists it, and granted to its target with the next epoch; the first acquire with that epoch fences the
-former owner. A member is an identity: another incarnation of it takes its queues over at once, under the next
-epoch. In a broadcasting group every instance owns all queues, at positions of its own.
+It follows the broker's rules: a queue is revoked in a heartbeat's answer, released by a
+heartbeat that no longer lists it, and granted to its target with the next epoch; the first
+acquire with that epoch fences the former owner. A member is an identity: another
+incarnation of it takes its queues over at once, under the next epoch. In a broadcasting
+group every instance owns all queues, at positions of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import CatmqError, Conflict, FieldError, Gone, InvalidRequest, Unavailable
+from catmq_client.errors import (
+    CatmqError,
+    Conflict,
+    FieldError,
+    Gone,
+    InvalidRequest,
+    Unavailable,
+)
 from catmq_client.testing import FakeBroker
 from catmq_client.testing.failures import FakeFailures
 from catmq_client.testing.groups import FakeGroup, Position, pulled
@@ -34,7 +43,9 @@ class Place(Position):
 
 @dataclass(slots=True)
 class Member:
-    """A registered consumer; `name` is its identity, `number` its place in the order of joining."""
+    """A registered consumer; `name` is its identity, `number` its place in the order of
+    joining.
+    """
 
     consumer_id: str
     name: str
@@ -45,7 +56,9 @@ class Member:
 
 
 class SimulatedGroup(FakeGroup):
-    """A group of many members, and positions by queue id; in a broadcasting group those of each instance."""
+    """A group of many members, and positions by queue id; in a broadcasting group those of
+    each instance.
+    """
 
     positions: dict[int, Place]  # type: ignore[assignment]
 
@@ -65,13 +78,17 @@ class SimulatedGroup(FakeGroup):
         before, new = self.generation, super().subscribe(queues, start=start)
         self.generation = before
         for positions in self.instances.values():
-            positions.update((q.id, self.position_in(q)) for q in queues if q.id not in positions)
+            positions.update(
+                (q.id, self.position_in(q)) for q in queues if q.id not in positions
+            )
         if new:
             self.rebalance()
         return new
 
     def position_in(self, queue: FakeQueue) -> Place:
-        return Place(queue, queue.low if self._starts[queue.id] == "earliest" else queue.head)
+        return Place(
+            queue, queue.low if self._starts[queue.id] == "earliest" else queue.head
+        )
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
         """Another incarnation of an identity replaces the former."""
@@ -81,7 +98,9 @@ class SimulatedGroup(FakeGroup):
             member = Member(self._new_id(name), name, incarnation, next(_ids))
             self.members[member.consumer_id] = member
             if self.mode == "broadcasting" and name not in self.instances:
-                self.instances[name] = {q: self.position_in(p.queue) for q, p in self.positions.items()}
+                self.instances[name] = {
+                    q: self.position_in(p.queue) for q, p in self.positions.items()
+                }
             self.rebalance()
         elif incarnation in member.replaced:
             raise Gone(f"{name} was replaced", code="replaced", status=410)
@@ -100,10 +119,14 @@ class SimulatedGroup(FakeGroup):
         for name, asked in (("mode", mode), ("session_timeout_ms", session_timeout_ms)):
             has = getattr(self, name)
             if asked is not None and asked != has:
-                detail = f"Group {self.name} has {name} {has}, this consumer asks for {asked}"
+                detail = (
+                    f"Group {self.name} has {name} {has}, this consumer asks for {asked}"
+                )
                 raise Conflict(detail, code="group_settings_differ", status=409)
         if self.mode == "broadcasting" and not instance_id:
-            wrong = FieldError("instance_id", f"group {self.name} is broadcasting: name the instance")
+            wrong = FieldError(
+                "instance_id", f"group {self.name} is broadcasting: name the instance"
+            )
             raise InvalidRequest(wrong.message, errors=[wrong], status=400)
 
     def leave(self, consumer_id: str, why: str = "left") -> None:
@@ -121,25 +144,33 @@ class SimulatedGroup(FakeGroup):
         return consumer_id in self.instance_of
 
     def rebalance(self) -> None:
-        """Sticky and balanced: every member gets as many queues as any other, give or take one."""
+        """Sticky and balanced: every member gets as many queues as any other, give or take
+        one.
+        """
         if self.mode == "broadcasting":
             for member in self.members.values():
                 self._grant_all(self.instances[member.name], member.consumer_id)
             self.generation += 1
             return
         order = sorted(self.members, key=lambda key: self.members[key].number)
-        targets = _balanced(order, {q: p.target or p.owner for q, p in self.positions.items()})
+        targets = _balanced(
+            order, {q: p.target or p.owner for q, p in self.positions.items()}
+        )
         generation, moved = self.generation + 1, False
         for queue_id, place in self.positions.items():
             target, owner = targets.get(queue_id), place.owner
-            again = target is not None and (owner is None or owner == target != place.target)
+            again = target is not None and (
+                owner is None or owner == target != place.target
+            )
             if again or place.target != target:
                 place.target, place.target_generation, moved = target, generation, True
             if again:
                 self._grant(place)
         self.generation += moved
 
-    def set_stopped(self, stopped: bool, *, topic: str | None = None, queue: int | None = None) -> None:
+    def set_stopped(
+        self, stopped: bool, *, topic: str | None = None, queue: int | None = None
+    ) -> None:
         """Stop or start the group, its subscription to a topic, or one queue of it."""
         if topic is not None:
             (self.stopped_topics.add if stopped else self.stopped_topics.discard)(topic)
@@ -159,7 +190,9 @@ class SimulatedGroup(FakeGroup):
                 place.committed = offset
         self.generation += 1
 
-    def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
+    def heartbeat(
+        self, consumer_id: str, generation: int, owned: list[dict[str, int]]
+    ) -> dict[str, Any]:
         """Return the queues to own and to give up; release what `owned` no longer lists."""
         self._check(consumer_id)
         self.members[consumer_id].heartbeats += 1
@@ -193,7 +226,9 @@ class SimulatedGroup(FakeGroup):
         self.generation += 1
         return {"queue": queue, "state": "fenced", "offset": None}
 
-    def read(self, consumer_id: str, asked: dict[str, int], *, limit: int) -> dict[str, Any]:
+    def read(
+        self, consumer_id: str, asked: dict[str, int], *, limit: int
+    ) -> dict[str, Any]:
         place = self.position_of(consumer_id, asked["queue"])
         if place is not None and self._stops(place.queue):
             return pulled(asked["queue"], "stopped", asked["offset"], head=place.queue.head)
@@ -207,11 +242,17 @@ class SimulatedGroup(FakeGroup):
 
     def _stops(self, queue: FakeQueue) -> bool:
         topic = queue.origin_topic or queue.topic
-        return self.stopped or topic in self.stopped_topics or queue.id in self.stopped_queues
+        return (
+            self.stopped or topic in self.stopped_topics or queue.id in self.stopped_queues
+        )
 
     def _positions(self, consumer_id: str) -> dict[int, Place]:
         """Those that a consumer reads by, also one that is no member any more."""
-        return self.positions if self.mode == "clustering" else self.instances[self.instance_of[consumer_id]]
+        return (
+            self.positions
+            if self.mode == "clustering"
+            else self.instances[self.instance_of[consumer_id]]
+        )
 
     def _owned_by(self, consumer_id: str) -> list[Place]:
         return [p for p in self._positions(consumer_id).values() if p.owner == consumer_id]
@@ -256,7 +297,9 @@ class SimulatedGroup(FakeGroup):
 
 
 class SimulatedTopics(FakeTopics):
-    """Topics over several nodes: `down_nodes` refuse, so that a batch may be stored in part."""
+    """Topics over several nodes: `down_nodes` refuse, so that a batch may be stored in
+    part.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -265,22 +308,32 @@ class SimulatedTopics(FakeTopics):
         self._parts: dict[tuple[str, int], tuple[str, list[dict[str, Any]]]] = {}
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message, or `{error}` where its queue refused; raise when all did.
+        """Return a receipt for each message, or `{error}` where its queue refused; raise
+        when all did.
 
-        A repeated batch_id gives the first receipts again, and stores what is still missing.
+        A repeated batch_id gives the first receipts again, and stores what is still
+        missing.
         """
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
-        homes = [self.home(topic, batch_id, message, i) for i, message in enumerate(messages)]
+        homes = [
+            self.home(topic, batch_id, message, i) for i, message in enumerate(messages)
+        ]
         results: list[dict[str, Any]] = [{}] * len(messages)
         refusals: list[CatmqError] = []
         for home in dict.fromkeys(homes):
             indexes = [i for i, queue_id in enumerate(homes) if queue_id == home]
             try:
-                stored = self._store_part(topic, batch_id, home, [messages[i] for i in indexes])
+                stored = self._store_part(
+                    topic, batch_id, home, [messages[i] for i in indexes]
+                )
             except CatmqError as error:
                 refusals.append(error)
-                refusal = {"code": error.code, "detail": error.detail, "retriable": error.retriable}
+                refusal = {
+                    "code": error.code,
+                    "detail": error.detail,
+                    "retriable": error.retriable,
+                }
                 stored = [{"error": refusal}] * len(indexes)
             for i, result in zip(indexes, stored, strict=True):
                 results[i] = result
@@ -294,14 +347,20 @@ class SimulatedTopics(FakeTopics):
         content, queue = repr((topic.name, messages)), self.queues[home]
         # First: what a node has stored, it cannot tell while it is down.
         if queue.node in self.down_nodes:
-            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
+            raise Unavailable(
+                f"node {queue.node} is down", code="node_unavailable", status=503
+            )
         known = self._parts.get((batch_id, home))
         if known is not None:
             if known[0] != content:
-                raise Conflict("that batch_id held other messages", code="batch_conflict", status=409)
+                raise Conflict(
+                    "that batch_id held other messages", code="batch_conflict", status=409
+                )
             return known[1]
         if queue.state != "read_write":
-            raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
+            raise Conflict(
+                f"queue {home} is {queue.state}", code="queue_not_writable", status=409
+            )
         results = [self.take(topic, queue, message) for message in messages]
         self._parts[batch_id, home] = (content, results)
         return results
@@ -313,16 +372,26 @@ class SimulatedFailures(FakeFailures):
     _topics: SimulatedTopics
 
     def take(
-        self, group: FakeGroup, position: Position | None, consumer_id: str, one: dict[str, Any]
+        self,
+        group: FakeGroup,
+        position: Position | None,
+        consumer_id: str,
+        one: dict[str, Any],
     ) -> tuple[str, dict[str, Any]]:
         fenced = position is None or position.fence != (one["epoch"], consumer_id)
-        if position is not None and not fenced and position.queue.node in self._topics.down_nodes:
+        if (
+            position is not None
+            and not fenced
+            and position.queue.node in self._topics.down_nodes
+        ):
             return "refused", {"state": "unavailable"}
         return super().take(group, position, consumer_id, one)
 
 
 class SimulatedBroker(FakeBroker):
-    """`stop`, `start`, `drain`, `reset`, `expire` and `clean` are what operators and time do."""
+    """`stop`, `start`, `drain`, `reset`, `expire` and `clean` are what operators and time
+    do.
+    """
 
     topics: SimulatedTopics
 
@@ -337,7 +406,9 @@ class SimulatedBroker(FakeBroker):
     ) -> FakeTopic:
         """Make a topic, its queues spread over `nodes`. Settings: keyed, on_unknown."""
         with self._changed:
-            for old in self.topics.by_name[name].queues if name in self.topics.by_name else ():
+            for old in (
+                self.topics.by_name[name].queues if name in self.topics.by_name else ()
+            ):
                 old.state = "retired"
             made = self.topics.create(name, queues=queues)
             for queue in made.queues if nodes else ():
@@ -368,36 +439,54 @@ class SimulatedBroker(FakeBroker):
         assert isinstance(found, SimulatedGroup)
         return found
 
-    def stop(self, group: str, *, topic: str | None = None, queue: int | None = None) -> None:
+    def stop(
+        self, group: str, *, topic: str | None = None, queue: int | None = None
+    ) -> None:
         """Stop consumption of a group, or of one topic or one queue in it."""
-        self.change(lambda: self.find_group(group).set_stopped(True, topic=topic, queue=queue))
+        self.change(
+            lambda: self.find_group(group).set_stopped(True, topic=topic, queue=queue)
+        )
 
-    def start(self, group: str, *, topic: str | None = None, queue: int | None = None) -> None:
+    def start(
+        self, group: str, *, topic: str | None = None, queue: int | None = None
+    ) -> None:
         """Undo `stop` with the same arguments."""
-        self.change(lambda: self.find_group(group).set_stopped(False, topic=topic, queue=queue))
+        self.change(
+            lambda: self.find_group(group).set_stopped(False, topic=topic, queue=queue)
+        )
 
     def drain(self, draining: bool = True) -> None:
-        """Pulled out, or stopping: it answers the pulls that wait, and refuses what begins something."""
+        """Pulled out, or stopping: it answers the pulls that wait, and refuses what begins
+        something.
+        """
         self.change(lambda: setattr(self, "draining", draining))
 
     def interrupted(self) -> bool:
         return self.draining
 
     def reset(self, group: str, topic: str, *, to: str | int) -> None:
-        """Move a group in all queues of a topic, while it reads: to "earliest", "latest" or an offset."""
+        """Move a group in all queues of a topic, while it reads: to "earliest", "latest" or
+        an offset.
+        """
 
         def move() -> None:
             queues = self.topics.find(topic).queues
             ends = {"earliest": [q.low for q in queues], "latest": [q.head for q in queues]}
-            clamped = [max(q.low, min(q.head, to)) if isinstance(to, int) else 0 for q in queues]
-            self.find_group(group).reset(queues, ends[to] if isinstance(to, str) else clamped)
+            clamped = [
+                max(q.low, min(q.head, to)) if isinstance(to, int) else 0 for q in queues
+            ]
+            self.find_group(group).reset(
+                queues, ends[to] if isinstance(to, str) else clamped
+            )
             for known in [one for one in self.failures.answers if one[0] == group]:
                 del self.failures.answers[known]
 
         self.change(move)
 
     def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
-        """The committed offset of each queue of a group, or of an instance of a broadcasting one."""
+        """The committed offset of each queue of a group, or of an instance of a
+        broadcasting one.
+        """
         if instance is None:
             return super().committed(group)
         with self._changed:
@@ -424,11 +513,18 @@ class SimulatedBroker(FakeBroker):
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         begins = path.endswith(("/messages", "/consumers", "/pull")) and method == "POST"
         if self.draining and begins:
-            raise Unavailable("this broker was drained", code="draining", retry_after_ms=100, status=503)
+            raise Unavailable(
+                "this broker was drained", code="draining", retry_after_ms=100, status=503
+            )
         for name in ("queues", "offsets", "messages"):
-            if path.startswith("/api/v1/consumers/") and len(body.get(name, ())) > MOST_QUEUES:
+            if (
+                path.startswith("/api/v1/consumers/")
+                and len(body.get(name, ())) > MOST_QUEUES
+            ):
                 wrong = FieldError(name, "too many")
-                raise InvalidRequest(f"{name}: at most {MOST_QUEUES}", errors=[wrong], status=400)
+                raise InvalidRequest(
+                    f"{name}: at most {MOST_QUEUES}", errors=[wrong], status=400
+                )
         return super()._answer(method, path, body)
 
 

@@ -1,4 +1,6 @@
-"""A wall clock that a test moves, for a process and all that it starts; waits and monotonic time stay."""
+"""A wall clock that a test moves, for a process and all that it starts; waits and monotonic
+time stay.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ WIDTH = 32  # bytes of the file, as in skew.c
 
 @dataclass(frozen=True)
 class WallClock:
-    """Processes started with `environ` see the wall clock of this machine plus what was last set."""
+    """Processes started with `environ` see the wall clock of this machine plus what was
+    last set.
+    """
 
     library: Path
     file: Path
@@ -36,7 +40,16 @@ def wall_clock(directory: Path, name: str = "skew") -> WallClock:
     assert compiler, "a C compiler is needed: apt-get install build-essential"
     library, file = directory / "skew.so", directory / f"{name}.seconds"
     if not library.exists():
-        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"]
+        command = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O2",
+            "-o",
+            str(library),
+            str(SOURCE),
+            "-ldl",
+        ]
         subprocess.run(command, check=True)
     file.write_bytes(b"0".ljust(WIDTH, b"\0"))
     return WallClock(library, file)

@@ -1,4 +1,6 @@
-"""A group whose handlers are slower than what is sent, and how many messages are pulled for it."""
+"""A group whose handlers are slower than what is sent, and how many messages are pulled for
+it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def play(
     is_over: Callable[[int], bool],
     **options: Any,
 ) -> Played:
-    """Handles messages in THREADS threads, each after `slow(counted)`, until `is_over(handled)`."""
+    """Handles messages in THREADS threads, each after `slow(counted)`, until
+    `is_over(handled)`.
+    """
     counted = Counted(transport)
     consumer = Consumer(transport=counted, group=group, topics=[topic], **options)
     guard = threading.Lock()

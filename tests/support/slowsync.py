@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("slowsync.c")
-DISK = "/var/tmp"  # temporary files may lie in memory, where a server maps its log and never syncs it
+# temporary files may lie in memory, where a server maps its log and never syncs it
+DISK = "/var/tmp"
 _INSIDE = 16  # where the third number is in the file (slowsync.c)
 
 
@@ -34,7 +35,9 @@ class SlowSync:
         return {"LD_PRELOAD": str(self.library), "SLOWSYNC_FILE": str(self.file)}
 
     def set(self, milliseconds: int, *, thread: int = 0) -> None:
-        """Makes every sync, or those of one thread, so much longer; who sleeps ends early if it is less."""
+        """Makes every sync, or those of one thread, so much longer; who sleeps ends early
+        if it is less.
+        """
         with self.file.open("r+b") as file:
             file.write(struct.pack("qq", milliseconds, thread))
 
@@ -47,7 +50,9 @@ class SlowSync:
         return int(struct.unpack_from("q", self.file.read_bytes(), _INSIDE)[0])
 
     def forget(self) -> None:
-        """Nothing is slow, and nobody is inside: for the next start of a server that was killed."""
+        """Nothing is slow, and nobody is inside: for the next start of a server that was
+        killed.
+        """
         self.file.write_bytes(bytes(24))
 
 
@@ -59,7 +64,9 @@ def slow_disk() -> Iterator[SlowSync]:
 
 
 def slow_sync(directory: Path) -> SlowSync:
-    """A disk that is not slow so far; the library is compiled in `directory`, which lies on it."""
+    """A disk that is not slow so far; the library is compiled in `directory`, which lies on
+    it.
+    """
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: apt-get install build-essential"
     library, file = directory / "slowsync.so", directory / "slowsync"

@@ -1,8 +1,10 @@
-"""Node databases that one test after the other uses: emptied after each, instead of made anew.
+"""Node databases that one test after the other uses: emptied after each, instead of made
+anew.
 
-Registering a node proves rights by making and dropping tables, which takes longer than most tests. So a
-database that was registered once is emptied after its test and given to a later one. One that a test left in
-another shape than it had (a table altered, missing or still locked) is dropped.
+Registering a node proves rights by making and dropping tables, which takes longer than most
+tests. So a database that was registered once is emptied after its test and given to a later
+one. One that a test left in another shape than it had (a table altered, missing or still
+locked) is dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _COUNTER = re.compile(r"AUTO_INCREMENT=\d+ ?")
 
 @dataclass
 class NodeDatabase:
-    """A database for a node: how to reach it, and its tables' shape once a node was registered on it."""
+    """A database for a node: how to reach it, and its tables' shape once a node was
+    registered on it.
+    """
 
     given: dict[str, Any]
     shape: dict[str, str] = field(default_factory=dict)
@@ -34,16 +38,25 @@ class NodeDatabase:
     def cursor(self) -> Iterator[Any]:
         """A cursor of a connection of its own, which commits at the end."""
         if self.given["engine"] == "sqlite":
-            with closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file, file:
+            with (
+                closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file,
+                file,
+            ):
                 yield file.cursor()
             return
         import MySQLdb
 
         account = {"user": self.given["username"], "passwd": self.given["password"]}
-        place = {"host": self.given["host"], "port": self.given["port"], "db": self.given["database"]}
+        place = {
+            "host": self.given["host"],
+            "port": self.given["port"],
+            "db": self.given["database"],
+        }
         with closing(MySQLdb.connect(**account, **place, autocommit=True)) as connection:
             cursor = connection.cursor()
-            cursor.execute(f"SET lock_wait_timeout = {LOCK_S}, innodb_lock_wait_timeout = {LOCK_S}")
+            cursor.execute(
+                f"SET lock_wait_timeout = {LOCK_S}, innodb_lock_wait_timeout = {LOCK_S}"
+            )
             yield cursor
 
     def registered(self) -> None:
@@ -71,14 +84,21 @@ class NodeDatabase:
             self._count_anew(cursor)
         if self.given["engine"] == "sqlite":
             with closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file:
-                file.execute("VACUUM")  # else rows fit into a file that a test keeps from growing
+                # else rows fit into a file that a test keeps from growing
+                file.execute("VACUUM")
         return True
 
     def _shape(self, cursor: Any) -> dict[str, str]:
         """{table: its definition}, without what it has counted."""
         if self.given["engine"] == "sqlite":
-            cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE%'")
-            return {name: sql for name, sql in cursor.fetchall() if not name.startswith("sqlite_")}
+            cursor.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE%'"
+            )
+            return {
+                name: sql
+                for name, sql in cursor.fetchall()
+                if not name.startswith("sqlite_")
+            }
         cursor.execute("SHOW TABLES")
         shape = {}
         for (name,) in cursor.fetchall():
@@ -92,7 +112,11 @@ class NodeDatabase:
     def _count_anew(self, cursor: Any) -> None:
         """Begin ids at 1 again."""
         if self.given["engine"] == "mysql":
-            for name in (name for name, definition in self.shape.items() if "AUTO_INCREMENT" in definition):
+            for name in (
+                name
+                for name, definition in self.shape.items()
+                if "AUTO_INCREMENT" in definition
+            ):
                 cursor.execute(f"ALTER TABLE {name} AUTO_INCREMENT = 1")
             return
         cursor.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
@@ -101,9 +125,11 @@ class NodeDatabase:
 
 
 class SpareNodes:
-    """The session's node databases on one engine; those that wait for the next test were emptied.
+    """The session's node databases on one engine; those that wait for the next test were
+    emptied.
 
-    A database on another engine is dropped after its test: its server may stop before the session ends.
+    A database on another engine is dropped after its test: its server may stop before the
+    session ends.
     """
 
     def __init__(self, directory: Path, engine: str) -> None:

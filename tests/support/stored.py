@@ -1,4 +1,6 @@
-"""The rows in the tables of nodes, read from the databases themselves and not through any broker."""
+"""The rows in the tables of nodes, read from the databases themselves and not through any
+broker.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]  # runs a SELECT on one node
-MISSING = ("doesn't exist", "no such table")  # tables that are made when they are first needed
+# tables that are made when they are first needed
+MISSING = ("doesn't exist", "no such table")
 
 
 class Row(NamedTuple):
@@ -62,7 +65,8 @@ class StoredQueue:
 class Stored:
     """All queues that were asked for, and what waits or is dead on their nodes.
 
-    `waiting`: numbers in the tables of delayed messages. `dead`: (queue, offset) that dead ones came from.
+    `waiting`: numbers in the tables of delayed messages. `dead`: (queue, offset) that dead
+    ones came from.
     """
 
     queues: dict[int, StoredQueue] = field(default_factory=dict)
@@ -76,7 +80,9 @@ def read(nodes: Iterable[tuple[Ask, Sequence[int]]]) -> Stored:
     for ask, queues in nodes:
         for queue in queues:
             found.queues[queue] = _queue(ask, queue)
-        found.waiting += (number(body) for (body,) in _perhaps(ask, "SELECT body FROM delayed_message"))
+        found.waiting += (
+            number(body) for (body,) in _perhaps(ask, "SELECT body FROM delayed_message")
+        )
         for (origin,) in _perhaps(ask, "SELECT origin FROM dead_message"):
             told = json.loads(origin)
             found.dead.append((told["queue"], told["offset"]))
@@ -97,7 +103,9 @@ def _queue(ask: Ask, queue: int) -> StoredQueue:
     columns = "msg_offset, body, msg_key, tag, headers, trace_id, stored_at"
     rows = ask(f"SELECT {columns} FROM message_{queue} ORDER BY msg_offset")
     about = f"WHERE queue_id = {queue}"
-    batches = ask(f"SELECT batch_id, first_offset, message_count, digest FROM sent_batch {about}")
+    batches = ask(
+        f"SELECT batch_id, first_offset, message_count, digest FROM sent_batch {about}"
+    )
     gaps = ask(f"SELECT from_offset, to_offset FROM queue_gap {about} ORDER BY from_offset")
     return StoredQueue(
         queue,

@@ -1,4 +1,6 @@
-"""What a crash, a promotion or retention would do to a queue, done behind the product's back."""
+"""What a crash, a promotion or retention would do to a queue, done behind the product's
+back.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from messagestore.pool import node_pools
 def remove(queue: int, *offsets: int) -> None:
     """Takes messages out of a table behind the product's back."""
     _behind_the_back(
-        queue, f"DELETE FROM message_{queue} WHERE msg_offset IN ({','.join(map(str, offsets))})"
+        queue,
+        f"DELETE FROM message_{queue} WHERE msg_offset IN ({','.join(map(str, offsets))})",
     )
 
 
 def declare_gap(queue: int, first: int, end: int) -> None:
     """What a promotion writes."""
-    _behind_the_back(queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')")
+    _behind_the_back(
+        queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')"
+    )
 
 
 def raise_low(queue: int, low: int) -> None:
@@ -32,7 +37,8 @@ def readers(queue: int) -> list[tuple[Any, ...]]:
     """The reader rows of a queue: (group id, instance, epoch, owner, committed)."""
     columns = "group_id, instance, epoch, owner, committed"
     return _behind_the_back(
-        queue, f"SELECT {columns} FROM reader WHERE queue_id = {queue} ORDER BY group_id, instance"
+        queue,
+        f"SELECT {columns} FROM reader WHERE queue_id = {queue} ORDER BY group_id, instance",
     )
 
 
@@ -48,13 +54,20 @@ def look(queue: int, statement: str) -> list[tuple[Any, ...]]:
 
 
 def age(queue: int, first: int, end: int, *, seconds: int) -> None:
-    """Makes the messages at offsets first … end-1, and batches that begin there, so much older."""
+    """Makes the messages at offsets first … end-1, and batches that begin there, so much
+    older.
+    """
     on_sqlite = node_pools.node_of(queue).info.engine == "sqlite"
-    older = f"stored_at - {seconds * 1000}" if on_sqlite else f"stored_at - INTERVAL {seconds} SECOND"
+    older = (
+        f"stored_at - {seconds * 1000}"
+        if on_sqlite
+        else f"stored_at - INTERVAL {seconds} SECOND"
+    )
     within = f">= {first} AND {{column}} < {end}"
     plant(
         queue,
-        f"UPDATE message_{{q}} SET stored_at = {older} WHERE msg_offset {within.format(column='msg_offset')}",
+        f"UPDATE message_{{q}} SET stored_at = {older} WHERE msg_offset "
+        f"{within.format(column='msg_offset')}",
         f"UPDATE sent_batch SET stored_at = {older} "
         f"WHERE queue_id = {{q}} AND first_offset {within.format(column='first_offset')}",
     )
@@ -80,7 +93,9 @@ class Saved:
 
 def save(places: Iterable[tuple[int, str]]) -> Saved:
     """Remembers tables that exist, each given by a queue of its node and its name."""
-    return Saved({(queue, table): look(queue, f"SELECT * FROM {table}") for queue, table in places})
+    return Saved(
+        {(queue, table): look(queue, f"SELECT * FROM {table}") for queue, table in places}
+    )
 
 
 def _refill(cursor: Any, table: str, rows: list[tuple[Any, ...]], *, mark: str) -> None:
@@ -118,7 +133,12 @@ def _connection(queue: int) -> Any:
         return sqlite3.connect(info.database, isolation_level=None)
     import MySQLdb
 
-    account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
+    account = {
+        "host": info.host,
+        "port": info.port,
+        "user": info.username,
+        "password": info.password,
+    }
     return MySQLdb.connect(**account, database=info.database, autocommit=True)
 
 

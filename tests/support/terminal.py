@@ -1,4 +1,6 @@
-"""Commands as processes: `catmq …` and small programs, with the broker in their environment."""
+"""Commands as processes: `catmq …` and small programs, with the broker in their
+environment.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,21 @@ CATMQ = (sys.executable, "-m", "catmq_client")
 class Process:
     """A running command; what it prints lies in the files `out` and `err`."""
 
-    def __init__(self, argv: list[str], *, environ: Mapping[str, str], out: Path, **options: Any) -> None:
+    def __init__(
+        self, argv: list[str], *, environ: Mapping[str, str], out: Path, **options: Any
+    ) -> None:
         self.out, self.err = out, out.with_suffix(".err")
         self.argv = argv
         with self.out.open("ab") as stdout, self.err.open("ab") as stderr:
-            given = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, **options}
-            self.popen: subprocess.Popen[bytes] = subprocess.Popen(argv, env=dict(environ), cwd=ROOT, **given)
+            given = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": stdout,
+                "stderr": stderr,
+                **options,
+            }
+            self.popen: subprocess.Popen[bytes] = subprocess.Popen(
+                argv, env=dict(environ), cwd=ROOT, **given
+            )
 
     @property
     def runs(self) -> bool:
@@ -35,10 +46,14 @@ class Process:
         return self.popen.poll() is None
 
     def wait(self, *codes: int, limit_s: float = LIMIT_S) -> None:
-        """Waits for its end, which must have one of these exit codes (0 when none is given)."""
+        """Waits for its end, which must have one of these exit codes (0 when none is
+        given).
+        """
         found, wanted = self.popen.wait(timeout=limit_s), codes or (0,)
         said = self.err.read_text(errors="replace")
-        assert found in wanted, f"{' '.join(self.argv[2:])}: exit code {found}, not in {wanted}:\n{said}"
+        assert found in wanted, (
+            f"{' '.join(self.argv[2:])}: exit code {found}, not in {wanted}:\n{said}"
+        )
         assert "Traceback" not in said, said
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, code: int = 0) -> None:
@@ -60,7 +75,9 @@ class Process:
 
 
 class Terminal:
-    """Runs commands against one server, or those at `urls`; all that still run are killed by close()."""
+    """Runs commands against one server, or those at `urls`; all that still run are killed
+    by close().
+    """
 
     def __init__(self, server: Server, directory: Path, urls: str = "") -> None:
         urls = urls or server.url
@@ -78,9 +95,15 @@ class Terminal:
         self._numbers = itertools.count(1)
 
     def start(
-        self, *argv: str, name: str = "", environ: Mapping[str, str] | None = None, **options: Any
+        self,
+        *argv: str,
+        name: str = "",
+        environ: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> Process:
-        """Starts a program of Python's; `name` names its output's file, `environ` adds to its environment."""
+        """Starts a program of Python's; `name` names its output's file, `environ` adds to
+        its environment.
+        """
         out = self.directory / f"{name or f'process-{next(self._numbers)}'}.out"
         given = {**self.environ, **(environ or {})}
         made = Process([sys.executable, *argv], environ=given, out=out, **options)

@@ -1,8 +1,8 @@
 """SIGTERM for a program of the tests that sends by the clock.
 
-A handler that sets a `threading.Event` hangs for ever if it interrupts the main thread inside `wait()` of the
-same event, which holds its lock: of eight processes that waited for 0 s at a time, four hung. So the signal
-is blocked, and waited for.
+A handler that sets a `threading.Event` hangs for ever if it interrupts the main thread
+inside `wait()` of the same event, which holds its lock: of eight processes that waited for
+0 s at a time, four hung. So the signal is blocked, and waited for.
 """
 
 from __future__ import annotations
@@ -19,5 +19,8 @@ class Terminated:
 
     def wait(self, seconds: float) -> bool:
         """Return True as soon as SIGTERM has come, False after so long without one."""
-        self._came = self._came or signal.sigtimedwait({signal.SIGTERM}, max(0.0, seconds)) is not None
+        self._came = (
+            self._came
+            or signal.sigtimedwait({signal.SIGTERM}, max(0.0, seconds)) is not None
+        )
         return self._came

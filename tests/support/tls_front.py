@@ -22,7 +22,9 @@ class _Server(ThreadedWSGIServer):
     def get_request(self) -> Any:
         accepted, address = super().get_request()
         # The handshake is the handler's: a client may refuse the certificate.
-        return self.context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), address
+        return self.context.wrap_socket(
+            accepted, server_side=True, do_handshake_on_connect=False
+        ), address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away are no news."""
@@ -35,13 +37,17 @@ class _Handler(WSGIRequestHandler):
 
 @contextmanager
 def tls_front(directory: Path) -> Iterator[tuple[int, Path]]:
-    """A port on 127.0.0.1 at which the broker of this process speaks TLS, and the CA to trust."""
+    """A port on 127.0.0.1 at which the broker of this process speaks TLS, and the CA to
+    trust.
+    """
     authority = Authority(directory)
     server = _Server(("127.0.0.1", 0), _Handler)
     server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
     server.set_app(application)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server.server_address[1], authority.ca

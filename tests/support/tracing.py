@@ -48,7 +48,9 @@ def _asks(frame: FrameType, event: str, given: Any) -> bool:
 
 @contextmanager
 def traced() -> Iterator[list[Way]]:
-    """Collects the ways on which this thread comes to a driver meanwhile, each once, in order."""
+    """Collects the ways on which this thread comes to a driver meanwhile, each once, in
+    order.
+    """
     ways: dict[Way, None] = {}
 
     def look(frame: FrameType, event: str, given: Any) -> None:
@@ -66,10 +68,15 @@ def traced() -> Iterator[list[Way]]:
 
 
 def ways_of(call: Callable[[], object], *, below: str) -> list[Way]:
-    """Return the ways on which a call comes to a driver, from the first frame in `below` on."""
+    """Return the ways on which a call comes to a driver, from the first frame in `below`
+    on.
+    """
     with traced() as found:
         call()
-    cut = (tuple(itertools.dropwhile(lambda hop: not hop[0].startswith(below), way)) for way in found)
+    cut = (
+        tuple(itertools.dropwhile(lambda hop: not hop[0].startswith(below), way))
+        for way in found
+    )
     return list(dict.fromkeys(way for way in cut if way))
 
 

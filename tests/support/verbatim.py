@@ -1,4 +1,6 @@
-"""A server that answers bytes as they are: right ones, and those that no HTTP library would write."""
+"""A server that answers bytes as they are: right ones, and those that no HTTP library would
+write.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ LIMIT_S = 10.0
 
 
 class Verbatim:
-    """Answers each request with `answer(request)`, and closes the connection for None; behind what is a
-    bytearray, too.
+    """Answers each request with `answer(request)`, and closes the connection for None;
+    behind what is a bytearray, too.
 
-    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is. `pause_s`: before
+    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is.
+    `pause_s`: before
     each 64 KB of a body, of which no more is on its way.
     """
 
@@ -45,8 +48,9 @@ class Verbatim:
     def close(self) -> None:
         """Listens no more, and breaks its connections.
 
-        Each thread closes its own: TLS goes on reading from the number of a file that another thread closed,
-        and takes away what belongs to the next connection with that number.
+        Each thread closes its own: TLS goes on reading from the number of a file that
+        another thread closed, and takes away what belongs to the next connection with that
+        number.
         """
         for one in (self._listener, *self._open):
             with suppress(OSError):
@@ -89,7 +93,9 @@ class Verbatim:
 
 
 @contextmanager
-def verbatim(*, tls: ssl.SSLContext | None = None, tunnels: bool = False) -> Iterator[Verbatim]:
+def verbatim(
+    *, tls: ssl.SSLContext | None = None, tunnels: bool = False
+) -> Iterator[Verbatim]:
     """A server for the length of a block."""
     server = Verbatim(tls=tls, tunnels=tunnels)
     try:
@@ -107,7 +113,11 @@ def _request(source: socket.socket, pause_s: float) -> bytes:
             return b""
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    lengths = [
+        line[15:]
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length:")
+    ]
     while len(body) < int(lengths[0] if lengths else 0):
         time.sleep(pause_s)
         piece = source.recv(65_536)

@@ -1,8 +1,9 @@
-"""The judge of trials: journals and tables together. Each thing that is wrong is named by kind and place.
+"""The judge of trials: journals and tables together. Each thing that is wrong is named by
+kind and place.
 
-judge.py looks at journals alone, and at how long things take; here nothing depends on time, so the same
-checks hold whatever was done to the system. `script/chaos selftest` plants defects and shows that each is
-named.
+judge.py looks at journals alone, and at how long things take; here nothing depends on time,
+so the same checks hold whatever was done to the system. `script/chaos selftest` plants
+defects and shows that each is named.
 """
 
 from __future__ import annotations
@@ -88,8 +89,11 @@ class Evidence:
         by_name = {name: one.lines for name, one in self.members.items()}
         self.story = judge.story(by_name, self.sent_lines, self.killed)
         self.asked = {one for line in self.told("asked") for one in line["numbers"]}
-        self.ranges = [tuple(line["numbers"]) for line in self.told("left") if "numbers" in line]
-        self.places: dict[int, list[Place]] = defaultdict(list)  # number → where it is stored
+        self.ranges = [
+            tuple(line["numbers"]) for line in self.told("left") if "numbers" in line
+        ]
+        # number → where it is stored
+        self.places: dict[int, list[Place]] = defaultdict(list)
         self.rows: dict[Place, Row] = {}
         for queue in self.stored.queues.values():
             for row in queue.rows:
@@ -97,8 +101,14 @@ class Evidence:
                 if row.number is not None:
                     self.places[row.number].append(Place(queue.queue, row.offset))
 
-        lines = [line for one in self.members.values() for line in one.lines if line["what"] == "dead"]
-        self.reported = {Place(line["queue"], line["offset"]) for line in lines}  # what handlers gave up
+        lines = [
+            line
+            for one in self.members.values()
+            for line in one.lines
+            if line["what"] == "dead"
+        ]
+        # what handlers gave up
+        self.reported = {Place(line["queue"], line["offset"]) for line in lines}
 
     def told(self, what: str) -> list[dict[str, Any]]:
         """The senders' lines of one kind."""
@@ -111,11 +121,15 @@ class Evidence:
         return any(first <= number < end for first, end in self.ranges)
 
     def promised(self) -> Iterator[tuple[Place, int]]:
-        """The places and numbers of what must be handled: receipts, and delayed messages that came."""
+        """The places and numbers of what must be handled: receipts, and delayed messages
+        that came.
+        """
         for line in self.told("sent"):
             yield Place(line["queue"], line["offset"]), line["number"]
         for line in self.told("delayed"):
-            yield from ((place, line["number"]) for place in self.places.get(line["number"], [])[:1])
+            yield from (
+                (place, line["number"]) for place in self.places.get(line["number"], [])[:1]
+            )
 
 
 Check = Callable[[Evidence], Iterator[Found]]
@@ -129,7 +143,9 @@ def found(evidence: Evidence) -> list[Found]:
 def nothing(findings: Sequence[Found]) -> None:
     """Raises AssertionError with what was found."""
     kinds = Counter(one.kind for one in findings)
-    by_kind = {kind: [one for one in findings if one.kind == kind][:SHOWN] for kind in kinds}
+    by_kind = {
+        kind: [one for one in findings if one.kind == kind][:SHOWN] for kind in kinds
+    }
     listed = "\n  ".join(str(one) for some in by_kind.values() for one in some)
     counted = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
     assert not findings, f"{len(findings)} things are wrong ({counted}):\n  {listed}"
@@ -141,7 +157,11 @@ def at(place: Place) -> str:
 
 
 def _journals(evidence: Evidence) -> Iterator[Found]:
-    for one in (*evidence.members.values(), *evidence.senders.values(), *evidence.watchers.values()):
+    for one in (
+        *evidence.members.values(),
+        *evidence.senders.values(),
+        *evidence.watchers.values(),
+    ):
         for line, what in one.wrong:
             yield Found("journal", f"{one.name} line {line}", what)
     for error in (*evidence.story.errors, *evidence.story.given_up):
@@ -159,10 +179,16 @@ def _receipts(evidence: Evidence) -> Iterator[Found]:
     for number, its in numbers.items():
         if len(its) > 1:
             listed = ", ".join(map(at, sorted(its)))
-            yield Found("two_receipts", f"message {number}", f"message {number} has receipts for {listed}")
+            yield Found(
+                "two_receipts",
+                f"message {number}",
+                f"message {number} has receipts for {listed}",
+            )
     for place, mine in sorted(places.items()):
         if len(mine) > 1:
-            yield Found("offset_twice", at(place), f"messages {sorted(mine)} have a receipt for it")
+            yield Found(
+                "offset_twice", at(place), f"messages {sorted(mine)} have a receipt for it"
+            )
         elif place.queue in evidence.stored.queues:
             yield from _kept(evidence, place, *mine)
 
@@ -176,7 +202,11 @@ def _kept(evidence: Evidence, place: Place, number: int) -> Iterator[Found]:
         there = f"; it lies at {at(elsewhere[0])}" if elsewhere else ""
         yield Found("lost", at(place), f"message {number} has a receipt, and no row{there}")
     elif row.number != number and evidence.was_sent(row.number):
-        yield Found("other_body", at(place), f"message {number} has the receipt, {row.number} is stored")
+        yield Found(
+            "other_body",
+            at(place),
+            f"message {number} has the receipt, {row.number} is stored",
+        )
 
 
 def _bodies(evidence: Evidence) -> Iterator[Found]:
@@ -191,11 +221,17 @@ def _once(evidence: Evidence) -> Iterator[Found]:
             continue
         listed = ", ".join(map(at, places))
         inside = len({place.queue for place in places}) == 1
-        yield Found("stored_twice" if inside else "in_two_queues", listed, f"message {number} lies there")
+        yield Found(
+            "stored_twice" if inside else "in_two_queues",
+            listed,
+            f"message {number} lies there",
+        )
 
 
 def _whole_batches(evidence: Evidence) -> Iterator[Found]:
-    """A send to one queue is stored whole or not at all, also when its outcome stays unknown."""
+    """A send to one queue is stored whole or not at all, also when its outcome stays
+    unknown.
+    """
     acknowledged = {line["number"] for line in evidence.told("sent")}
     for line in evidence.told("asked"):
         stored = [number for number in line["numbers"] if number in evidence.places]
@@ -203,7 +239,11 @@ def _whole_batches(evidence: Evidence) -> Iterator[Found]:
             continue  # may be in several queues; or what is missing is lost
         if 0 < len(stored) < len(line["numbers"]):
             missing = sorted(set(line["numbers"]) - set(stored))
-            yield Found("batch_in_part", f"batch {line['batch']}", f"{stored} are stored, {missing} are not")
+            yield Found(
+                "batch_in_part",
+                f"batch {line['batch']}",
+                f"{stored} are stored, {missing} are not",
+            )
 
 
 def _dense(evidence: Evidence) -> Iterator[Found]:
@@ -213,10 +253,14 @@ def _dense(evidence: Evidence) -> Iterator[Found]:
         for offset in range(one.low, one.head):
             if offset not in offsets and offset not in excused:
                 yield Found(
-                    "hole", at(Place(one.queue, offset)), f"no message there, and the head is {one.head}"
+                    "hole",
+                    at(Place(one.queue, offset)),
+                    f"no message there, and the head is {one.head}",
                 )
         for offset in sorted(offset for offset in offsets if offset < one.low):
-            yield Found("below_low", at(Place(one.queue, offset)), f"the log starts at {one.low}")
+            yield Found(
+                "below_low", at(Place(one.queue, offset)), f"the log starts at {one.low}"
+            )
         above = sorted(offset for offset in offsets if offset >= one.head)
         for offset in above:
             kind = "head_behind" if one.head in offsets else "above_head"
@@ -238,10 +282,18 @@ def _batches(evidence: Evidence) -> Iterator[Found]:
         for batch in one.batches:
             yield from _batch(one, batch, rows)
             if batch.first < reached:
-                yield Found("batch_count", _claim(one, batch), f"offsets below {reached} are another batch's")
-            elif batch.first > reached and any(reached <= offset < batch.first for offset in rows):
                 yield Found(
-                    "unclaimed", f"queue {one.queue} offset {reached}", f"no batch up to {batch.first}"
+                    "batch_count",
+                    _claim(one, batch),
+                    f"offsets below {reached} are another batch's",
+                )
+            elif batch.first > reached and any(
+                reached <= offset < batch.first for offset in rows
+            ):
+                yield Found(
+                    "unclaimed",
+                    f"queue {one.queue} offset {reached}",
+                    f"no batch up to {batch.first}",
                 )
             reached = max(reached, batch.end)
         for offset in sorted(offset for offset in rows if offset >= reached):
@@ -258,11 +310,17 @@ def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterato
         what = f"{batch.size} messages, and only {len(mine)} of them are stored"
         yield Found("batch_count", _claim(queue, batch), what)
     elif digest(mine) != batch.digest:
-        yield Found("batch_differs", _claim(queue, batch), "the digest is another than that of the messages")
+        yield Found(
+            "batch_differs",
+            _claim(queue, batch),
+            "the digest is another than that of the messages",
+        )
 
 
 def digest(rows: Iterable[Row]) -> bytes:
-    """Return what the store is to remember of a batch, by STORE's own words and not by its code."""
+    """Return what the store is to remember of a batch, by STORE's own words and not by its
+    code.
+    """
     parts = []
     for row in rows:
         headers = json.loads(row.headers) if row.headers else {}
@@ -271,7 +329,9 @@ def digest(rows: Iterable[Row]) -> bytes:
 
 
 def _handled(evidence: Evidence) -> Iterator[Found]:
-    """Everything acknowledged was handled. Known by its number: a place may have held another message."""
+    """Everything acknowledged was handled. Known by its number: a place may have held
+    another message.
+    """
     done: dict[Place, set[int | None]] = defaultdict(set)
     for one in evidence.story.handlings:
         row = evidence.rows.get(one.place)
@@ -299,13 +359,18 @@ def _owners(evidence: Evidence) -> Iterator[Found]:
             if one.epoch < highest.epoch:
                 late_ms = (one.begun - highest.begun) * 1000
                 who = f"{one.member} started under epoch {one.epoch}"
-                what = f"{who}, {late_ms:.1f} ms after {highest.member} had under epoch {highest.epoch}"
+                what = (
+                    f"{who}, {late_ms:.1f} ms after {highest.member} had under epoch "
+                    f"{highest.epoch}"
+                )
                 yield Found("former_owner", at(one.place), what)
             highest = max(highest, one, key=lambda it: it.epoch)
             holder = holders.setdefault(one.epoch, one.member)
             if holder != one.member:
                 yield Found(
-                    "two_owners", at(one.place), f"epoch {one.epoch} was {holder}'s and {one.member}'s"
+                    "two_owners",
+                    at(one.place),
+                    f"epoch {one.epoch} was {holder}'s and {one.member}'s",
                 )
             elif one.offset <= last.get(one.epoch, -1):
                 what = f"{one.member} started it after offset {last[one.epoch]} of queue {queue}"
@@ -314,11 +379,17 @@ def _owners(evidence: Evidence) -> Iterator[Found]:
 
 
 def _sent_order(evidence: Evidence) -> Iterator[Found]:
-    """The first receipts of a sender rise with its numbers in every queue, and so must what is stored."""
+    """The first receipts of a sender rise with its numbers in every queue, and so must what
+    is stored.
+    """
     for name, sender in evidence.senders.items():
         numbers = {line["number"] for line in sender.lines if line["what"] == "sent"}
         for queue in evidence.stored.queues.values():
-            mine = [row for row in queue.rows if row.number in numbers and row.number is not None]
+            mine = [
+                row
+                for row in queue.rows
+                if row.number in numbers and row.number is not None
+            ]
             for before, row in pairwise(mine):
                 if row.number < before.number:  # type: ignore[operator]
                     what = f"message {row.number} of {name} lies behind message {before.number}"
@@ -326,7 +397,9 @@ def _sent_order(evidence: Evidence) -> Iterator[Found]:
 
 
 def _positions(evidence: Evidence) -> Iterator[Found]:
-    """Return what was seen of reader and head rows only rises, up to what they say at the end."""
+    """Return what was seen of reader and head rows only rises, up to what they say at the
+    end.
+    """
     seen: dict[tuple[int, str], int] = {}
     for line in (line for one in evidence.watchers.values() for line in one.lines):
         if line["what"] == "position":
@@ -337,24 +410,40 @@ def _positions(evidence: Evidence) -> Iterator[Found]:
         for position in queue.positions:
             if position.committed > queue.head:
                 what = f"{position.committed} is committed, the head is {queue.head}"
-                yield Found("committed_above", f"queue {queue.queue} committed {position.committed}", what)
+                yield Found(
+                    "committed_above",
+                    f"queue {queue.queue} committed {position.committed}",
+                    what,
+                )
 
 
-def _fell(seen: dict[tuple[int, str], int], what: tuple[int, str], now: int, kind: str) -> Iterator[Found]:
+def _fell(
+    seen: dict[tuple[int, str], int], what: tuple[int, str], now: int, kind: str
+) -> Iterator[Found]:
     before = seen.get(what, now)
     seen[what] = now
     if now < before:
         queue, name = what
-        yield Found(kind, f"queue {queue} {name} {now}", f"the {name} was {before} before it was {now}")
+        yield Found(
+            kind,
+            f"queue {queue} {name} {now}",
+            f"the {name} was {before} before it was {now}",
+        )
 
 
 def _dead(evidence: Evidence) -> Iterator[Found]:
     kept = [Place(*one) for one in evidence.stored.dead]
     for place in sorted(evidence.reported):
         if place not in kept:
-            yield Found("dead_lost", at(place), "its handler was told that it is dead, and it is nowhere")
+            yield Found(
+                "dead_lost",
+                at(place),
+                "its handler was told that it is dead, and it is nowhere",
+            )
     for place in sorted({one for one in kept if kept.count(one) > 1}):
-        yield Found("dead_twice", at(place), f"{kept.count(place)} dead messages came from there")
+        yield Found(
+            "dead_twice", at(place), f"{kept.count(place)} dead messages came from there"
+        )
 
 
 def _delayed(evidence: Evidence) -> Iterator[Found]:
@@ -363,11 +452,15 @@ def _delayed(evidence: Evidence) -> Iterator[Found]:
         number, where = line["number"], f"delayed message {line['id']}"
         copies = waiting.count(number) + (number in evidence.places)
         if copies == 0:
-            yield Found("delayed_lost", where, f"message {number} neither waits nor is stored")
+            yield Found(
+                "delayed_lost", where, f"message {number} neither waits nor is stored"
+            )
         elif copies > 1:
             stored = ", and is stored, too" if number in evidence.places else ""
             yield Found(
-                "delayed_twice", where, f"message {number} waits {waiting.count(number)} times{stored}"
+                "delayed_twice",
+                where,
+                f"message {number} waits {waiting.count(number)} times{stored}",
             )
 
 

@@ -10,8 +10,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(happened: Callable[[], T | None], *, limit_s: float = 15.0, every_s: float = 0.01) -> T:
-    """What `happened` returns once that is true. Raises AssertionError after `limit_s` seconds."""
+def until(
+    happened: Callable[[], T | None], *, limit_s: float = 15.0, every_s: float = 0.01
+) -> T:
+    """What `happened` returns once that is true. Raises AssertionError after `limit_s`
+    seconds.
+    """
     deadline = time.monotonic() + limit_s
     pause = threading.Event()
     while True:

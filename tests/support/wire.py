@@ -1,4 +1,6 @@
-"""A wire to a MySQL server that somebody listens on, and that can take the server's offer of TLS away."""
+"""A wire to a MySQL server that somebody listens on, and that can take the server's offer
+of TLS away.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from tests.support.certificates import VERIFIED_HOST
 
 PIECE = 1 << 16
 HEAD = 4  # bytes before a packet
-BEFORE_CAPABILITIES = 4 + 8 + 1  # number of the connection, eight bytes of the challenge, a filler
+# number of the connection, eight bytes of the challenge, a filler
+BEFORE_CAPABILITIES = 4 + 8 + 1
 
 
 @dataclass
 class Wire:
-    """Clients connect to `host` and `port`; `heard` is all that passed. `strips`: TLS is not offered."""
+    """Clients connect to `host` and `port`; `heard` is all that passed. `strips`: TLS is
+    not offered.
+    """
 
     server_port: int
     host: str = VERIFIED_HOST

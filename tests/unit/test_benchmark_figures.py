@@ -1,4 +1,6 @@
-"""What benchmarks make of what they timed: percentiles, ratios, windows, verdicts. No benchmark is run."""
+"""What benchmarks make of what they timed: percentiles, ratios, windows, verdicts. No
+benchmark is run.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from array import array
 
 import pytest
 
-from benchmarks.figures import LATENCY_HEADS, Latencies, Spread, machine, percentile, plain, ratios
+from benchmarks.figures import (
+    LATENCY_HEADS,
+    Latencies,
+    Spread,
+    machine,
+    percentile,
+    plain,
+    ratios,
+)
 from benchmarks.loads import Load
 from benchmarks.matrix import Row, Size, behind, missed, shown, timed, within
 
@@ -20,9 +30,12 @@ def half(end_to_end: Latencies | None) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("percent", "value"), [(0, 1.0), (50, 501.0), (95, 951.0), (99, 991.0), (99.9, 1000.0), (100, 1000.0)]
+    ("percent", "value"),
+    [(0, 1.0), (50, 501.0), (95, 951.0), (99, 991.0), (99.9, 1000.0), (100, 1000.0)],
 )
-def test_a_percentile_is_the_value_below_which_so_many_lie(percent: float, value: float) -> None:
+def test_a_percentile_is_the_value_below_which_so_many_lie(
+    percent: float, value: float
+) -> None:
     assert percentile([float(one) for one in range(1, 1001)], percent) == value
 
 
@@ -72,17 +85,23 @@ def test_rates_and_latencies_of_a_phase_are_those_of_its_window() -> None:
     found = timed(load, sends, messages, window=(1.0, 3.0))
     assert (found["published"], found["received"]) == (10.0, 0.5)
     assert found["publish"] == Latencies.of([0.5, 0.5])
-    assert found["end_to_end"].count == 2, "late messages count: they were due within the window"
+    assert found["end_to_end"].count == 2, (
+        "late messages count: they were due within the window"
+    )
     assert found["end_to_end"].max == pytest.approx(500.0)
 
 
 @pytest.mark.parametrize(
-    ("end_to_end", "late"), [(CALM, []), (LATE, ["1 KB"]), (None, ["1 KB"])], ids=["calm", "late", "unknown"]
+    ("end_to_end", "late"),
+    [(CALM, []), (LATE, ["1 KB"]), (None, ["1 KB"])],
+    ids=["calm", "late", "unknown"],
 )
 def test_a_size_whose_messages_come_late_at_half_of_the_maximum_is_named(
     end_to_end: Latencies | None, late: list[str]
 ) -> None:
-    assert missed([half(end_to_end), Row("100 B", "max", 100, None, end_to_end=LATE)]) == late
+    assert (
+        missed([half(end_to_end), Row("100 B", "max", 100, None, end_to_end=LATE)]) == late
+    )
 
 
 def test_a_consumer_that_was_behind_is_told() -> None:
@@ -92,7 +111,9 @@ def test_a_consumer_that_was_behind_is_told() -> None:
 
 
 def test_a_row_is_shown_with_what_was_not_measured_left_open() -> None:
-    drained = Row("64 KB", "drain", 4, None, received=3987.4, note="1,728 messages in 0.7 s")
+    drained = Row(
+        "64 KB", "drain", 4, None, received=3987.4, note="1,728 messages in 0.7 s"
+    )
     assert shown(drained).split() == [
         "64", "KB", "drain", "4", "-", "3,987", "1,728", "messages", "in", "0.7", "s",
     ]  # fmt: skip
@@ -112,7 +133,9 @@ def test_a_row_is_shown_with_what_was_not_measured_left_open() -> None:
 
 def test_everything_measured_goes_into_json() -> None:
     written = json.loads(
-        json.dumps({"machine": machine(), "rows": plain([half(CALM), Size("1 KB", 1024, 100)])})
+        json.dumps(
+            {"machine": machine(), "rows": plain([half(CALM), Size("1 KB", 1024, 100)])}
+        )
     )
     assert written["rows"][0]["end_to_end"]["p999"] == 4.0
     assert written["rows"][1] == {"name": "1 KB", "size": 1024, "batch": 100}

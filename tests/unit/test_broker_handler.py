@@ -1,4 +1,6 @@
-"""The way of a request before its view: turns, and who is refused while many wait for theirs."""
+"""The way of a request before its view: turns, and who is refused while many wait for
+theirs.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,16 @@ def test_who_joins_is_refused_with_a_turn_while_many_wait(
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/consumers/x/heartbeat", "/api/v1/consumers/x/pull", "/api/v1/topics/orders/messages"]
+    "path",
+    [
+        "/api/v1/consumers/x/heartbeat",
+        "/api/v1/consumers/x/pull",
+        "/api/v1/topics/orders/messages",
+    ],
 )
-def test_others_are_not(api: ApiHandler, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_others_are_not(
+    api: ApiHandler, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     monkeypatch.setattr(handler.limiter, "waiting", lambda: handler.MOST_WAITING + 1)
 
     response = api.get_response(RequestFactory().post(path, headers={"host": "127.0.0.1"}))

@@ -1,4 +1,6 @@
-"""Logs are examined: a 500 and a traceback that nothing explains are named, what failing parts say is not."""
+"""Logs are examined: a 500 and a traceback that nothing explains are named, what failing
+parts say is not.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +44,36 @@ def test_any_other_traceback_is_named_by_its_end() -> None:
 
 
 def test_a_chain_of_tracebacks_is_one_finding_for_each_that_is_not_expected() -> None:
-    first = FRAMES + "MySQLdb.OperationalError: (2006, 'gone')\n\nDuring handling of the above …\n\n"
-    assert sentences(first + FRAMES + "TypeError: no\n") == ["an unexpected traceback: TypeError: no"]
+    first = (
+        FRAMES
+        + "MySQLdb.OperationalError: (2006, 'gone')\n\nDuring handling of the above …\n\n"
+    )
+    assert sentences(first + FRAMES + "TypeError: no\n") == [
+        "an unexpected traceback: TypeError: no"
+    ]
 
 
 def test_a_request_that_failed_with_a_500_is_named_whatever_it_was() -> None:
-    text = "2026-01-01 request failed, id 7f\n" + FRAMES + "messagestore.engine.db_errors.Ambiguous: gone\n"
+    text = (
+        "2026-01-01 request failed, id 7f\n"
+        + FRAMES
+        + "messagestore.engine.db_errors.Ambiguous: gone\n"
+    )
     assert sentences(text) == ["2026-01-01 request failed, id 7f"]
 
 
-@pytest.mark.parametrize(("error", "found"), [(ConnectionResetError("gone"), 0), (KeyError("seven"), 1)])
-def test_a_traceback_as_servers_write_it_is_judged_by_its_own_end(error: Exception, found: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "found"), [(ConnectionResetError("gone"), 0), (KeyError("seven"), 1)]
+)
+def test_a_traceback_as_servers_write_it_is_judged_by_its_own_end(
+    error: Exception, found: int
+) -> None:
     try:
         raise error
     except (ConnectionResetError, KeyError):
-        entry = logging.LogRecord("a", logging.ERROR, "a.py", 1, "Loop x failed", (), sys.exc_info())
+        entry = logging.LogRecord(
+            "a", logging.ERROR, "a.py", 1, "Loop x failed", (), sys.exc_info()
+        )
     after = logging.LogRecord("a", logging.INFO, "a.py", 1, "Processed", (), None)
     text = "\n".join(OneLine(FORMAT).format(one) for one in (entry, after, after))
 
@@ -67,8 +84,16 @@ def test_the_report_of_a_failed_test_has_the_ends_of_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").mkdir()
-    (tmp_path / "log/broker.log").write_text("old\n" + "x" * servers.TAIL_BYTES + "\nrequest failed\n")
+    (tmp_path / "log/broker.log").write_text(
+        "old\n" + "x" * servers.TAIL_BYTES + "\nrequest failed\n"
+    )
     (tmp_path / "log/jobs.log").touch()
-    monkeypatch.setattr(servers, "started", [Server(tmp_path), Server(tmp_path / "removed")])
+    monkeypatch.setattr(
+        servers, "started", [Server(tmp_path), Server(tmp_path / "removed")]
+    )
     ((title, text),) = servers.log_tails()
-    assert title.endswith("log/broker.log") and text.endswith("request failed\n") and "old" not in text
+    assert (
+        title.endswith("log/broker.log")
+        and text.endswith("request failed\n")
+        and "old" not in text
+    )

@@ -1,4 +1,6 @@
-"""Kinds of argument, and calls that are wrong: exit code 2, with the argument and the remedy."""
+"""Kinds of argument, and calls that are wrong: exit code 2, with the argument and the
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
-from catmq_client.cli.arguments import header, or_none, reset_target, seconds, target, url, whole
+from catmq_client.cli.arguments import (
+    header,
+    or_none,
+    reset_target,
+    seconds,
+    target,
+    url,
+    whole,
+)
 from catmq_client.cli.main import parsed
 from catmq_client.cli.manage.groups import start_position
 from tests.support.canned import Canned
@@ -53,7 +63,9 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (start_position, "soon"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_to_give_instead(kind: Callable[[str], Any], text: str) -> None:
+def test_a_wrong_value_is_refused_with_what_to_give_instead(
+    kind: Callable[[str], Any], text: str
+) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="give"):
         kind(text)
 
@@ -71,7 +83,9 @@ def test_a_wrong_value_is_refused_with_what_to_give_instead(kind: Callable[[str]
         ("2026-03-01T13:00+01:00", "at_ms", 1_772_366_400_000),
     ],
 )
-def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(text: str, field: str, value: object) -> None:
+def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(
+    text: str, field: str, value: object
+) -> None:
     assert getattr(target(text), field) == value
 
 
@@ -137,14 +151,18 @@ def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
         ["orders"],
     ],
 )
-def test_a_wrong_call_ends_with_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_ends_with_exit_code_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--url", "http://127.0.0.1:9", *argv])
     assert ended.value.code == 2
     assert "usage: catmq" in capsys.readouterr().err
 
 
-def test_without_a_url_the_error_says_how_to_give_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_url_the_error_says_how_to_give_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["nodes"]) == 2
     assert "CATMQ_URL" in capsys.readouterr().err
 
@@ -157,7 +175,9 @@ def test_a_wrong_url_in_the_environment_is_named(
     assert "CATMQ_URL: 'localhost:8000'" in capsys.readouterr().err
 
 
-def test_a_broker_that_is_not_there_is_a_failure_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_not_there_is_a_failure_that_names_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["nodes", "--url", "http://127.0.0.1:9"]) == 6
     error = capsys.readouterr().err
     assert "http://127.0.0.1:9" in error
@@ -187,9 +207,15 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
     [
         ("grup list", "'grup' (choose from topic, group, subscribe,"),
         ("grup list", "; did you mean group?"),
-        ("group stpo g", "'stpo' (choose from create, list, show, members, delete, set, pause, resume, "),
+        (
+            "group stpo g",
+            "'stpo' (choose from create, list, show, members, delete, set, pause, resume, ",
+        ),
         ("send t hello --ky k", "unrecognized arguments: --ky k; did you mean --key?"),
-        ("consume t --grup g", "are required: --group (--grup is unknown; did you mean --group?)"),
+        (
+            "consume t --grup g",
+            "are required: --group (--grup is unknown; did you mean --group?)",
+        ),
         ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
         (
             "topic list --output tabel",
@@ -208,7 +234,9 @@ def test_a_wrong_word_is_answered_with_those_there_are(
 @pytest.mark.parametrize(
     ("words", "former"), [("lmit", "limit"), ("group sto", "stop"), ("broker ot", "out")]
 )
-def test_no_former_name_is_offered(words: str, former: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_former_name_is_offered(
+    words: str, former: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         parsed(words.split())
     offered = capsys.readouterr().err.partition("choose from")[2]

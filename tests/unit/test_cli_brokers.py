@@ -25,7 +25,12 @@ BROKER: dict[str, Any] = {
     "last_seen_at_ms": 1_772_366_400_000,
     "stopped_at_ms": None,
 }
-ROWS = {"brokers": [BROKER, {**BROKER, "name": "b2", "state": "out", "alive": False, "version": ""}]}
+ROWS = {
+    "brokers": [
+        BROKER,
+        {**BROKER, "name": "b2", "state": "out", "alive": False, "version": ""},
+    ]
+}
 
 
 def test_brokers_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,14 +38,34 @@ def test_brokers_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["brokers"], transport=canned) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == ["NAME", "URL", "STATE", "ALIVE", "LAST", "HEARD", "VERSION"]
-    assert first.split() == ["b1", "http://b1:8000", "in", "yes", "2026-03-01", "12:00:00Z", "0.3"]
-    assert second.split() == ["b2", "http://b1:8000", "out", "no", "2026-03-01", "12:00:00Z", "-"]
+    assert first.split() == [
+        "b1",
+        "http://b1:8000",
+        "in",
+        "yes",
+        "2026-03-01",
+        "12:00:00Z",
+        "0.3",
+    ]
+    assert second.split() == [
+        "b2",
+        "http://b1:8000",
+        "out",
+        "no",
+        "2026-03-01",
+        "12:00:00Z",
+        "-",
+    ]
     assert canned.requests[0].params is None
 
 
 def test_brokers_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["brokers", "--output", "json"], transport=Canned({"GET brokers": ROWS})) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS["brokers"]
+    assert (
+        main(["brokers", "--output", "json"], transport=Canned({"GET brokers": ROWS})) == 0
+    )
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS[
+        "brokers"
+    ]
 
 
 @pytest.mark.parametrize("name", ["b1", "box-1:8000", config.broker_name])
@@ -49,7 +74,12 @@ def test_a_broker_is_drained_and_enabled_by_any_name_that_it_has_by_default(
     verb: str, state: str, name: str
 ) -> None:
     canned = Canned(
-        {f"PATCH {api_path('brokers', name).removeprefix('/api/v1/')}": {**BROKER, "state": state}}
+        {
+            f"PATCH {api_path('brokers', name).removeprefix('/api/v1/')}": {
+                **BROKER,
+                "state": state,
+            }
+        }
     )
     assert main(["broker", verb, name], transport=canned) == 0
     assert canned.requests[0].body == {"state": state}
@@ -59,7 +89,10 @@ def test_the_last_broker_that_serves_is_kept_with_the_brokers_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     refusal = Conflict("b1 is the last broker in service", code="last_broker", status=409)
-    assert main(["broker", "drain", "b1"], transport=Canned({"PATCH brokers/b1": refusal})) == 1
+    assert (
+        main(["broker", "drain", "b1"], transport=Canned({"PATCH brokers/b1": refusal}))
+        == 1
+    )
     assert "b1 is the last broker in service" in capsys.readouterr().err
 
 
@@ -69,7 +102,9 @@ def test_forgetting_a_broker_confirms_with_the_name() -> None:
     assert canned.requests[0].params == {"confirm": "b2"}
 
 
-def test_at_a_terminal_a_name_that_differs_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_a_name_that_differs_forgets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -83,7 +118,9 @@ def test_at_a_terminal_a_name_that_differs_forgets_nothing(monkeypatch: pytest.M
     assert canned.requests == []
 
 
-def test_a_broker_that_is_not_known_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_not_known_is_a_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     missing = NotFound("there is no broker b9", code="broker_not_found", status=404)
     canned = Canned({"DELETE brokers/b9": missing, "PATCH brokers/b9": missing})
     for call in (["forget", "b9", "--yes"], ["enable", "b9"]):
@@ -97,7 +134,9 @@ def test_a_command_that_asks_once_does_not_look_for_other_brokers() -> None:
     assert transport._discovery is None
 
 
-def test_a_command_that_goes_on_looks_for_other_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_goes_on_looks_for_other_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[HttpTransport] = []
 
     class Consumer:

@@ -1,4 +1,6 @@
-"""catmq consume: what it prints, when it ends, and that exactly what was flushed is committed."""
+"""catmq consume: what it prints, when it ends, and that exactly what was flushed is
+committed.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,10 @@ RAW = b"\xff\x00\x1b[2J"
 @pytest.mark.parametrize(
     ("form", "shown"),
     [
-        ("json", [r"{\"x\":\"\\ud83d\"}", "[[[[", '"body_base64":"/wAbWzJK"', '"body":"good"']),
+        (
+            "json",
+            [r"{\"x\":\"\\ud83d\"}", "[[[[", '"body_base64":"/wAbWzJK"', '"body":"good"'],
+        ),
         ("table", [r'{"x":"\ud83d"}', "[[[[", "base64:/wAbWzJK", "good"]),
         ("{body.x}", [r"\ud83d", '[JSON too deep] {"x":[[[[', "", ""]),
     ],
@@ -99,7 +104,8 @@ def test_no_message_stops_the_command(
 ) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch(
-            "orders", [{"body": b, "key": "k", "tag": "t"} for b in (HALF, DEEP, RAW, b"good")]
+            "orders",
+            [{"body": b, "key": "k", "tag": "t"} for b in (HALF, DEEP, RAW, b"good")],
         )
     assert main([*CONSUME, "--limit", "4", "--output", form], transport=broker) == 0
     lines = capsys.readouterr().out.splitlines()[-4:]
@@ -115,7 +121,9 @@ def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(
     assert done(broker) == 20
     assert main([*CONSUME, "--idle-timeout", "0.2"], transport=broker) == 0
     assert done(broker) == 50
-    assert sorted(row["body"] for row in rows(capsys)) == sorted(f"m{number}" for number in range(50))
+    assert sorted(row["body"] for row in rows(capsys)) == sorted(
+        f"m{number}" for number in range(50)
+    )
 
 
 def test_idle_without_one_message_is_exit_code_3(
@@ -127,8 +135,13 @@ def test_idle_without_one_message_is_exit_code_3(
 
 def test_a_group_that_begins_at_latest_gets_nothing_old(broker: FakeBroker) -> None:
     fill(broker, 3)
-    assert main([*CONSUME, "--from", "latest", "--idle-timeout", "0.2"], transport=broker) == 3
-    assert main([*CONSUME, "--from", "earliest", "--idle-timeout", "0.2"], transport=broker) == 3
+    assert (
+        main([*CONSUME, "--from", "latest", "--idle-timeout", "0.2"], transport=broker) == 3
+    )
+    assert (
+        main([*CONSUME, "--from", "earliest", "--idle-timeout", "0.2"], transport=broker)
+        == 3
+    )
 
 
 def test_the_group_is_left_at_the_end(broker: FakeBroker) -> None:
@@ -161,8 +174,13 @@ def test_an_unknown_topic_is_a_failure_that_names_it(
     assert "nothing" in capsys.readouterr().err
 
 
-def test_a_missing_right_is_a_failure(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    broker.fail("POST .*/consumers$", Forbidden("the key lacks the right consume on group g", status=403))
+def test_a_missing_right_is_a_failure(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.fail(
+        "POST .*/consumers$",
+        Forbidden("the key lacks the right consume on group g", status=403),
+    )
     assert main(CONSUME, transport=broker) == 5
     assert "right consume on group g" in capsys.readouterr().err
 
@@ -175,12 +193,23 @@ def test_a_broker_that_is_away_is_not_idle(broker: FakeBroker) -> None:
     assert done(broker) == 5
 
 
-def test_mode_instance_and_session_timeout_go_with_the_registration(broker: FakeBroker) -> None:
-    options = ["--mode", "broadcasting", "--instance", "east", "--session-timeout-ms", "5000"]
+def test_mode_instance_and_session_timeout_go_with_the_registration(
+    broker: FakeBroker,
+) -> None:
+    options = [
+        "--mode",
+        "broadcasting",
+        "--instance",
+        "east",
+        "--session-timeout-ms",
+        "5000",
+    ]
     seen: list[dict[str, Any]] = []
 
     class Recording:
-        def request(self, method: str, path: str, *, body: Any = None, **more: Any) -> dict[str, Any]:
+        def request(
+            self, method: str, path: str, *, body: Any = None, **more: Any
+        ) -> dict[str, Any]:
             if path.endswith("/consumers"):
                 seen.append(dict(body))
                 raise Forbidden("enough seen", status=403)
@@ -188,7 +217,11 @@ def test_mode_instance_and_session_timeout_go_with_the_registration(broker: Fake
 
     assert main([*CONSUME, *options], transport=Recording()) == 5
     told = {name: seen[0][name] for name in ("mode", "instance_id", "session_timeout_ms")}
-    assert told == {"mode": "broadcasting", "instance_id": "east", "session_timeout_ms": 5000}
+    assert told == {
+        "mode": "broadcasting",
+        "instance_id": "east",
+        "session_timeout_ms": 5000,
+    }
 
 
 def test_without_them_the_group_stays_as_it_is(broker: FakeBroker) -> None:
@@ -250,7 +283,9 @@ def pull(*states: str) -> dict[str, Any]:
         (pull("corrupt"), False),
     ],
 )
-def test_only_queues_that_have_nothing_to_deliver_are_quiet(answer: dict[str, Any], quiet: bool) -> None:
+def test_only_queues_that_have_nothing_to_deliver_are_quiet(
+    answer: dict[str, Any], quiet: bool
+) -> None:
     watch = Watch(Canned({"POST consumers/c/pull": answer}))
     watch.request("POST", "/api/v1/consumers/c/pull")
     assert (watch.quiet_s() > 0) == quiet
@@ -258,5 +293,8 @@ def test_only_queues_that_have_nothing_to_deliver_are_quiet(answer: dict[str, An
 
 
 def test_the_consumer_sees_which_brokers_there_are() -> None:
-    assert Watch(HttpTransport(["http://a:1", "http://b:1"])).urls == ("http://a:1", "http://b:1")
+    assert Watch(HttpTransport(["http://a:1", "http://b:1"])).urls == (
+        "http://a:1",
+        "http://b:1",
+    )
     assert Watch(Canned({})).urls == ()

@@ -13,7 +13,12 @@ from catmq_client.cli import main
 from catmq_client.errors import Conflict
 from tests.support.canned import Canned
 
-DOCUMENT: dict[str, Any] = {"version": 1, "topics": [{"name": "orders"}], "groups": [], "subscriptions": []}
+DOCUMENT: dict[str, Any] = {
+    "version": 1,
+    "topics": [{"name": "orders"}],
+    "groups": [],
+    "subscriptions": [],
+}
 
 
 def step(outcome: str, **more: Any) -> dict[str, Any]:
@@ -28,7 +33,9 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_an_export_is_json_that_can_be_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_json_that_can_be_read_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     canned = Canned({"GET export": DOCUMENT})
     assert main(["export", "--topic", "ord*"], transport=canned) == 0
     assert canned.requests[0].params == {"topic": "ord*"}
@@ -49,34 +56,54 @@ def test_an_import_without_apply_asks_for_a_preview_only(
     assert "create 1; nothing was done. Do it: --apply" in err
 
 
-def test_an_import_with_apply_is_previewed_and_done(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    differs = step("change", differences=[{"field": "retention_days", "here": 7, "there": 3}])
-    answers = [{"dry_run": True, "steps": [differs]}, {"dry_run": False, "steps": [differs]}]
+def test_an_import_with_apply_is_previewed_and_done(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    differs = step(
+        "change", differences=[{"field": "retention_days", "here": 7, "there": 3}]
+    )
+    answers = [
+        {"dry_run": True, "steps": [differs]},
+        {"dry_run": False, "steps": [differs]},
+    ]
     canned = Canned({"POST import": answers})
     assert main(["import", file, "--existing", "change", "--apply"], transport=canned) == 0
     bodies = [asked.body for asked in canned.requests if asked.body is not None]
-    assert [(body["existing"], body["dry_run"]) for body in bodies] == [("change", True), ("change", False)]
+    assert [(body["existing"], body["dry_run"]) for body in bodies] == [
+        ("change", True),
+        ("change", False),
+    ]
     out, err = capsys.readouterr()
     assert "retention_days: 7 > 3" in out and "done: change 1" in err
 
 
-def test_a_conflict_ends_it_before_anything_is_done(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_conflict_ends_it_before_anything_is_done(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     blocked = step("conflict", problem="exists with retention_days 7, not 3")
     canned = Canned({"POST import": {"dry_run": True, "steps": [step("create"), blocked]}})
     assert main(["import", file, "--apply"], transport=canned) == 1
     assert len(canned.requests) == 1
     out, err = capsys.readouterr()
-    assert "exists with retention_days 7, not 3" in out and "nothing was done: conflict 1" in err
+    assert (
+        "exists with retention_days 7, not 3" in out
+        and "nothing was done: conflict 1" in err
+    )
 
 
-def test_what_changed_since_the_preview_is_told(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_changed_since_the_preview_is_told(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers: list[Any] = [
         {"dry_run": True, "steps": [step("create")]},
         Conflict(
-            "Nothing was done. topics[0]: topic orders exists with queues 2, not 4", code="already_exists"
+            "Nothing was done. topics[0]: topic orders exists with queues 2, not 4",
+            code="already_exists",
         ),
     ]
-    assert main(["import", file, "--apply"], transport=Canned({"POST import": answers})) == 1
+    assert (
+        main(["import", file, "--apply"], transport=Canned({"POST import": answers})) == 1
+    )
     assert "topics[0]: topic orders exists" in capsys.readouterr().err
 
 
@@ -88,7 +115,10 @@ def test_standard_input_is_read_for_a_dash_also_as_windows_writes_it(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     canned = Canned({"POST import": {"dry_run": True, "steps": []}})
     assert main(["import", "-"], transport=canned) == 0
-    assert canned.requests[0].body is not None and canned.requests[0].body["document"] == DOCUMENT
+    assert (
+        canned.requests[0].body is not None
+        and canned.requests[0].body["document"] == DOCUMENT
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Actions that cannot be taken back are asked for at a terminal, and need --yes where there is none."""
+"""Actions that cannot be taken back are asked for at a terminal, and need --yes where there
+is none.
+"""
 
 from __future__ import annotations
 

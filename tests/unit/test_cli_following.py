@@ -13,7 +13,12 @@ from catmq_client.cli import main, stop
 from catmq_client.cli.stop import Stopped
 from tests.support.answering import Answer, Server, unused_url
 
-LAG = {"group": "billing", "lag": 3, "lag_ms": None, "queues": [{"topic": "orders", "queue": 7, "lag": 3}]}
+LAG = {
+    "group": "billing",
+    "lag": 3,
+    "lag_ms": None,
+    "queues": [{"topic": "orders", "queue": 7, "lag": 3}],
+}
 QUEUES = [{"queue": number, "node": "main", "low": 0, "head": 1} for number in (7, 8)]
 
 
@@ -92,7 +97,10 @@ def test_a_tail_loses_nothing_to_a_broker_that_goes_between_two_queues(
             return answered({"brokers": []})
         looks["topic"] += 1
         return answered(
-            {"name": "orders", "queues": [{**q, "head": min(1, looks["topic"] - 1)} for q in QUEUES]}
+            {
+                "name": "orders",
+                "queues": [{**q, "head": min(1, looks["topic"] - 1)} for q in QUEUES],
+            }
         )
 
     broker.server.answer = broker.answer = answer
@@ -112,8 +120,16 @@ def test_a_tail_shows_only_messages_with_a_header(
     def answer(request: dict[str, Any]) -> Answer:
         if "/messages" in request["path"]:
             offset = 0 if "offset=0" in request["path"] else 1
-            web = {**stored(7), "offset": offset, "body": str(offset), "headers": {"source": "web", "n": "1"}}
-            others = [{**web, "body": "bare", "headers": None}, {**web, "body": "x", "headers": {"n": "web"}}]
+            web = {
+                **stored(7),
+                "offset": offset,
+                "body": str(offset),
+                "headers": {"source": "web", "n": "1"},
+            }
+            others = [
+                {**web, "body": "bare", "headers": None},
+                {**web, "body": "x", "headers": {"n": "web"}},
+            ]
             return answered({"messages": [*others, web], "scanned": 3, "next": None})
         if "/topics/" not in request["path"]:
             return answered({"brokers": []})
@@ -127,6 +143,8 @@ def test_a_tail_shows_only_messages_with_a_header(
 
 
 @pytest.mark.parametrize("command", [["lag", "billing", "--watch"], ["tail", "orders"]])
-def test_nobody_is_waited_for_at_the_start(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_waited_for_at_the_start(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--url", unused_url(), *command]) == 6
     assert "waiting" not in capsys.readouterr().err

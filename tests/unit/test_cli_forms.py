@@ -1,4 +1,6 @@
-"""Forms of output: pretty on a terminal, what a pipe gets, FORMAT, colours, progress and --wait."""
+"""Forms of output: pretty on a terminal, what a pipe gets, FORMAT, colours, progress and
+--wait.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,18 @@ from catmq_client.cli.output import Progress
 from catmq_client.errors import ConnectFailed
 from tests.support.canned import Canned
 
-TOPICS = {"topics": [{"name": "orders", "state": "ready"}, {"name": "tea", "state": "deleted"}], "next": None}
-QUEUE = {"queue": 7, "number": 0, "node": "main", "state": "read_write", "low": 0, "head": 1}
+TOPICS = {
+    "topics": [{"name": "orders", "state": "ready"}, {"name": "tea", "state": "deleted"}],
+    "next": None,
+}
+QUEUE = {
+    "queue": 7,
+    "number": 0,
+    "node": "main",
+    "state": "read_write",
+    "low": 0,
+    "head": 1,
+}
 BOLD_NAME, GREEN_READY = "\x1b[1mNAME  \x1b[0m", "\x1b[32mready  \x1b[0m"
 
 
@@ -48,8 +60,16 @@ def run(*argv: str, transport: Canned | None = None) -> int:
 
 
 def peeked(body: str = '{"item": "tea"}', **more: Any) -> Canned:
-    message = {"offset": 0, "message_id": "7-0", "key": "k", "tag": None, "headers": {"trace": "t1"}}
-    found = [{**message, "body": body, "stored_at_ms": 1_772_366_400_000, "attempt": 1, **more}]
+    message = {
+        "offset": 0,
+        "message_id": "7-0",
+        "key": "k",
+        "tag": None,
+        "headers": {"trace": "t1"},
+    }
+    found = [
+        {**message, "body": body, "stored_at_ms": 1_772_366_400_000, "attempt": 1, **more}
+    ]
     return Canned(
         {
             "GET topics/orders": {"name": "orders", "queues": [QUEUE]},
@@ -65,7 +85,9 @@ def test_a_list_is_in_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_no_colour_where_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     terminal = at_terminal(monkeypatch)
     monkeypatch.setenv(name, value)
     assert run("topic", "list") == 0
@@ -88,16 +110,23 @@ def test_pretty_in_a_pipe_has_no_colour_and_a_pipe_gets_what_it_always_got(
     assert json.loads(capsys.readouterr().out)["message_id"] == "7-0"
 
 
-def test_messages_are_lines_below_a_heading_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_lines_below_a_heading_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = at_terminal(monkeypatch)
     assert run("peek", "orders", transport=peeked()) == 0
     heading, line = terminal.shown().splitlines()
     assert "STORED" in heading and "BODY" in heading
-    assert line.startswith("2026-03-01 12:00:00Z  7-0 ") and line.endswith('{"item": "tea"}')
+    assert line.startswith("2026-03-01 12:00:00Z  7-0 ") and line.endswith(
+        '{"item": "tea"}'
+    )
 
 
 def test_a_message_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("peek", "orders", "--output", "table", transport=peeked("\x1b[2J\x9b2J\nx")) == 0
+    assert (
+        run("peek", "orders", "--output", "table", transport=peeked("\x1b[2J\x9b2J\nx"))
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[1].endswith(r"\x1b[2J\x9b2J\nx")
 
 
@@ -110,7 +139,9 @@ def test_a_message_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
         ("{headers}", '{"trace":"t1"}'),
     ],
 )
-def test_a_format_has_fields_of_the_json(form: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_has_fields_of_the_json(
+    form: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("peek", "orders", "--output", form, transport=peeked()) == 0
     assert capsys.readouterr().out == f"{line}\n"
 
@@ -125,11 +156,26 @@ def test_a_format_has_fields_of_the_json(form: str, line: str, capsys: pytest.Ca
     ],
 )
 @pytest.mark.parametrize("form", ["{body.x}", "{body}", "json", "pretty"])
-@pytest.mark.parametrize("body", [b'{"x":"\\ud83d"}', b"[" * 100_000, b"\xff\x1b", b"\xff\xfe{"])
-def test_no_message_stops_a_command(command: str, answer: dict[str, Any], form: str, body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [b'{"x":"\\ud83d"}', b"[" * 100_000, b"\xff\x1b", b"\xff\xfe{"]
+)
+def test_no_message_stops_a_command(
+    command: str, answer: dict[str, Any], form: str, body: bytes
+) -> None:
     encoded = base64.b64encode(body).decode()
-    message = {"offset": 0, "queue": 7, "message_id": "7-0", "key": "\ud83d", "headers": {"h": "\ud83d"}}
-    message |= {"body_base64": encoded, "stored_at_ms": 1 << 60, "due_at_ms": 1 << 60, "attempt": 1}
+    message = {
+        "offset": 0,
+        "queue": 7,
+        "message_id": "7-0",
+        "key": "\ud83d",
+        "headers": {"h": "\ud83d"},
+    }
+    message |= {
+        "body_base64": encoded,
+        "stored_at_ms": 1 << 60,
+        "due_at_ms": 1 << 60,
+        "attempt": 1,
+    }
     canned = Canned(
         {
             "GET topics/orders": {"name": "orders", "queues": [QUEUE]},
@@ -141,7 +187,9 @@ def test_no_message_stops_a_command(command: str, answer: dict[str, Any], form: 
     assert run(*command.split(), "--output", form, transport=canned) == 0
 
 
-def test_a_format_of_a_list_names_unknown_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_of_a_list_names_unknown_fields(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run("topic", "list", "--output", "{name}:{state}") == 0
     assert capsys.readouterr().out == "orders:ready\ntea:deleted\n"
     assert run("topic", "list", "--output", "{stat}") == 2
@@ -184,14 +232,38 @@ def told(progress: Progress) -> None:
     progress.end()
 
 
-REDRIVE = {"id": 3, "state": "running", "redriven": 0, "total": 2, "skipped": 0, "detail": "", "to": "group"}
+REDRIVE = {
+    "id": 3,
+    "state": "running",
+    "redriven": 0,
+    "total": 2,
+    "skipped": 0,
+    "detail": "",
+    "to": "group",
+}
 MOVE = {"queue": 7, "topic": "orders", "from": "a", "to": "b"}
-DRAINING = {**QUEUE, "draining": True, "slots": 0, "unread": [{"group": "g", "messages": 5}]}
-LAYOUT = {"topic": "orders", "dry_run": False, "queues": [QUEUE], "unread": [], "moved_share": 0.25}
+DRAINING = {
+    **QUEUE,
+    "draining": True,
+    "slots": 0,
+    "unread": [{"group": "g", "messages": 5}],
+}
+LAYOUT = {
+    "topic": "orders",
+    "dry_run": False,
+    "queues": [QUEUE],
+    "unread": [],
+    "moved_share": 0.25,
+}
 
 
 def rebalanced(generation: int, pause_ms: int | None) -> dict[str, Any]:
-    row = {"generation": generation, "cause": "x", "at_ms": 1, "moves": [{**MOVE, "pause_ms": pause_ms}]}
+    row = {
+        "generation": generation,
+        "cause": "x",
+        "at_ms": 1,
+        "moves": [{**MOVE, "pause_ms": pause_ms}],
+    }
     return {"rebalances": [row], "next": None}
 
 
@@ -261,7 +333,10 @@ def test_a_signal_ends_only_the_wait(capsys: pytest.CaptureFixture[str]) -> None
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     assert main("dlq redrive g --all --wait".split(), transport=Canned(answers)) == 1  # noqa: SIM905
-    assert "stopped waiting; the redrive goes on; stop it: catmq dlq stop g 3" in capsys.readouterr().err
+    assert (
+        "stopped waiting; the redrive goes on; stop it: catmq dlq stop g 3"
+        in capsys.readouterr().err
+    )
 
 
 MADE = {"name": "orders", "state": "ready", "retention_days": 2, "queues": [QUEUE]}
@@ -271,14 +346,22 @@ MADE = {"name": "orders", "state": "ready", "retention_days": 2, "queues": [QUEU
     ("command", "call", "said"),
     [
         ("topic create orders --output {name}", "POST topics", "orders\n"),
-        ("topic set orders --retention-days 2 --output {state}", "PATCH topics/orders", "ready\n"),
+        (
+            "topic set orders --retention-days 2 --output {state}",
+            "PATCH topics/orders",
+            "ready\n",
+        ),
         (
             "topic set orders --retention-days 2 --output table",
             "PATCH topics/orders",
             "name            orders\nstate           ready\nretention days  2\n",
         ),
         ("group pause billing --output {name}", "PATCH groups/billing", "orders\n"),
-        ("topic delete orders --yes --output json", "DELETE topics/orders", '{"name":"orders"}\n'),
+        (
+            "topic delete orders --yes --output json",
+            "DELETE topics/orders",
+            '{"name":"orders"}\n',
+        ),
         ("topic delete orders --yes --output none", "DELETE topics/orders", ""),
     ],
 )
@@ -294,6 +377,18 @@ def test_a_change_prints_nothing_but_a_note_by_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = at_terminal(monkeypatch)
-    assert run("topic", "delete", "orders", "--yes", transport=Canned({"DELETE topics/orders": {}})) == 0
+    assert (
+        run(
+            "topic",
+            "delete",
+            "orders",
+            "--yes",
+            transport=Canned({"DELETE topics/orders": {}}),
+        )
+        == 0
+    )
     assert terminal.shown() == ""
-    assert capsys.readouterr().err == "topic orders deleted: its tables are dropped after 3 days\n"
+    assert (
+        capsys.readouterr().err
+        == "topic orders deleted: its tables are dropped after 3 days\n"
+    )

@@ -32,10 +32,16 @@ def broker() -> SimulatedBroker:
 
 @pytest.fixture
 def start(broker: SimulatedBroker) -> Iterator[Start]:
-    """Starts Python with arguments, the broker in its environment; kills at the end what still runs."""
+    """Starts Python with arguments, the broker in its environment; kills at the end what
+    still runs.
+    """
     running: list[subprocess.Popen[bytes]] = []
     with served(broker) as url:
-        environment = {**os.environ, "CATMQ_URL": url, "PYTHONPATH": str(ROOT / "client" / "src")}
+        environment = {
+            **os.environ,
+            "CATMQ_URL": url,
+            "PYTHONPATH": str(ROOT / "client" / "src"),
+        }
 
         def begin(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -59,7 +65,9 @@ SEND = ("-m", "catmq_client", "send", "orders")
 def fill(broker: SimulatedBroker, count: int) -> None:
     with Producer(transport=broker) as producer:
         for number in range(count):
-            producer.send_async("orders", json={"order": number, "item": "tea"}, key=f"k{number % 5}")
+            producer.send_async(
+                "orders", json={"order": number, "item": "tea"}, key=f"k{number % 5}"
+            )
 
 
 def done(broker: SimulatedBroker) -> int:
@@ -90,14 +98,18 @@ def test_a_signal_in_the_middle_of_a_stream_commits_exactly_what_was_printed(
     fill(broker, 5000)
     with (tmp_path / "out").open("wb") as out:
         process = start(*CONSUME, stdout=out)
-        assert broker.wait_until(lambda: bool(broker.seen("POST .*/pull")), timeout_s=LIMIT_S)
+        assert broker.wait_until(
+            lambda: bool(broker.seen("POST .*/pull")), timeout_s=LIMIT_S
+        )
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
     assert done(broker) == len((tmp_path / "out").read_bytes().splitlines())
 
 
-def test_a_pipe_whose_reader_goes_away_is_exit_code_0(broker: SimulatedBroker, start: Start) -> None:
+def test_a_pipe_whose_reader_goes_away_is_exit_code_0(
+    broker: SimulatedBroker, start: Start
+) -> None:
     fill(broker, 5000)
     process = start(*CONSUME)
     assert process.stdout is not None
@@ -132,16 +144,24 @@ def test_two_consumers_share_a_topic_and_each_message_comes_once(
     for path in paths:
         with path.open("wb") as out:
             processes.append(start(*CONSUME, "--idle-timeout", "2", stdout=out))
-    assert broker.wait_until(lambda: len(broker.seen("POST .*/consumers$")) >= 2, timeout_s=LIMIT_S)
+    assert broker.wait_until(
+        lambda: len(broker.seen("POST .*/consumers$")) >= 2, timeout_s=LIMIT_S
+    )
     fill(broker, 500)
     for process in processes:
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode in (0, 3), err
-    bodies = [json.loads(line)["body"] for path in paths for line in path.read_bytes().splitlines()]
+    bodies = [
+        json.loads(line)["body"]
+        for path in paths
+        for line in path.read_bytes().splitlines()
+    ]
     assert len(bodies) == len(set(bodies)) == 500
 
 
-def test_receipts_come_while_the_input_stays_open(broker: SimulatedBroker, start: Start) -> None:
+def test_receipts_come_while_the_input_stays_open(
+    broker: SimulatedBroker, start: Start
+) -> None:
     process = start(*SEND, "-", "--output", "json", stdin=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     for number in (1, 2):
@@ -173,7 +193,9 @@ def test_a_signal_while_send_waits_for_input_sends_what_was_read(
 def test_a_long_stream_is_sent_in_bounded_memory(
     broker: SimulatedBroker, start: Start, tmp_path: Path
 ) -> None:
-    """64 MiB of lines through a process that may not use much more than Python and its buffers."""
+    """64 MiB of lines through a process that may not use much more than Python and its
+    buffers.
+    """
     # Its own peak: ru_maxrss begins with what the process that started it had in memory.
     limited = (
         "import re, sys\n"
@@ -222,13 +244,19 @@ def test_the_consume_example_prints_orders(broker: SimulatedBroker, start: Start
     assert len([process.stdout.readline() for _ in range(10)]) == 10
 
 
-def test_bash_completes_commands_and_options_by_the_printed_script(start: Start, tmp_path: Path) -> None:
+def test_bash_completes_commands_and_options_by_the_printed_script(
+    start: Start, tmp_path: Path
+) -> None:
     script = tmp_path / "completion"
     script.write_bytes(
-        start("-m", "catmq_client", "--completion", "bash", stdout=subprocess.PIPE).communicate()[0]
+        start(
+            "-m", "catmq_client", "--completion", "bash", stdout=subprocess.PIPE
+        ).communicate()[0]
     )
     for begun, completed in (("ex", "expand"), ("sh", "show shrink")):
-        ask = f"source {script}; COMP_WORDS=(catmq topic {begun}); COMP_CWORD=2; _shtab_catmq"
+        ask = (
+            f"source {script}; COMP_WORDS=(catmq topic {begun}); COMP_CWORD=2; _shtab_catmq"
+        )
         command = ["bash", "-c", f'{ask}; echo "${{COMPREPLY[@]}}"']
         told = subprocess.run(command, capture_output=True, text=True, check=True)
         assert sorted(told.stdout.split()) == completed.split()

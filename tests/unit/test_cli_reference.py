@@ -71,7 +71,9 @@ def help_of(command: argparse.ArgumentParser) -> dict[str, str]:
     return {}
 
 
-def leaves(command: argparse.ArgumentParser, text: str = "") -> Iterator[tuple[argparse.ArgumentParser, str]]:
+def leaves(
+    command: argparse.ArgumentParser, text: str = ""
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
     """Every command that does something and is not a former name, with its help."""
     below = subcommands(command)
     if not below:
@@ -115,7 +117,11 @@ def usage(command: argparse.ArgumentParser) -> str:
 
 def section(command: argparse.ArgumentParser, text: str) -> str:
     """One command of the page."""
-    lines = [f"## {command.prog}\n", text[:1].upper() + text[1:] + ".\n", f"```\n{usage(command)}\n```\n"]
+    lines = [
+        f"## {command.prog}\n",
+        text[:1].upper() + text[1:] + ".\n",
+        f"```\n{usage(command)}\n```\n",
+    ]
     told = [
         f"* `{' '.join([*action.option_strings[:1], *value_words(action)])}`: {action.help}"
         for action in own(command)
@@ -137,7 +143,10 @@ def test_every_command_and_argument_says_what_it_is_for() -> None:
     for command, text in leaves(parser()):
         assert text, command.prog
         for action in own(command):
-            assert action.help or re.fullmatch("NAME|GROUP|TOPIC", value(action)), (command.prog, action.dest)
+            assert action.help or re.fullmatch("NAME|GROUP|TOPIC", value(action)), (
+                command.prog,
+                action.dest,
+            )
 
 
 def test_former_names_work_and_no_help_lists_them() -> None:
@@ -159,7 +168,11 @@ def test_former_options_work() -> None:
 
 def test_every_command_has_output_but_those_that_print_a_text_of_their_own() -> None:
     every = [command for command, _ in leaves(parser())]
-    without = [command.prog for command in every if "--output" not in command._option_string_actions]
+    without = [
+        command.prog
+        for command in every
+        if "--output" not in command._option_string_actions
+    ]
     assert without == ["catmq topic sql", "catmq export"]
 
 

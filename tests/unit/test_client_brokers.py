@@ -1,4 +1,6 @@
-"""The brokers that a client knows: which of a list it takes over, which it avoids, which come next."""
+"""The brokers that a client knows: which of a list it takes over, which it avoids, which
+come next.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +104,12 @@ def test_requests_and_the_key_in_them_do_not_go_there(seeds: list[str], url: Any
     assert brokers.urls == (seeds[0], f"{seeds[0]}/more")
 
 
-@pytest.mark.parametrize("seed", ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"])
-def test_a_client_on_the_brokers_own_machine_follows_to_loopback_addresses(seed: str) -> None:
+@pytest.mark.parametrize(
+    "seed", ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"]
+)
+def test_a_client_on_the_brokers_own_machine_follows_to_loopback_addresses(
+    seed: str,
+) -> None:
     brokers = Brokers([seed])
     brokers.learn([row("http://127.0.0.1:8001")])
     assert brokers.urls == (seed, "http://127.0.0.1:8001")
@@ -121,7 +127,9 @@ AWAY = [{"state": "out"}, {"alive": False}, {"stopped_at_ms": 1}]
 
 @pytest.mark.parametrize("away", AWAY)
 @pytest.mark.parametrize("written", ["http://a:80", "http://A", "http://a/"])
-def test_a_seed_that_is_out_or_silent_is_avoided(away: dict[str, Any], written: str) -> None:
+def test_a_seed_that_is_out_or_silent_is_avoided(
+    away: dict[str, Any], written: str
+) -> None:
     brokers = Brokers(["http://a"])
     brokers.learn([row(written, **away), row("http://b:1")])
     assert brokers.current == "http://b:1"
@@ -129,7 +137,9 @@ def test_a_seed_that_is_out_or_silent_is_avoided(away: dict[str, Any], written: 
 
 
 @pytest.mark.parametrize("away", AWAY)
-def test_a_found_broker_that_is_out_or_silent_is_the_last_choice(away: dict[str, Any]) -> None:
+def test_a_found_broker_that_is_out_or_silent_is_the_last_choice(
+    away: dict[str, Any],
+) -> None:
     brokers = Brokers([SEED, "http://z:1"])
     brokers.learn([row("http://b:1", **away)])
     for url in (SEED, "http://z:1"):
@@ -161,7 +171,9 @@ def test_a_broker_that_was_pulled_in_again_is_used_again() -> None:
     assert brokers.current == "http://b:1"
 
 
-def test_the_last_broker_in_service_is_left_for_one_pulled_out_until_the_next_list() -> None:
+def test_the_last_broker_in_service_is_left_for_one_pulled_out_until_the_next_list() -> (
+    None
+):
     rows = [row(SEED), row("http://b:1", state="out")]
     brokers = Brokers([SEED])
     brokers.learn(rows)
@@ -171,7 +183,9 @@ def test_the_last_broker_in_service_is_left_for_one_pulled_out_until_the_next_li
     assert brokers.current == SEED
 
 
-def test_a_broker_that_cannot_be_reached_rests_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_cannot_be_reached_rests_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 1000.0
     monkeypatch.setattr(discovery.time, "monotonic", lambda: now)
     brokers = Brokers([SEED, "http://z:1"])

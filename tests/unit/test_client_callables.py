@@ -1,4 +1,6 @@
-"""Functions of applications: one that would do nothing when it is called is refused, or has failed."""
+"""Functions of applications: one that would do nothing when it is called is refused, or has
+failed.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def test_a_function_that_does_its_work_is_taken(function: Any) -> None:
     check_callable("handler", function)
 
 
-def error_of_a_message(broker: FakeBroker, kind: Any, handler: Any, *, batch: int | None = None) -> str:
+def error_of_a_message(
+    broker: FakeBroker, kind: Any, handler: Any, *, batch: int | None = None
+) -> str:
     """Return the error with which a message fails that a consumer hands to the handler."""
     with Producer(transport=broker) as producer:
         producer.send("t", "1")
@@ -127,7 +131,8 @@ def test_a_result_that_nobody_awaits_is_refused(lazy: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "lazy", [map(print, "a"), filter(None, "a"), itertools.starmap(print, ["a"]), generator(None)]
+    "lazy",
+    [map(print, "a"), filter(None, "a"), itertools.starmap(print, ["a"]), generator(None)],
 )
 def test_an_iterator_that_nobody_iterates_is_refused(lazy: Any) -> None:
     with pytest.raises(OptionError, match="the handler returned"):
@@ -146,12 +151,16 @@ def test_a_message_whose_handler_only_started_its_work_has_failed(
     broker: FakeBroker, kind: Any, batch: int | None
 ) -> None:
     """As with asyncio.run_coroutine_threadsafe() and executor.submit()."""
-    assert ".result()" in error_of_a_message(broker, kind, lambda messages: Future(), batch=batch)
+    assert ".result()" in error_of_a_message(
+        broker, kind, lambda messages: Future(), batch=batch
+    )
 
 
 @pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
 @pytest.mark.parametrize("batch", [None, 10])
-def test_run_refuses_before_it_joins_the_group(broker: FakeBroker, kind: Any, batch: int | None) -> None:
+def test_run_refuses_before_it_joins_the_group(
+    broker: FakeBroker, kind: Any, batch: int | None
+) -> None:
     with kind(transport=broker, group="g", topics=["t"]) as consumer:
         consumer.stop()  # a run that is not refused ends at once
         for function in LAZY:
@@ -181,7 +190,9 @@ def test_callbacks_of_a_consumer_are_refused(broker: FakeBroker, name: str) -> N
         Consumer(transport=broker, group="g", topics=["t"], **{name: coroutine})
 
 
-def test_a_callback_of_a_consumer_that_returns_a_coroutine_is_told(broker: FakeBroker) -> None:
+def test_a_callback_of_a_consumer_that_returns_a_coroutine_is_told(
+    broker: FakeBroker,
+) -> None:
     lazy: Any = lambda queues: coroutine(queues)  # noqa: E731
     consumer = Consumer(transport=broker, group="g", topics=["t"], on_assigned=lazy)
     with consumer, pytest.raises(OptionError, match="on_assigned returned"):

@@ -1,4 +1,6 @@
-"""What the client writes on its connections, when it keeps them, and what becomes of broken answers."""
+"""What the client writes on its connections, when it keeps them, and what becomes of broken
+answers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ from catmq_client.http.connections import _Plain, _Tls, send_whole
 from catmq_client.http.transport import HttpTransport
 from tests.support.verbatim import Verbatim, verbatim
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n" + b'{"ok":1}'
+OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n"
+    + b'{"ok":1}'
+)
 Connect = Callable[..., HttpTransport]
 
 
@@ -47,7 +52,9 @@ def server() -> Iterator[Verbatim]:
 @pytest.fixture
 def connect(request: pytest.FixtureRequest) -> Connect:
     def make(*args: Any, **options: Any) -> HttpTransport:
-        transport = HttpTransport(*args, **{"discover": False, "codec": wire.JsonCodec(), **options})
+        transport = HttpTransport(
+            *args, **{"discover": False, "codec": wire.JsonCodec(), **options}
+        )
         request.addfinalizer(transport.close)
         return transport
 
@@ -55,7 +62,9 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 
 
 class Tls(NamedTuple):
-    """What a server speaks TLS with, and the file in which its clients find its certificate."""
+    """What a server speaks TLS with, and the file in which its clients find its
+    certificate.
+    """
 
     context: ssl.SSLContext
     certificate: str
@@ -67,11 +76,17 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
     now = datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number()
+    )
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(
+        now + timedelta(days=1)
+    )
     names = [x509.DNSName("broker.example"), x509.IPAddress(ip_address("127.0.0.1"))]
     made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    (home / "cert").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    (home / "cert").write_bytes(
+        made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    )
     plain = serialization.NoEncryption()
     form = serialization.PrivateFormat.PKCS8
     (home / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
@@ -86,21 +101,33 @@ def head(request: bytes) -> list[str]:
 
 
 def hosts(request: bytes) -> list[str]:
-    return [line.partition(": ")[2] for line in head(request) if line.lower().startswith("host:")]
+    return [
+        line.partition(": ")[2]
+        for line in head(request)
+        if line.lower().startswith("host:")
+    ]
 
 
 def test_a_request_is_written_as_http_wants_it(server: Verbatim, connect: Connect) -> None:
-    connect(server.url, api_key="secret").request("POST", "/a b", body={"x": 1}, params={"y": "ö\r\n"})
+    connect(server.url, api_key="secret").request(
+        "POST", "/a b", body={"x": 1}, params={"y": "ö\r\n"}
+    )
     line, *fields = head(server.requests[0])
     assert line == "POST /a%20b?y=%C3%B6%0D%0A HTTP/1.1"
     assert fields[0] == f"Host: 127.0.0.1:{server.port}"
-    assert {"Authorization: Bearer secret", "Content-Length: 7", "Accept-Encoding: identity"} < set(fields)
+    assert {
+        "Authorization: Bearer secret",
+        "Content-Length: 7",
+        "Accept-Encoding: identity",
+    } < set(fields)
     names = [field.partition(":")[0].lower() for field in fields]
     assert len(names) == len(set(names))
     assert server.requests[0].endswith(b'\r\n\r\n{"x":1}')
 
 
-def test_a_request_without_a_body_says_so_where_one_is_expected(server: Verbatim, connect: Connect) -> None:
+def test_a_request_without_a_body_says_so_where_one_is_expected(
+    server: Verbatim, connect: Connect
+) -> None:
     transport = connect(server.url)
     for method in ("POST", "PATCH", "GET", "DELETE"):
         transport.request(method, "/x")
@@ -137,14 +164,21 @@ def test_the_host_that_a_proxy_is_told_has_no_password() -> None:
     assert _Plain("proxy", 3128)._host_of("http://ada:pass@broker:8000/x") == "broker:8000"
 
 
-def test_a_look_at_the_head_alone_waits_for_no_body(server: Verbatim, connect: Connect) -> None:
+def test_a_look_at_the_head_alone_waits_for_no_body(
+    server: Verbatim, connect: Connect
+) -> None:
     server.answer = lambda request: OK[:-8] if request.startswith(b"HEAD ") else OK
     transport = connect(server.url)
-    assert [transport.request(method, "/x") for method in ("HEAD", "GET")] == [{}, {"ok": 1}]
+    assert [transport.request(method, "/x") for method in ("HEAD", "GET")] == [
+        {},
+        {"ok": 1},
+    ]
     assert server.connections == 1
 
 
-def test_a_proxy_gets_the_whole_url_and_the_host_in_it(server: Verbatim, connect: Connect) -> None:
+def test_a_proxy_gets_the_whole_url_and_the_host_in_it(
+    server: Verbatim, connect: Connect
+) -> None:
     proxy = server.url.replace("//", "//ada:pass@")
     transport = connect("http://broker.example:8000", proxies={"http": proxy})
     assert [transport.request("GET", "/x") for _ in range(2)] == [{"ok": 1}] * 2
@@ -156,8 +190,12 @@ def test_a_proxy_gets_the_whole_url_and_the_host_in_it(server: Verbatim, connect
 
 def test_a_tunnel_is_kept_and_made_anew_after_its_end(tls: Tls, connect: Connect) -> None:
     with verbatim(tls=tls.context, tunnels=True) as proxy:
-        proxy.answer = lambda request: OK if b"/kept" in request else OK.replace(b"1.1", b"1.0", 1)
-        transport = connect("https://broker.example", proxies={"https": proxy.url}, verify=tls.certificate)
+        proxy.answer = lambda request: (
+            OK if b"/kept" in request else OK.replace(b"1.1", b"1.0", 1)
+        )
+        transport = connect(
+            "https://broker.example", proxies={"https": proxy.url}, verify=tls.certificate
+        )
         for path in ("/kept", "/last", "/kept"):
             assert transport.request("GET", path) == {"ok": 1}
         lines = [head(request)[0] for request in proxy.requests]
@@ -173,7 +211,11 @@ def test_an_answer_that_is_lost_behind_a_proxy_leaves_the_outcome_unknown(
     tls: Tls, connect: Connect, scheme: str
 ) -> None:
     with verbatim(tls=tls.context, tunnels=True) as proxy:
-        transport = connect(f"{scheme}://broker.example", proxies={scheme: proxy.url}, verify=tls.certificate)
+        transport = connect(
+            f"{scheme}://broker.example",
+            proxies={scheme: proxy.url},
+            verify=tls.certificate,
+        )
         for answer in (None, bytearray(OK[:30])):
             proxy.answer = lambda request, answer=answer: answer
             with pytest.raises(AnswerLost) as caught:
@@ -183,7 +225,9 @@ def test_an_answer_that_is_lost_behind_a_proxy_leaves_the_outcome_unknown(
         assert transport.request("POST", "/x", body={}) == {"ok": 1}
 
 
-def test_bytes_behind_an_answer_are_not_the_next_answer(server: Verbatim, connect: Connect) -> None:
+def test_bytes_behind_an_answer_are_not_the_next_answer(
+    server: Verbatim, connect: Connect
+) -> None:
     surplus = OK.replace(b'{"ok":1}', b'{"ok":2}')
     server.answer = lambda request: OK + surplus
     transport = connect(server.url)
@@ -204,7 +248,11 @@ def test_bytes_behind_an_answer_are_not_the_next_answer_within_tls(
 
 
 @pytest.mark.parametrize(
-    "answer", [OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), OK.replace(b"1.1", b"1.0", 1)]
+    "answer",
+    [
+        OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+        OK.replace(b"1.1", b"1.0", 1),
+    ],
 )
 def test_a_connection_is_closed_that_the_broker_will_close(
     server: Verbatim, connect: Connect, answer: bytes
@@ -244,7 +292,8 @@ def test_a_broken_answer_leaves_the_outcome_unknown_and_its_connection_is_not_us
 
 
 @pytest.mark.parametrize(
-    "key", ["se\ncret", "secret\n", "se\r\nX-Own: 1", "\tsecret", "sécret", "schlüssel\u2603"]
+    "key",
+    ["se\ncret", "secret\n", "se\r\nX-Own: 1", "\tsecret", "sécret", "schlüssel\u2603"],
 )
 def test_a_key_that_no_header_can_carry_is_refused_at_once_and_not_told(key: str) -> None:
     with pytest.raises(OptionError, match="API key") as caught:
@@ -259,7 +308,9 @@ def test_a_key_of_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPat
         HttpTransport("http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize("field", [{"X": "a\nY: b"}, {"X": "a\rb"}, {"X\r\nY": "a"}, {"X": "\u2603"}])
+@pytest.mark.parametrize(
+    "field", [{"X": "a\nY: b"}, {"X": "a\rb"}, {"X\r\nY": "a"}, {"X": "\u2603"}]
+)
 def test_a_header_that_would_be_two_is_refused_before_anything_is_sent(
     server: Verbatim, field: dict[str, str]
 ) -> None:
@@ -272,13 +323,17 @@ def test_a_header_that_would_be_two_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("path", ["/x\ny", "/x\r\nHost: other", "/x HTTP/1.1\r\n\r\n"])
-def test_a_path_with_a_line_break_is_no_second_line(server: Verbatim, connect: Connect, path: str) -> None:
+def test_a_path_with_a_line_break_is_no_second_line(
+    server: Verbatim, connect: Connect, path: str
+) -> None:
     connection = _Plain("127.0.0.1", server.port)
     with pytest.raises(ValueError, match="line break"):
         connection.request("GET", path)
     assert (connection.sock, server.connections) == (None, 0)
     connect(server.url).request("GET", path)  # it is quoted there
-    assert len(head(server.requests[0])) == 5 and hosts(server.requests[0]) == [f"127.0.0.1:{server.port}"]
+    assert len(head(server.requests[0])) == 5 and hosts(server.requests[0]) == [
+        f"127.0.0.1:{server.port}"
+    ]
 
 
 def test_a_large_body_may_take_longer_than_a_connection(
@@ -298,14 +353,20 @@ def test_an_answer_of_endless_depth_is_one_that_cannot_be_read(
     status = b"503 Service Unavailable" if kind == "problem+json" else b"200 OK"
     deep = (b"\x91" if kind == "msgpack" else b"[") * 200_000
     head = b"HTTP/1.1 %b\r\nContent-Type: application/%b\r\n" % (status, kind.encode())
-    server.answer = lambda request: head + b"Content-Length: %d\r\n\r\n%b" % (len(deep), deep)
+    server.answer = lambda request: (
+        head + b"Content-Length: %d\r\n\r\n%b" % (len(deep), deep)
+    )
     with pytest.raises(AnswerLost):
         connect(server.url, codec=wire.best_codec()).request("GET", "/x")
 
 
-def test_gzip_is_unpacked_only_if_it_was_asked_for(server: Verbatim, connect: Connect) -> None:
+def test_gzip_is_unpacked_only_if_it_was_asked_for(
+    server: Verbatim, connect: Connect
+) -> None:
     packed = gzip.compress(b'{"ok":1}')
-    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(
+        packed
+    )
     server.answer = lambda request: head + packed
     with pytest.raises(AnswerLost, match="nobody asked for"):
         connect(server.url).request("GET", "/x")
@@ -319,7 +380,9 @@ def test_what_a_problem_says_of_itself_is_not_believed_beyond_measure() -> None:
     assert from_problem(429, {"retry_after_ms": 10**15}).retry_after_ms == MOST_PAUSE_MS
 
 
-def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(connect: Connect) -> None:
+def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(
+    connect: Connect,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def cut() -> None:
@@ -341,14 +404,18 @@ def test_a_private_ca_is_named_by_the_environment_or_an_option(
 ) -> None:
     body = b'{"brokers":[]}'
     with verbatim(tls=tls.context) as server:
-        server.answer = lambda request: OK.replace(b"Length: 8", b"Length: 14").replace(b'{"ok":1}', body)
+        server.answer = lambda request: OK.replace(b"Length: 8", b"Length: 14").replace(
+            b'{"ok":1}', body
+        )
         asked = ["brokers", "--url", server.url]
         assert main(asked) == 6
         assert "set CATMQ_CA_FILE or give --ca-file" in capsys.readouterr().err
         assert main([*asked, "--ca-file", tls.certificate]) == 0
         monkeypatch.setenv("CATMQ_CA_FILE", tls.certificate)
         assert main(asked) == 0
-        assert HttpTransport(server.url, discover=False).request("GET", "/x") == {"brokers": []}
+        assert HttpTransport(server.url, discover=False).request("GET", "/x") == {
+            "brokers": []
+        }
         with pytest.raises(OptionError, match="verify='/none'"):
             HttpTransport(server.url, verify="/none")
         monkeypatch.setenv("CATMQ_CA_FILE", "/none")

@@ -35,7 +35,9 @@ COMMIT = r"POST .*/commit"
 
 @pytest.fixture(params=["json", "msgpack"])
 def broker(request: pytest.FixtureRequest) -> SimulatedBroker:
-    made = SimulatedBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
+    made = SimulatedBroker(
+        codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec()
+    )
     made.create_topic("t", queues=1)
     return made
 
@@ -48,7 +50,9 @@ def make(broker: SimulatedBroker) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, count: int, *, topic: str = "t") -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch(topic, [NewMessage(b"%d" % n, key=str(n % 5)) for n in range(count)])
+        producer.send_batch(
+            topic, [NewMessage(b"%d" % n, key=str(n % 5)) for n in range(count)]
+        )
 
 
 def take(consumer: Consumer, count: int) -> list[Message]:
@@ -72,7 +76,9 @@ def test_iteration_gives_all_messages_in_order(broker: SimulatedBroker, make: Ma
     assert (got[7].topic, got[7].queue, got[7].epoch, got[7].key) == ("t", 1, 1, "2")
 
 
-def test_in_iteration_the_message_before_the_one_yielded_is_done(broker: SimulatedBroker, make: Make) -> None:
+def test_in_iteration_the_message_before_the_one_yielded_is_done(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     with make() as consumer:
         for message in consumer:
@@ -98,7 +104,9 @@ def test_commit_commits_all_yielded_so_far(broker: SimulatedBroker, make: Make) 
     assert (consumer.committed(1), consumer.position(1)) == (3, 3)
 
 
-def test_done_messages_are_committed_at_intervals(broker: SimulatedBroker, make: Make) -> None:
+def test_done_messages_are_committed_at_intervals(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     consumer = make(auto_commit_interval_ms=10)
     take(consumer, 5)
@@ -106,7 +114,9 @@ def test_done_messages_are_committed_at_intervals(broker: SimulatedBroker, make:
     assert broker.wait_until(lambda: broker.committed("g") == {1: 5})
 
 
-def test_without_auto_commit_only_commit_commits(broker: SimulatedBroker, make: Make) -> None:
+def test_without_auto_commit_only_commit_commits(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     with make(enable_auto_commit=False, auto_commit_interval_ms=1) as consumer:
         take(consumer, 2)
@@ -116,7 +126,9 @@ def test_without_auto_commit_only_commit_commits(broker: SimulatedBroker, make: 
     assert broker.committed("g") == {1: 1}
 
 
-def test_a_restarted_consumer_goes_on_at_the_committed_offset(broker: SimulatedBroker, make: Make) -> None:
+def test_a_restarted_consumer_goes_on_at_the_committed_offset(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 10)
     with make() as first:
         take(first, 4)
@@ -130,7 +142,9 @@ def test_iteration_ends_after_consumer_timeout(broker: SimulatedBroker, make: Ma
     assert len(list(make(consumer_timeout_ms=300))) == 3
 
 
-def test_a_message_sent_later_arrives_without_delay(broker: SimulatedBroker, make: Make) -> None:
+def test_a_message_sent_later_arrives_without_delay(
+    broker: SimulatedBroker, make: Make
+) -> None:
     consumer = make()
     assert consumer.poll(timeout_s=0.05) == []
     send(broker, 1)
@@ -176,7 +190,9 @@ def test_seek_back_at_the_end_of_a_queue_does_not_wait_for_the_long_poll(
     assert offsets(take(consumer, 3)) == [0, 1, 2]
 
 
-def test_seek_back_never_lowers_the_committed_offset(broker: SimulatedBroker, make: Make) -> None:
+def test_seek_back_never_lowers_the_committed_offset(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     with make() as consumer:
         take(consumer, 5)
@@ -205,7 +221,9 @@ def test_seek_of_a_foreign_queue_or_below_zero_is_refused(make: Make) -> None:
         make().seek(1, -1)
 
 
-def test_a_paused_queue_gives_nothing_until_resumed(broker: SimulatedBroker, make: Make) -> None:
+def test_a_paused_queue_gives_nothing_until_resumed(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     consumer = make()
     take(consumer, 1)
@@ -226,11 +244,15 @@ def test_a_position_cleaned_away_follows_auto_offset_reset(
     consumer = make(auto_offset_reset=choice)
     consumer.poll(timeout_s=0.0)
     assert broker.wait_until(
-        lambda: any(q["offset"] == expected for s in broker.seen("/pull") for q in s.body["queues"])
+        lambda: any(
+            q["offset"] == expected for s in broker.seen("/pull") for q in s.body["queues"]
+        )
     )
 
 
-def test_a_position_cleaned_away_is_raised_when_none_is_chosen(broker: SimulatedBroker, make: Make) -> None:
+def test_a_position_cleaned_away_is_raised_when_none_is_chosen(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 10)
     broker.clean(1, before=4)
     broker.subscribe("g", "t").positions[1].committed = 0
@@ -259,7 +281,12 @@ def test_a_broker_restart_is_ridden_out(broker: SimulatedBroker, make: Make) -> 
 
 def test_lost_answers_lose_and_repeat_nothing(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 50)
-    broker.fail(r"(pull|commit|acquire|heartbeat|consumers)$", AnswerLost("cut off"), after=True, times=8)
+    broker.fail(
+        r"(pull|commit|acquire|heartbeat|consumers)$",
+        AnswerLost("cut off"),
+        after=True,
+        times=8,
+    )
     consumer = make(max_poll_records=10, auto_commit_interval_ms=1)
     assert offsets(take(consumer, 50)) == list(range(50))
 
@@ -278,16 +305,22 @@ def test_an_expired_member_registers_again_and_repeats_what_was_not_committed(
     assert offsets(take(consumer, 3)) == [2, 3, 4]
 
 
-def test_a_commit_after_the_queue_went_to_another_is_refused(broker: SimulatedBroker, make: Make) -> None:
+def test_a_commit_after_the_queue_went_to_another_is_refused(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     consumer = make(name="me")
     take(consumer, 2)
-    broker.change(lambda: setattr(broker.find_group("g").positions[1], "fence", (9, "other")))
+    broker.change(
+        lambda: setattr(broker.find_group("g").positions[1], "fence", (9, "other"))
+    )
     with pytest.raises(CommitFailed, match="t queue 1 moved to another member"):
         consumer.commit()
 
 
-def test_a_replaced_consumer_stops_with_an_error(broker: SimulatedBroker, make: Make) -> None:
+def test_a_replaced_consumer_stops_with_an_error(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     old = make(name="same")
     take(old, 2)
@@ -301,7 +334,9 @@ def test_a_replaced_consumer_stops_with_an_error(broker: SimulatedBroker, make: 
         next(old)
 
 
-def test_a_fenced_pull_drops_the_queue_and_asks_who_owns_it(broker: SimulatedBroker, make: Make) -> None:
+def test_a_fenced_pull_drops_the_queue_and_asks_who_owns_it(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     consumer = make(max_poll_records=1)
     take(consumer, 1)
@@ -319,12 +354,16 @@ def test_an_unknown_topic_reaches_the_application(make: Make) -> None:
 
 
 def test_a_wrong_key_reaches_the_application(broker: SimulatedBroker, make: Make) -> None:
-    broker.fail("consumers", Unauthenticated("no such key", code="unauthenticated", status=401))
+    broker.fail(
+        "consumers", Unauthenticated("no such key", code="unauthenticated", status=401)
+    )
     with pytest.raises(Unauthenticated):
         make().poll(timeout_s=LIMIT_S)
 
 
-def test_a_stopped_group_gives_nothing_and_goes_on_when_started(broker: SimulatedBroker, make: Make) -> None:
+def test_a_stopped_group_gives_nothing_and_goes_on_when_started(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 3)
     group = broker.subscribe("g", "t")
     group.stopped = True
@@ -388,7 +427,10 @@ def test_callbacks_tell_of_queues_before_their_first_message_and_at_the_end(
 ) -> None:
     send(broker, 3)
     told: list[Any] = []
-    options = {"on_assigned": lambda q: told.append(("+", q)), "on_revoked": lambda q: told.append(("-", q))}
+    options = {
+        "on_assigned": lambda q: told.append(("+", q)),
+        "on_revoked": lambda q: told.append(("-", q)),
+    }
     with make(**options) as consumer:
         told.append(take(consumer, 1)[0].offset)
         assignment = consumer.assignment()
@@ -411,7 +453,9 @@ def test_a_closed_consumer_is_closed(broker: SimulatedBroker, make: Make) -> Non
     assert not broker.find_group("g").members
 
 
-def test_close_commits_although_the_broker_restarts(broker: SimulatedBroker, make: Make) -> None:
+def test_close_commits_although_the_broker_restarts(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 3)
     consumer = make(auto_commit_interval_ms=60_000)
     take(consumer, 3)
@@ -434,7 +478,9 @@ def test_stop_ends_a_waiting_iteration_from_another_thread(make: Make) -> None:
     assert not thread.is_alive()
 
 
-def test_a_consumer_used_after_a_fork_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_used_after_a_fork_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer = make()
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
@@ -443,7 +489,9 @@ def test_a_consumer_used_after_a_fork_says_so(make: Make, monkeypatch: pytest.Mo
     monkeypatch.undo()
 
 
-def test_an_application_that_got_nothing_has_to_come_back_too(broker: SimulatedBroker, make: Make) -> None:
+def test_an_application_that_got_nothing_has_to_come_back_too(
+    broker: SimulatedBroker, make: Make
+) -> None:
     consumer = make()
     assert consumer.poll(timeout_s=0.0) == []
     assert consumer._state.away_since is not None
@@ -458,7 +506,9 @@ def test_an_idle_iteration_is_not_away(broker: SimulatedBroker, make: Make) -> N
     for _ in range(3):
         beats = len(broker.seen("heartbeat"))
         consumer._state.want_heartbeat()
-        assert broker.wait_until(lambda before=beats: len(broker.seen("heartbeat")) > before)  # type: ignore[misc]
+        assert broker.wait_until(
+            lambda before=beats: len(broker.seen("heartbeat")) > before
+        )  # type: ignore[misc]
     send(broker, 1)
     thread.join(LIMIT_S)
     assert offsets(got) == [0]
@@ -500,7 +550,9 @@ def test_commit_repeats_what_a_node_cannot_store_now(
 
 
 def test_commit_raises_what_could_not_be_stored_in_time(
-    broker: SimulatedBroker, answering: tuple[CommitsAnswer, Consumer], monkeypatch: pytest.MonkeyPatch
+    broker: SimulatedBroker,
+    answering: tuple[CommitsAnswer, Consumer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transport, consumer = answering
     monkeypatch.setattr("catmq_client.consumer.COMMIT_WITHIN_S", 0.0)
@@ -524,7 +576,9 @@ def test_close_repeats_a_commit_that_a_node_could_not_store(
     assert broker.committed("g") == {1: 3}
 
 
-def test_a_commit_above_the_last_message_is_refused(broker: SimulatedBroker, make: Make) -> None:
+def test_a_commit_above_the_last_message_is_refused(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 3)
     consumer = make()
     take(consumer, 1)
@@ -547,7 +601,9 @@ def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(
     consumer.commit()
 
 
-def test_a_paused_queue_leaves_its_room_to_the_others(broker: SimulatedBroker, make: Make) -> None:
+def test_a_paused_queue_leaves_its_room_to_the_others(
+    broker: SimulatedBroker, make: Make
+) -> None:
     topic = broker.create_topic("p", queues=2)
     first, second = (queue.id for queue in topic.queues)
     with Producer(transport=broker) as producer:

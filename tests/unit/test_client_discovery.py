@@ -1,4 +1,6 @@
-"""A transport that finds brokers by itself: when it asks, where its requests go, and that nobody waits."""
+"""A transport that finds brokers by itself: when it asks, where its requests go, and that
+nobody waits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, NotFound, OptionError, Unavailable
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    NotFound,
+    OptionError,
+    Unavailable,
+)
 from catmq_client.http import discovery
 from catmq_client.http.discovery import Brokers, Discovery
 from catmq_client.http.transport import HttpTransport
@@ -45,7 +54,9 @@ class Clock:
         until(lambda: not self.discovery._asking)
 
     def during(self, seconds: float, *, failing: bool = False) -> int:
-        """How often it asks while ten requests a second succeed, or while a broker is left as often."""
+        """How often it asks while ten requests a second succeed, or while a broker is left
+        as often.
+        """
         before = len(self.asked)
         for _ in range(int(seconds * 10)):
             (self.discovery.hurry if failing else self.discovery.look)()
@@ -71,8 +82,12 @@ def fail(error: Exception) -> Callable[[], dict[str, Any]]:
     return answer
 
 
-@pytest.mark.parametrize("error", [AnswerLost("x"), NotFound("x", status=404), Unavailable("x", status=503)])
-def test_a_broker_that_gives_no_list_is_asked_less_and_less(clock: Clock, error: CatmqError) -> None:
+@pytest.mark.parametrize(
+    "error", [AnswerLost("x"), NotFound("x", status=404), Unavailable("x", status=503)]
+)
+def test_a_broker_that_gives_no_list_is_asked_less_and_less(
+    clock: Clock, error: CatmqError
+) -> None:
     clock.answer = fail(error)
     clock.during(120.0)
     assert clock.during(300.0) <= 22
@@ -89,14 +104,18 @@ def test_a_broker_that_gives_no_list_is_asked_less_and_less(clock: Clock, error:
 def test_other_brokers_are_asked_only_if_they_may_know_more(
     clock: Clock, error: CatmqError, times: int
 ) -> None:
-    clock.discovery = Discovery(Brokers([f"http://b:{port}" for port in range(1, 9)]), clock._ask)
+    clock.discovery = Discovery(
+        Brokers([f"http://b:{port}" for port in range(1, 9)]), clock._ask
+    )
     clock.answer = fail(error)
     clock.discovery.look()
     clock.settled()
     assert len(clock.asked) == times
 
 
-def test_a_broker_that_a_question_did_not_reach_gets_no_request_before_others(clock: Clock) -> None:
+def test_a_broker_that_a_question_did_not_reach_gets_no_request_before_others(
+    clock: Clock,
+) -> None:
     brokers = Brokers([SEED, "http://z:1"])
     first = brokers.current
 
@@ -135,7 +154,9 @@ def test_brokers_that_all_fail_are_not_stormed(clock: Clock) -> None:
     assert clock.during(300.0, failing=True) <= 22
 
 
-def test_a_broker_that_is_left_while_the_question_is_under_way_makes_it_ask_again(clock: Clock) -> None:
+def test_a_broker_that_is_left_while_the_question_is_under_way_makes_it_ask_again(
+    clock: Clock,
+) -> None:
     clock.go.clear()
     clock.discovery.look()
     until(lambda: clock.asked)
@@ -156,7 +177,9 @@ def test_one_question_at_a_time(clock: Clock) -> None:
     clock.settled()
 
 
-def test_where_no_thread_can_be_started_requests_go_on(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_be_started_requests_go_on(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -245,7 +268,9 @@ def test_the_key_goes_with_the_question(pair: Fleet, connect: Connect) -> None:
     assert question["headers"]["Authorization"] == "Bearer secret"
 
 
-def test_a_seed_that_was_pulled_out_gets_no_more_requests(pair: Fleet, connect: Connect) -> None:
+def test_a_seed_that_was_pulled_out_gets_no_more_requests(
+    pair: Fleet, connect: Connect
+) -> None:
     pair.rows[0]["state"] = "out"
     transport = informed(connect(pair.urls[0]), 1)
     for _ in range(5):
@@ -258,16 +283,22 @@ def test_a_draining_seed_is_left_for_a_broker_that_was_found_within_the_request(
     pair: Fleet, connect: Connect
 ) -> None:
     transport = informed(connect(pair.urls[0]))
-    pair.servers[0].answer = lambda request: problem(503, "draining", retriable=True, retry_after_ms=500)
+    pair.servers[0].answer = lambda request: problem(
+        503, "draining", retriable=True, retry_after_ms=500
+    )
     assert transport.request("POST", "/y", body={}) == {"ok": 1}
     assert pair.requests(0) == ["/x", "/y"]
     assert pair.requests(1) == ["/y"]
 
 
-def test_when_all_brokers_drain_the_error_says_when_to_come_again(pair: Fleet, connect: Connect) -> None:
+def test_when_all_brokers_drain_the_error_says_when_to_come_again(
+    pair: Fleet, connect: Connect
+) -> None:
     transport = informed(connect(pair.urls[0]))
     for server in pair.servers:
-        server.answer = lambda request: problem(503, "draining", retriable=True, retry_after_ms=500)
+        server.answer = lambda request: problem(
+            503, "draining", retriable=True, retry_after_ms=500
+        )
     with pytest.raises(Unavailable) as caught:
         transport.request("POST", "/y", body={})
     assert caught.value.retriable
@@ -285,7 +316,11 @@ def test_a_broker_that_was_left_makes_the_client_look_for_others_at_once(
     pair.rows.append(other)
 
     def not_now(request: dict[str, Any]) -> Answer:
-        return pair.answer(request) if request["path"] == LIST else problem(503, "busy", retriable=True)
+        return (
+            pair.answer(request)
+            if request["path"] == LIST
+            else problem(503, "busy", retriable=True)
+        )
 
     pair.servers[0].answer = not_now
     with pytest.raises(Unavailable):
@@ -396,7 +431,9 @@ def test_many_requests_of_many_threads_ask_once(pair: Fleet, connect: Connect) -
 
 def test_brokers_of_a_version_without_a_list_are_asked_quietly(connect: Connect) -> None:
     with answering() as old:
-        old.answer = lambda r: OK if r["path"] != LIST else problem(404, "url_not_found", retriable=False)
+        old.answer = lambda r: (
+            OK if r["path"] != LIST else problem(404, "url_not_found", retriable=False)
+        )
         transport = connect(old.url)
         for _ in range(20):
             assert transport.request("GET", "/x") == {"ok": 1}
@@ -404,7 +441,9 @@ def test_brokers_of_a_version_without_a_list_are_asked_quietly(connect: Connect)
         assert [r["path"] for r in old.requests].count(LIST) == 1
 
 
-def test_a_transport_that_shall_not_discover_asks_nobody(pair: Fleet, connect: Connect) -> None:
+def test_a_transport_that_shall_not_discover_asks_nobody(
+    pair: Fleet, connect: Connect
+) -> None:
     transport = connect(pair.urls[0], discover=False)
     transport.request("GET", "/x")
     assert transport._discovery is None

@@ -1,4 +1,6 @@
-"""Messages that fail: handed over and stored before they count as done, or retried in place, or dead."""
+"""Messages that fail: handed over and stored before they count as done, or retried in
+place, or dead.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,17 @@ def make(broker: SimulatedBroker) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, count: int, *, key: str | None = "k") -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch("t", [NewMessage(b"%d" % n, key=key or str(n)) for n in range(count)])
+        producer.send_batch(
+            "t", [NewMessage(b"%d" % n, key=key or str(n)) for n in range(count)]
+        )
 
 
 class Running:
     """A consumer in run(), in a thread of its own; what its handler got is in `got`."""
 
-    def __init__(self, consumer: Consumer, fails: Callable[[Message], bool], **options: Any) -> None:
+    def __init__(
+        self, consumer: Consumer, fails: Callable[[Message], bool], **options: Any
+    ) -> None:
         self.consumer = consumer
         self.got: list[Message] = []
         self.raised: list[BaseException] = []
@@ -73,7 +79,9 @@ def test_a_message_whose_handler_raises_comes_again_when_its_time_has_come(
     broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 3)
-    running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"1" and m.attempt == 0)
+    running = Running(
+        make(auto_commit_interval_ms=1), lambda m: m.body == b"1" and m.attempt == 0
+    )
     assert broker.wait_until(lambda: sum(broker.committed("g").values()) == 3)
     assert running.bodies() == [0, 1, 2], "the others of its key did not wait"
     (waiting,) = broker.waiting("g")
@@ -82,13 +90,18 @@ def test_a_message_whose_handler_raises_comes_again_when_its_time_has_come(
     until(lambda: len(running.got) == 4)
     again = running.got[-1]
     assert (again.topic, again.text, again.key, again.attempt) == ("t", "1", "k", 1)
-    assert again.origin is not None and (again.origin.topic, again.origin.offset) == ("t", 1)
+    assert again.origin is not None and (again.origin.topic, again.origin.offset) == (
+        "t",
+        1,
+    )
     assert again.origin.error == "ValueError: bad" and again.origin.first_failed_at_ms
     running.stop()
     assert broker.committed("g")[again.queue] == 1
 
 
-def test_after_its_last_retry_a_message_is_dead(broker: SimulatedBroker, make: Make) -> None:
+def test_after_its_last_retry_a_message_is_dead(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.configure("g", "t", retries=2, retry_delays_s=(1,))
     send(broker, 1)
     running = Running(make(), lambda m: True)
@@ -101,7 +114,9 @@ def test_after_its_last_retry_a_message_is_dead(broker: SimulatedBroker, make: M
     assert broker.dead("g")[0].attempt == 3 and not broker.waiting("g")
 
 
-def test_no_commit_passes_a_message_before_its_copy_is_stored(broker: SimulatedBroker, make: Make) -> None:
+def test_no_commit_passes_a_message_before_its_copy_is_stored(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(FAILURES, Unavailable("later", status=503), times=1_000)
     send(broker, 5, key=None)
     running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"2")
@@ -124,11 +139,15 @@ def test_a_lost_answer_stores_no_second_copy(broker: SimulatedBroker, make: Make
     assert len(broker.waiting("g")) == 1 and len(broker.seen(FAILURES)) == 2
 
 
-def test_what_one_queue_cannot_store_holds_up_no_other(broker: SimulatedBroker, make: Make) -> None:
+def test_what_one_queue_cannot_store_holds_up_no_other(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.create_topic("two", queues=2, nodes=["a", "b"])
     with Producer(transport=broker) as producer:
         first, second = (queue.id for queue in broker.topics.find("two").queues)
-        producer.send_batch("two", [NewMessage(b"0", queue=first), NewMessage(b"1", queue=second)])
+        producer.send_batch(
+            "two", [NewMessage(b"0", queue=first), NewMessage(b"1", queue=second)]
+        )
     broker.subscribe("g", "two")
     broker.topics.down_nodes.add("a")
     running = Running(make(topics=["two"], auto_commit_interval_ms=1), lambda m: True)
@@ -139,7 +158,9 @@ def test_what_one_queue_cannot_store_holds_up_no_other(broker: SimulatedBroker, 
     running.stop()
 
 
-def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: SimulatedBroker, make: Make) -> None:
+def test_a_poll_may_fail_messages_and_commit_stores_them_first(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 3)
     consumer = make(enable_auto_commit=False)
     messages: list[Message] = []
@@ -149,7 +170,9 @@ def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: Simulated
     consumer.fail(messages[1], "again")
     consumer.commit()
     assert sum(broker.committed("g").values()) == 3
-    assert [(one.message.body, one.error) for one in broker.waiting("g")] == [(b"1", "KeyError: 'x'")]
+    assert [(one.message.body, one.error) for one in broker.waiting("g")] == [
+        (b"1", "KeyError: 'x'")
+    ]
 
 
 def test_a_poll_passes_no_failed_message_before_its_copy_is_stored(
@@ -190,7 +213,10 @@ def test_a_message_of_a_queue_that_went_to_another_is_not_reported(
     broker.expire("g", consumer.name)
     with consumer._state.changed:
         consumer._state.want_heartbeat()
-    assert becomes(consumer, lambda: 1 not in consumer._state.queues or consumer._state.queues[1].epoch > 1)
+    assert becomes(
+        consumer,
+        lambda: 1 not in consumer._state.queues or consumer._state.queues[1].epoch > 1,
+    )
     consumer.fail(message, "bad")
     consumer.poll(timeout_s=LIMIT_S)
     assert broker.seen(FAILURES) == []
@@ -208,7 +234,9 @@ def test_where_failures_cannot_be_taken_at_all_the_queue_stands_still(
     assert sum(broker.committed("g").values()) == 0
 
 
-def test_a_handler_may_give_a_message_up_and_return(broker: SimulatedBroker, make: Make) -> None:
+def test_a_handler_may_give_a_message_up_and_return(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 2)
     consumer = make()
 
@@ -251,7 +279,9 @@ def test_in_order_a_message_is_dead_after_its_retries_and_the_next_goes_on(
     assert sum(broker.committed("g").values()) == 3
 
 
-def test_a_key_that_retries_in_place_holds_no_other_key(broker: SimulatedBroker, make: Make) -> None:
+def test_a_key_that_retries_in_place_holds_no_other_key(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.configure("g", "t", ordered=True, retry_delays_s=(3600,))
     send(broker, 100, key=None)
     running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"7", threads=1)
@@ -260,7 +290,9 @@ def test_a_key_that_retries_in_place_holds_no_other_key(broker: SimulatedBroker,
     running.stop()
 
 
-def test_a_batch_that_fails_comes_again_message_by_message(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_that_fails_comes_again_message_by_message(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 6)
     batches: list[list[int]] = []
     consumer = make()

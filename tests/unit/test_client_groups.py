@@ -1,6 +1,8 @@
-"""Hand-overs: news travels in answers, not with the next regular heartbeat, and waits for nothing else.
+"""Hand-overs: news travels in answers, not with the next regular heartbeat, and waits for
+nothing else.
 
-Heartbeats are so far apart here that what waits for the next one never happens within a test.
+Heartbeats are so far apart here that what waits for the next one never happens within a
+test.
 """
 
 from __future__ import annotations
@@ -49,8 +51,15 @@ def make(broker: SimulatedBroker, held: HeldTransport) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(name: str = "one", **options: Any) -> Consumer:
-        options = {"group": "g", "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, **options}
-        made.append(Consumer(transport=held if name == "one" else broker, name=name, **options))
+        options = {
+            "group": "g",
+            "retry_backoff_ms": 1,
+            "retry_backoff_max_ms": 5,
+            **options,
+        }
+        made.append(
+            Consumer(transport=held if name == "one" else broker, name=name, **options)
+        )
         return made[-1]
 
     yield consumer
@@ -62,7 +71,9 @@ def make(broker: SimulatedBroker, held: HeldTransport) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, *, queue: int, count: int = 1, topic: str = "t") -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch(topic, [NewMessage(b"%d" % n, queue=queue) for n in range(count)])
+        producer.send_batch(
+            topic, [NewMessage(b"%d" % n, queue=queue) for n in range(count)]
+        )
 
 
 def join(consumer: Consumer) -> Consumer:
@@ -74,7 +85,9 @@ def join(consumer: Consumer) -> Consumer:
 def owners(broker: SimulatedBroker) -> Counter[str | None]:
     group = broker.find_group("g")
     names = {member.consumer_id: member.name for member in group.members.values()}
-    return Counter(names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target)
+    return Counter(
+        names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target
+    )
 
 
 def long_pull(broker: SimulatedBroker, consumer: Consumer, queues: int) -> bool:
@@ -82,15 +95,23 @@ def long_pull(broker: SimulatedBroker, consumer: Consumer, queues: int) -> bool:
 
     def waits() -> bool:
         pulls = [seen for seen in broker.requests if seen.path.endswith("/pull")]
-        mine = [seen for seen in pulls if seen.path.split("/")[4] == consumer._state.consumer_id]
-        return bool(mine) and len(mine[-1].body["queues"]) == queues and mine[-1].body["wait_ms"] > 5_000
+        mine = [
+            seen for seen in pulls if seen.path.split("/")[4] == consumer._state.consumer_id
+        ]
+        return (
+            bool(mine)
+            and len(mine[-1].body["queues"]) == queues
+            and mine[-1].body["wait_ms"] > 5_000
+        )
 
     return broker.wait_until(waits)
 
 
 def reads(queue: int) -> Callable[[Mapping[str, Any]], bool]:
     """Whether a request names the queue."""
-    return lambda body: queue in [asked["queue"] for asked in body.get("queues", body.get("offsets", ()))]
+    return lambda body: (
+        queue in [asked["queue"] for asked in body.get("queues", body.get("offsets", ()))]
+    )
 
 
 def test_queues_revoked_before_they_were_taken_up_are_given_back_at_once(
@@ -130,7 +151,8 @@ def test_the_answer_to_a_commit_tells_of_news(
     join(make("two"))
     assert broker.wait_until(lambda: len(broker.find_group("g").members) == 2)
     with one._state.changed:
-        one._state.queues[1].position = 1  # as if the answer had come, and its message were done
+        # as if the answer had come, and its message were done
+        one._state.queues[1].position = 1
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 2})
     assert answers.held == 1
 
@@ -147,7 +169,9 @@ def test_the_answer_to_an_acquire_tells_of_news(
     assert becomes(one, lambda: one._state.queues[1].stopped)
 
 
-def test_answers_without_a_generation_are_understood(broker: SimulatedBroker, make: Make) -> None:
+def test_answers_without_a_generation_are_understood(
+    broker: SimulatedBroker, make: Make
+) -> None:
     class Older:
         """A broker that tells the generation in heartbeats and pulls only."""
 
@@ -164,7 +188,9 @@ def test_answers_without_a_generation_are_understood(broker: SimulatedBroker, ma
     assert broker.committed("g")[1] == 1
 
 
-def test_a_consumer_whose_buffer_is_full_hears_of_a_join(broker: SimulatedBroker, make: Make) -> None:
+def test_a_consumer_whose_buffer_is_full_hears_of_a_join(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, queue=1, count=100)
     one = make("one", max_poll_records=10, auto_commit_interval_ms=60_000)
     assert one.poll(1, timeout_s=LIMIT_S)
@@ -231,7 +257,9 @@ def test_a_queue_that_cannot_be_acquired_holds_up_none_that_comes_later(
     broker.create_topic("u", queues=1)
     broker.subscribe("g", "u")
     first.wait()
-    broker.fail(ACQUIRE, Unavailable("the node is slow", code="node_unavailable", status=503))
+    broker.fail(
+        ACQUIRE, Unavailable("the node is slow", code="node_unavailable", status=503)
+    )
     again = held.hold(ACQUIRE, reads(5))
     first.open()
     again.wait()
@@ -261,7 +289,9 @@ def test_a_move_does_not_wait_for_a_commit_that_is_under_way(
     assert [broker.committed("g")[queue] for queue in moved] == [1, 1]
 
 
-def test_a_move_does_not_wait_for_the_interval_of_commits(broker: SimulatedBroker, make: Make) -> None:
+def test_a_move_does_not_wait_for_the_interval_of_commits(
+    broker: SimulatedBroker, make: Make
+) -> None:
     for queue in (1, 2, 3, 4):
         send(broker, queue=queue)
     one = make("one", auto_commit_interval_ms=600_000)
@@ -286,11 +316,14 @@ def test_while_a_heartbeat_fetches_the_news_the_queues_that_stay_are_read(
     for _ in range(5):
         send(broker, queue=1)
         assert len(one.poll(timeout_s=0.9)) == 1
-    # Each message ends one pull, and a few ends come by themselves; a pull that spins would come in hundreds.
+    # Each message ends one pull, and a few ends come by themselves; a pull that spins would
+    # come in hundreds.
     assert len(broker.seen(PULL)) - pulls < 100
 
 
-def test_a_queue_given_back_before_it_went_repeats_nothing(broker: SimulatedBroker, make: Make) -> None:
+def test_a_queue_given_back_before_it_went_repeats_nothing(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, queue=4, count=10)
     one = make("one")
     taken = one.poll(5, timeout_s=LIMIT_S)
@@ -326,7 +359,9 @@ def test_a_queue_whose_going_and_coming_back_was_not_seen_repeats_nothing(
     assert [message.offset for message in taken] == list(range(10))
 
 
-def test_in_run_a_queue_given_back_is_handled_once(broker: SimulatedBroker, make: Make) -> None:
+def test_in_run_a_queue_given_back_is_handled_once(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, queue=4, count=20)
     at_work, go_on = threading.Event(), threading.Event()
     handled: list[int] = []
@@ -352,7 +387,9 @@ def test_in_run_a_queue_given_back_is_handled_once(broker: SimulatedBroker, make
     assert broker.committed("g")[4] == 20
 
 
-def test_an_heir_that_is_taken_back_never_comes(broker: SimulatedBroker, make: Make) -> None:
+def test_an_heir_that_is_taken_back_never_comes(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, queue=4, count=2)
     one = make("one")
     assert one.poll(1, timeout_s=LIMIT_S)
@@ -381,10 +418,14 @@ def test_a_pull_that_its_broker_no_longer_answers_is_given_up_when_a_heartbeat_f
     assert frozen.held == 1
 
 
-def test_a_queue_that_comes_ends_the_back_off_of_pulls(broker: SimulatedBroker, make: Make) -> None:
+def test_a_queue_that_comes_ends_the_back_off_of_pulls(
+    broker: SimulatedBroker, make: Make
+) -> None:
     one = join(make("one"))
     assert owns(one, 4)
-    away = Unavailable("the node is away", code="node_unavailable", retry_after_ms=60_000, status=503)
+    away = Unavailable(
+        "the node is away", code="node_unavailable", retry_after_ms=60_000, status=503
+    )
     broker.fail(PULL, away)
     send(broker, queue=1)
     assert broker.wait_until(lambda: not any(fault.left for fault in broker._faults))
@@ -402,10 +443,14 @@ def test_a_queue_that_comes_ends_the_back_off_of_pulls(broker: SimulatedBroker, 
 
 def test_what_failed_to_be_acquired_does_not_travel_with_what_is_new() -> None:
     state = GroupState(ConsumerOptions())
-    failed, new = (OwnedQueue(topic="t", queue=queue, epoch=1, stopped=False) for queue in (1, 2))
+    failed, new = (
+        OwnedQueue(topic="t", queue=queue, epoch=1, stopped=False) for queue in (1, 2)
+    )
     state.add(failed)
     failed.rest(most_s=0.0)
-    acquirer = Acquirer(transport=SimulatedBroker(), state=state, settle=lambda error, consumer_id: False)
+    acquirer = Acquirer(
+        transport=SimulatedBroker(), state=state, settle=lambda error, consumer_id: False
+    )
     assert acquirer._due() == [failed]
     state.add(new)
     assert acquirer._due() == [new]

@@ -1,4 +1,6 @@
-"""Exceptions that are raised into the thread of a send: they pass unchanged, and others do not suffer."""
+"""Exceptions that are raised into the thread of a send: they pass unchanged, and others do
+not suffer.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from catmq_client.testing import FakeBroker
 
 LIMIT_S = 10.0
 PACKAGE = str(Path(catmq_client.__file__).parent)
-# Where an exception is raised into a thread. From Python 3.12 on, signal handlers run only where functions
-# begin, at jumps back and after calls. At any line, an exception could leave the lock of a `with` held.
+# Where an exception is raised into a thread. From Python 3.12 on, signal handlers run only
+# where functions
+# begin, at jumps back and after calls. At any line, an exception could leave the lock of a
+# `with` held.
 PLACES = {"line"} if sys.version_info < (3, 12) else {"call"}
 # Where the FakeBroker is at work, or the request is on its way to it.
 ELSEWHERE = ("testing", "http", "telemetry")
@@ -33,7 +37,9 @@ class GreenletTimeout(BaseException):
 
 
 class Interrupting:
-    """A transport that raises what is planted for a method, once, before or after the request."""
+    """A transport that raises what is planted for a method, once, before or after the
+    request.
+    """
 
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
@@ -64,7 +70,9 @@ def bodies(broker: FakeBroker) -> list[bytes]:
 
 
 def send_batch(producer: Producer) -> object:
-    return producer.send_batch("t", [NewMessage(b"own", key="k"), NewMessage(b"own", key="k")])
+    return producer.send_batch(
+        "t", [NewMessage(b"own", key="k"), NewMessage(b"own", key="k")]
+    )
 
 
 def send(producer: Producer) -> object:
@@ -72,7 +80,9 @@ def send(producer: Producer) -> object:
 
 
 @pytest.mark.parametrize("act", [send, send_batch])
-@pytest.mark.parametrize("error", [SoftTimeLimit(), GreenletTimeout(), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error", [SoftTimeLimit(), GreenletTimeout(), KeyboardInterrupt(), SystemExit(3)]
+)
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_an_exception_raised_into_a_send_passes_and_the_next_one_works(
     broker: FakeBroker, act: Callable[[Producer], object], error: BaseException, method: str
@@ -80,7 +90,8 @@ def test_an_exception_raised_into_a_send_passes_and_the_next_one_works(
     transport = Interrupting(broker)
     with Producer(transport=transport) as producer:
         producer.send("t", b"first", key="k")
-        producer._sending().layouts.known("t").loaded_at -= 3_600.0  # so that the next send looks it up
+        # so that the next send looks it up
+        producer._sending().layouts.known("t").loaded_at -= 3_600.0
         transport.plant(method, error)
         with pytest.raises(type(error)) as raised:
             act(producer)
@@ -116,7 +127,8 @@ def test_callbacks_of_others_do_not_run_in_the_thread_of_a_send(broker: FakeBrok
 
 
 def interrupted_at(number: int, act: Callable[[], object]) -> str | None:
-    """Raise SoftTimeLimit at the so-many-th place of the client that `act` runs; return that place.
+    """Raise SoftTimeLimit at the so-many-th place of the client that `act` runs; return
+    that place.
 
     None: `act` ran to its end before. Raises AssertionError if anything else was raised.
     """
@@ -154,7 +166,10 @@ def test_wherever_a_send_is_interrupted_the_buffer_stays_whole(
     for number in range(1, 10_000):
         broker = FakeBroker()
         broker.create_topic("t", queues=1)
-        producer, called = Producer(transport=broker, linger_ms=60_000, retry_backoff_ms=1), threading.Event()
+        producer, called = (
+            Producer(transport=broker, linger_ms=60_000, retry_backoff_ms=1),
+            threading.Event(),
+        )
         other = producer.send_async("t", b"other", key="k")
         other.add_done_callback(lambda _, called=called: called.set())  # type: ignore[misc]
         place = interrupted_at(number, lambda producer=producer: act(producer))  # type: ignore[misc]
@@ -173,7 +188,9 @@ def test_wherever_a_send_is_interrupted_the_buffer_stays_whole(
 
 
 @pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
-def test_wherever_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker, kind: Any) -> None:
+def test_wherever_a_poll_is_interrupted_no_message_is_skipped(
+    broker: FakeBroker, kind: Any
+) -> None:
     count = 2_000
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n) for n in range(count)])
@@ -181,8 +198,11 @@ def test_wherever_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker
     with kind(transport=broker, group="g", topics=["t"]) as consumer:
 
         def poll() -> None:
-            # A list of bodies is made before any is noted, so none is noted that poll() did not return.
-            seen.extend([int(message.body) for message in consumer.poll(3, timeout_s=LIMIT_S)])
+            # A list of bodies is made before any is noted, so none is noted that poll() did
+            # not return.
+            seen.extend(
+                [int(message.body) for message in consumer.poll(3, timeout_s=LIMIT_S)]
+            )
 
         poll()
         for number in range(1, 10_000):
@@ -195,7 +215,8 @@ def test_wherever_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker
             poll()
             assert len(seen) > before
         consumer.commit()
-    # On a busy machine a lease may end before the test does: then share groups get its messages again.
+    # On a busy machine a lease may end before the test does: then share groups get its
+    # messages again.
     assert sorted(set(seen)) == [*range(count)]
     assert kind is ShareConsumer or seen == [*range(count)]
     assert sum(broker.committed("g").values()) == count

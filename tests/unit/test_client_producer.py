@@ -42,7 +42,9 @@ Make = Callable[..., Producer]
 
 @pytest.fixture(params=["json", "msgpack"])
 def broker(request: pytest.FixtureRequest) -> SimulatedBroker:
-    made = SimulatedBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
+    made = SimulatedBroker(
+        codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec()
+    )
     made.create_topic("t", queues=4, nodes=["a", "b"])
     return made
 
@@ -71,11 +73,18 @@ def batch_ids(broker: SimulatedBroker) -> list[str]:
 
 
 def queues_asked(broker: SimulatedBroker) -> list[set[int]]:
-    return [{message["queue"] for message in seen.body["messages"]} for seen in broker.seen(PUBLISH)]
+    return [
+        {message["queue"] for message in seen.body["messages"]}
+        for seen in broker.seen(PUBLISH)
+    ]
 
 
-def test_send_returns_where_the_message_is_stored(broker: SimulatedBroker, make: Make) -> None:
-    receipt = make().send("t", b"\xff\x00", key="k", tag="new", headers={"h": "v"}, trace_id="x")
+def test_send_returns_where_the_message_is_stored(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    receipt = make().send(
+        "t", b"\xff\x00", key="k", tag="new", headers={"h": "v"}, trace_id="x"
+    )
     stored = broker.messages("t")[0]
     assert receipt == Receipt("t", stored.queue, 0, stored.message_id)
     assert (stored.body, stored.key, stored.tag) == (b"\xff\x00", "k", "new")
@@ -89,7 +98,9 @@ def test_text_and_json_become_bytes(broker: SimulatedBroker, make: Make) -> None
     assert bodies(broker) == ["ö".encode(), '{"ö":[1,null]}'.encode()]
 
 
-def test_wrong_bodies_and_keys_are_refused_before_sending(broker: SimulatedBroker, make: Make) -> None:
+def test_wrong_bodies_and_keys_are_refused_before_sending(
+    broker: SimulatedBroker, make: Make
+) -> None:
     wrong: Any = 5
     with pytest.raises(OptionError, match="give bytes or text"):
         make().send("t", wrong)
@@ -109,7 +120,10 @@ def test_wrong_bodies_and_keys_are_refused_before_sending(broker: SimulatedBroke
         ({"json": {"a": [float("-inf")]}}, "finite numbers"),
         ({"json": {"a": {1, 2}}}, "set is not JSON"),
         ({"json": "\ud800"}, "not UTF-8"),
-        ({"json": functools.reduce(lambda inner, _: [inner], range(100_000), 0)}, "recursion"),
+        (
+            {"json": functools.reduce(lambda inner, _: [inner], range(100_000), 0)},
+            "recursion",
+        ),
     ],
 )
 def test_a_body_that_cannot_be_meant_is_refused_by_each_way_to_send(
@@ -140,7 +154,9 @@ def test_an_unknown_topic_is_said_at_once_with_its_remedy(make: Make) -> None:
         make().send_async("nope", b"x")
 
 
-def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: SimulatedBroker, make: Make) -> None:
+def test_send_async_gathers_messages_of_a_queue_in_one_request(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000, batch_messages=50)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(100)]
     receipts = [future.get(timeout=LIMIT_S) for future in futures]
@@ -148,7 +164,9 @@ def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: Simulated
     assert [len(seen.body["messages"]) for seen in broker.seen(PUBLISH)] == [50, 50]
 
 
-def test_a_batch_also_goes_when_its_bytes_are_enough(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_also_goes_when_its_bytes_are_enough(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000, batch_bytes=1_000)
     futures = [producer.send_async("t", b"x" * 400, queue=1) for _ in range(4)]
     assert [future.result(LIMIT_S).offset for future in futures[:2]] == [0, 1]
@@ -165,7 +183,9 @@ def test_flush_does_not_wait_for_linger(broker: SimulatedBroker, make: Make) -> 
     assert future.done()
 
 
-def test_close_sends_what_is_left_and_refuses_more(broker: SimulatedBroker, make: Make) -> None:
+def test_close_sends_what_is_left_and_refuses_more(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000)
     with producer:
         producer.send_async("t", b"x")
@@ -174,7 +194,9 @@ def test_close_sends_what_is_left_and_refuses_more(broker: SimulatedBroker, make
         producer.send("t", b"y")
 
 
-def test_keyed_messages_keep_their_order_from_many_threads(broker: SimulatedBroker, make: Make) -> None:
+def test_keyed_messages_keep_their_order_from_many_threads(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=0, batch_messages=7)
 
     def send_all(key: str) -> None:
@@ -188,10 +210,14 @@ def test_keyed_messages_keep_their_order_from_many_threads(broker: SimulatedBrok
         key = f"key-{n}"
         mine = [message for message in broker.messages("t") if message.key == key]
         assert [message.body for message in mine] == [b"%d" % i for i in range(200)]
-        assert {message.queue for message in mine} == {broker.topics.by_name["t"].slots[slot_of(key)]}
+        assert {message.queue for message in mine} == {
+            broker.topics.by_name["t"].slots[slot_of(key)]
+        }
 
 
-def test_messages_without_key_spread_over_all_queues(broker: SimulatedBroker, make: Make) -> None:
+def test_messages_without_key_spread_over_all_queues(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     assert {producer.send("t", b"x").queue for _ in range(8)} == {1, 2, 3, 4}
 
@@ -220,7 +246,10 @@ def test_order_of_a_key_is_kept_across_retries(broker: SimulatedBroker, make: Ma
 def test_an_unknown_outcome_stays_with_its_queue_until_the_time_is_over(
     broker: SimulatedBroker, make: Make
 ) -> None:
-    broker.fail(PUBLISH, from_problem(503, {"code": "outcome_unknown", "detail": "?", "retriable": True}))
+    broker.fail(
+        PUBLISH,
+        from_problem(503, {"code": "outcome_unknown", "detail": "?", "retriable": True}),
+    )
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"), times=10_000)
     with pytest.raises(SendOutcomeUnknown):
         make(delivery_timeout_ms=200).send("t", b"x")
@@ -228,7 +257,9 @@ def test_an_unknown_outcome_stays_with_its_queue_until_the_time_is_over(
     assert len(set(batch_ids(broker))) == 1
 
 
-def test_on_unknown_resend_may_move_after_an_unknown_outcome(broker: SimulatedBroker, make: Make) -> None:
+def test_on_unknown_resend_may_move_after_an_unknown_outcome(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.create_topic("r", queues=2, nodes=["a", "b"], on_unknown="resend")
     broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
@@ -247,7 +278,9 @@ def test_a_message_without_key_moves_to_another_node_after_a_definite_refusal(
     assert len(broker.seen(PUBLISH)) <= 9
 
 
-def test_a_batch_that_moves_gets_a_new_batch_id(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_that_moves_gets_a_new_batch_id(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
     make().send("t", b"x")
     assert len(set(batch_ids(broker))) == 2
@@ -264,7 +297,9 @@ def test_a_strict_key_waits_for_its_node(broker: SimulatedBroker, make: Make) ->
     assert future.result(LIMIT_S).queue == 1
 
 
-def test_an_available_key_moves_to_another_node(broker: SimulatedBroker, make: Make) -> None:
+def test_an_available_key_moves_to_another_node(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.create_topic("v", queues=2, nodes=["a", "b"], keyed="available")
     broker.topics.down_nodes.add("a")
     producer = make()
@@ -283,10 +318,15 @@ def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(
     producer._state.layouts.known("t").loaded_at -= 1.0  # type: ignore[union-attr]
     futures = [producer.send_async("t", b"%d" % n, key=key) for n in (2, 3)]
     assert [future.result(LIMIT_S).queue for future in futures] == [2, 2]
-    assert [message.body for message in broker.messages("t") if message.queue == 2] == [b"2", b"3"]
+    assert [message.body for message in broker.messages("t") if message.queue == 2] == [
+        b"2",
+        b"3",
+    ]
 
 
-def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: SimulatedBroker, make: Make) -> None:
+def test_a_named_queue_that_is_closed_fails_unless_lenient(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.topics.queues[3].state = "read_only"
     with pytest.raises(Conflict, match="queue 3 is read_only"):
         make().send("t", b"x", queue=3)
@@ -300,26 +340,35 @@ def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: SimulatedBrok
             assert not isinstance(fate, Receipt) or fate.queue != 3
 
 
-def test_one_wrong_message_does_not_fail_its_neighbours(broker: SimulatedBroker, make: Make) -> None:
+def test_one_wrong_message_does_not_fail_its_neighbours(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000)
     big = b"x" * (1024 * 1024 + 1)
     results = producer.send_batch(
-        "t", [NewMessage(b"1", queue=1), NewMessage(big, queue=1), NewMessage(b"3", queue=1)]
+        "t",
+        [NewMessage(b"1", queue=1), NewMessage(big, queue=1), NewMessage(b"3", queue=1)],
     )
     assert [isinstance(result, Receipt) for result in results] == [True, False, True]
     assert isinstance(results[1], InvalidRequest)
     assert bodies(broker) == [b"1", b"3"]
 
 
-def test_a_refusal_that_names_no_message_is_narrowed_down(broker: SimulatedBroker, make: Make) -> None:
-    broker.fail(PUBLISH, InvalidRequest("request over 8 MiB", code="too_large", status=413), times=3)
+def test_a_refusal_that_names_no_message_is_narrowed_down(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    broker.fail(
+        PUBLISH, InvalidRequest("request over 8 MiB", code="too_large", status=413), times=3
+    )
     producer = make()
     results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
     assert sum(isinstance(result, Receipt) for result in results) == 3
     assert len(bodies(broker)) == 3
 
 
-def test_send_batch_takes_bytes_text_dicts_and_messages(broker: SimulatedBroker, make: Make) -> None:
+def test_send_batch_takes_bytes_text_dicts_and_messages(
+    broker: SimulatedBroker, make: Make
+) -> None:
     items: list[Any] = [b"1", "2", {"json": 3, "queue": 1}, NewMessage("4", key="k")]
     results = make().send_batch("t", items)
     assert all(isinstance(result, Receipt) for result in results)
@@ -329,14 +378,18 @@ def test_send_batch_takes_bytes_text_dicts_and_messages(broker: SimulatedBroker,
         make().send_batch("t", [{"body": b"", "keey": "x"}])
 
 
-def test_send_batch_may_be_larger_than_the_buffer(broker: SimulatedBroker, make: Make) -> None:
+def test_send_batch_may_be_larger_than_the_buffer(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(buffer_messages=100, batch_messages=10, linger_ms=60_000)
     results = producer.send_batch("t", [b"%d" % n for n in range(1_000)])
     assert len(results) == 1_000
     assert len(bodies(broker)) == 1_000
 
 
-def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: SimulatedBroker, make: Make) -> None:
+def test_a_full_buffer_makes_a_send_wait_and_then_fail(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     producer = make(buffer_messages=2, max_block_ms=50, delivery_timeout_ms=60_000)
     for _ in range(2):
@@ -350,7 +403,9 @@ def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: SimulatedBroker, 
     assert bodies(broker) == [b"x", b"x"]
 
 
-def test_what_was_never_stored_ends_as_delivery_timeout(broker: SimulatedBroker, make: Make) -> None:
+def test_what_was_never_stored_ends_as_delivery_timeout(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     with pytest.raises(DeliveryTimeout, match="not stored"):
         make(delivery_timeout_ms=50).send("t", b"x")
@@ -368,29 +423,44 @@ def test_a_broker_that_does_not_answer_is_logged_at_once_with_what_to_look_at(
         producer.send("t", b"1")
     after_first_failure = logged[1 if request_ == "GET" else 2]
     assert "http://a:8000 cannot be reached" in after_first_failure
-    assert "CATMQ_URL or the first argument says http://a:8000, http://b:8000" in after_first_failure
-    assert caplog.text.count("cannot be reached") == 1 and caplog.text.count("works again") == 1
+    assert (
+        "CATMQ_URL or the first argument says http://a:8000, http://b:8000"
+        in after_first_failure
+    )
+    assert (
+        caplog.text.count("cannot be reached") == 1
+        and caplog.text.count("works again") == 1
+    )
 
 
-def test_a_message_that_never_left_the_buffer_says_so(broker: SimulatedBroker, make: Make) -> None:
+def test_a_message_that_never_left_the_buffer_says_so(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000, delivery_timeout_ms=7_000)
     future = producer.send_async("t", b"1", queue=1)
     (buffer,) = producer._sending().accumulator._buffers.values()
     buffer.batches[0].expires_at, buffer.last_error = 0.0, "a:8000 cannot be reached"
     producer.flush(LIMIT_S)
     error = str(future.exception(LIMIT_S))
-    assert "not tried yet: it waited in the buffer for all of delivery_timeout_ms (7 s)" in error
+    assert (
+        "not tried yet: it waited in the buffer for all of delivery_timeout_ms (7 s)"
+        in error
+    )
     assert "the last try for its queue ended with: a:8000 cannot be reached" in error
 
 
 def test_a_final_refusal_is_not_repeated(broker: SimulatedBroker, make: Make) -> None:
-    broker.fail(PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403))
+    broker.fail(
+        PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403)
+    )
     with pytest.raises(Forbidden):
         make().send("t", b"x")
     assert len(broker.seen(PUBLISH)) == 1
 
 
-def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker, make: Make) -> None:
+def test_a_partly_refused_answer_repeats_the_same_batch(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     once: list[int] = []
     publish = broker.topics.publish
@@ -400,10 +470,18 @@ def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker,
         if once:
             return results
         once.append(1)
-        return [{"error": {"code": "node_unavailable", "detail": "down", "retriable": True}}, *results[1:]]
+        return [
+            {"error": {"code": "node_unavailable", "detail": "down", "retriable": True}},
+            *results[1:],
+        ]
 
     broker.topics.publish = partly  # type: ignore[method-assign]
-    assert len(producer.send_batch("t", [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)])) == 2
+    assert (
+        len(
+            producer.send_batch("t", [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)])
+        )
+        == 2
+    )
     assert len(set(batch_ids(broker))) == 1
     assert len(bodies(broker)) == 2
 
@@ -411,7 +489,10 @@ def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker,
 def test_a_partly_stored_batch_does_not_move_when_its_node_goes_away(
     broker: SimulatedBroker, make: Make
 ) -> None:
-    publish, down = broker.topics.publish, {"code": "node_unavailable", "detail": "down", "retriable": True}
+    publish, down = (
+        broker.topics.publish,
+        {"code": "node_unavailable", "detail": "down", "retriable": True},
+    )
     calls: list[int] = []
 
     def partly_then_not(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -427,7 +508,9 @@ def test_a_partly_stored_batch_does_not_move_when_its_node_goes_away(
     assert len(bodies(broker)) == 2
 
 
-def test_a_message_refused_for_good_is_its_own_error(broker: SimulatedBroker, make: Make) -> None:
+def test_a_message_refused_for_good_is_its_own_error(
+    broker: SimulatedBroker, make: Make
+) -> None:
     refusal = {"error": {"code": "invalid", "detail": "no", "retriable": False}}
     broker.topics.publish = lambda name, body: [refusal]  # type: ignore[method-assign]
     with pytest.raises(MessageRefused, match="no"):
@@ -509,7 +592,13 @@ READ_ONLY = Conflict("", code="queue_not_writable", status=409)
         (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, Next.MOVE),
         (_batch(), NODE_DOWN, Kind.NAMED, False, Next.REPEAT),
         (_batch(), READ_ONLY, Kind.NAMED, False, Next.FAIL),
-        (_batch(), Unavailable("", code="no_writable_queue"), Kind.FREE, False, Next.REPEAT),
+        (
+            _batch(),
+            Unavailable("", code="no_writable_queue"),
+            Kind.FREE,
+            False,
+            Next.REPEAT,
+        ),
         (_batch(), ConnectFailed(""), Kind.FREE, False, Next.REPEAT),
         (_batch(), AnswerLost(""), Kind.KEYED, False, Next.REPEAT),
         (_batch(2), InvalidRequest(""), Kind.KEYED, False, Next.SPLIT),
@@ -525,13 +614,20 @@ def test_what_follows_from_a_failed_try(
 ) -> None:
     count, tries, unknown = len(batch.messages), batch.tries, batch.unknown
     follows = after_failure(
-        error, kind=kind, messages=count, tries=tries, unknown=unknown, resend_unknown=resend
+        error,
+        kind=kind,
+        messages=count,
+        tries=tries,
+        unknown=unknown,
+        resend_unknown=resend,
     )
     assert follows is expected
 
 
 class Interrupting:
-    """A transport in front of a SimulatedBroker that raises, once, what is planted for a method."""
+    """A transport in front of a SimulatedBroker that raises, once, what is planted for a
+    method.
+    """
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
@@ -585,7 +681,10 @@ def test_flush_and_close_return_after_the_callbacks_of_what_was_sent(
         assert go_on.wait(LIMIT_S)
         called.append(number)
 
-    futures = [producer.send_async("t", b"%d" % number, queue=1 + number % 4) for number in range(8)]
+    futures = [
+        producer.send_async("t", b"%d" % number, queue=1 + number % 4)
+        for number in range(8)
+    ]
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, number=number: call(number))  # type: ignore[misc]
 
@@ -613,7 +712,9 @@ def test_flush_tells_that_a_callback_takes_too_long(make: Make) -> None:
     producer.flush(LIMIT_S)
 
 
-def test_a_callback_may_flush_although_there_is_only_one_sender(broker: SimulatedBroker, make: Make) -> None:
+def test_a_callback_may_flush_although_there_is_only_one_sender(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=0, max_in_flight=1)
     flushed = threading.Event()
 
@@ -628,12 +729,15 @@ def test_a_callback_may_flush_although_there_is_only_one_sender(broker: Simulate
     assert flushed.wait(LIMIT_S)
 
 
-def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: SimulatedBroker) -> None:
+def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(
+    broker: SimulatedBroker,
+) -> None:
     transport = Interrupting(broker)
     with Producer(transport=transport, retry_backoff_ms=1) as producer:
         producer.send("t", b"1", key="k")
         age_layout(producer, "t")
-        # The age is looked at before a send, too; only the look-up after the refusal is to be hit.
+        # The age is looked at before a send, too; only the look-up after the refusal is to
+        # be hit.
         routes = producer._state.layouts.known("t")  # type: ignore[union-attr]
         routes.loaded_at += 3_600.0 - 1.0
         broker.fail(PUBLISH, NODE_DOWN)
@@ -668,7 +772,9 @@ def test_a_layout_that_cannot_be_read_leaves_the_known_one(
 
 
 @pytest.mark.parametrize("key", ["k", None])
-def test_a_topic_made_anew_is_found_by_its_new_queues(broker: SimulatedBroker, make: Make, key: str) -> None:
+def test_a_topic_made_anew_is_found_by_its_new_queues(
+    broker: SimulatedBroker, make: Make, key: str
+) -> None:
     producer = make(linger_ms=0)
     old = producer.send("t", b"1", key=key).queue
     broker.change(lambda: broker.create_topic("t", queues=2))
@@ -679,7 +785,9 @@ def test_a_topic_made_anew_is_found_by_its_new_queues(broker: SimulatedBroker, m
         assert bodies(broker) == [b"2", b"3"]
 
 
-def test_a_layout_that_is_old_is_looked_up_before_the_next_send(broker: SimulatedBroker, make: Make) -> None:
+def test_a_layout_that_is_old_is_looked_up_before_the_next_send(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     producer.send("t", b"1", key="k")
     broker.change(lambda: broker.create_topic("t", queues=2))
@@ -709,7 +817,8 @@ def test_a_refused_keyed_batch_follows_its_slot_also_when_another_send_fetched_t
 
     broker.change(retire)
     age_layout(producer, "t")
-    # Fetches the layout for all; the batch in its back-off must come along, before later ones.
+    # Fetches the layout for all; the batch in its back-off must come along, before later
+    # ones.
     second = producer.send_async("t", b"2", key=key)
     assert [future.result(LIMIT_S).queue for future in (first, second)] == [2, 2]
     assert [m.body for m in broker.messages("t") if m.key == key] == [b"0", b"1", b"2"]
@@ -738,7 +847,9 @@ def test_later_messages_of_a_key_wait_behind_one_that_may_be_stored_in_its_forme
     assert [future.result(LIMIT_S).queue for future in (first, second)] == [1, 2]
     assert producer.send("t", b"3", key=key).queue == 2
     # None of them was asked of queue 2 before the first one had ended.
-    bodies_asked = [wire.body_of(m) for s in broker.seen(PUBLISH) for m in s.body["messages"]]
+    bodies_asked = [
+        wire.body_of(m) for s in broker.seen(PUBLISH) for m in s.body["messages"]
+    ]
     assert bodies_asked[-3:] == [b"1", b"2", b"3"]
 
 
@@ -779,7 +890,12 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
     buffer.batches[0].messages[2]["tag"] = object()
     producer.flush(LIMIT_S)
     errors = [future.exception(LIMIT_S) for future in futures]
-    assert [type(error) for error in errors] == [type(None), type(None), OptionError, type(None)]
+    assert [type(error) for error in errors] == [
+        type(None),
+        type(None),
+        OptionError,
+        type(None),
+    ]
     assert bodies(broker) == [b"0", b"1", b"3"]
 
 
@@ -796,7 +912,9 @@ def test_send_batch_sends_nothing_when_a_later_message_is_made_wrong(
 def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
     broker: SimulatedBroker, make: Make
 ) -> None:
-    results = make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")])
+    results = make().send_batch(
+        "t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")]
+    )
     assert [type(result) for result in results] == [Receipt, OptionError, Receipt]
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     producer = make(buffer_messages=2, max_block_ms=1, delivery_timeout_ms=500)
@@ -823,7 +941,9 @@ def test_two_threads_of_a_forked_process_share_what_sends(
     monkeypatch.undo()
 
 
-def test_a_batch_stored_in_part_is_repeated_and_stored_once(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_stored_in_part_is_repeated_and_stored_once(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(r"GET .*/topics/t$", Forbidden("no browse"), times=100)
     broker.topics.down_nodes.add("a")
     future_keys = [_home(broker, number) for number in range(4)]

@@ -39,7 +39,8 @@ def state_with(*queues: OwnedQueue, **options: Any) -> GroupState:
     state.lease_until = lease_clock() + 60
     for queue in queues:
         state.add(queue)
-    # One thread plays all parts here; the state's methods expect their caller to hold its lock.
+    # One thread plays all parts here; the state's methods expect their caller to hold its
+    # lock.
     state.changed.acquire()
     return state
 
@@ -124,7 +125,9 @@ def test_paused_halted_and_revoked_queues_give_nothing() -> None:
     assert state.hand_out(1) == []
 
 
-def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_may_know() -> None:
+def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_may_know() -> (
+    None
+):
     leaving, gone, known = owned(1), owned(2), owned(3)
     state = state_with(leaving, gone, known)
     for queue in (leaving, gone, known):
@@ -157,7 +160,12 @@ def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> No
 
 
 def test_message_gives_text_json_and_time() -> None:
-    view = {"offset": 1, "message_id": "1-1", "stored_at_ms": 1_000, "body_base64": "eyJhIjoxfQ=="}
+    view = {
+        "offset": 1,
+        "message_id": "1-1",
+        "stored_at_ms": 1_000,
+        "body_base64": "eyJhIjoxfQ==",
+    }
     made = Message(Source("t", 1, 2), row_of(view))
     assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
     assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
@@ -168,10 +176,14 @@ def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
     state = state_with(*queues, **options)
     state.in_run = True
     state.consumer_id = "me"
-    return state, Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    return state, Fetcher(
+        transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False
+    )
 
 
-def test_queues_of_which_nothing_is_held_are_asked_beside_a_full_buffer_which_is_kept() -> None:
+def test_queues_of_which_nothing_is_held_are_asked_beside_a_full_buffer_which_is_kept() -> (
+    None
+):
     slow, quiet = owned(1), owned(2)
     state, fetcher = running(slow, quiet, max_poll_records=400)
     state.fill(slow, [message(n) for n in range(600)], 600)
@@ -183,7 +195,9 @@ def test_queues_of_which_nothing_is_held_are_asked_beside_a_full_buffer_which_is
     state.fill(quiet, [message(n, queue=2) for n in range(50)], 50)
     assert fetcher._plan() is None
     assert len(state.hand_out(400)) == 50
-    assert fetcher._plan() is None, "it is not asked for more while its messages are at work"
+    assert fetcher._plan() is None, (
+        "it is not asked for more while its messages are at work"
+    )
     for n in range(50):
         state.finish(quiet, n, 0)
     assert fetcher._plan() is not None

@@ -1,4 +1,6 @@
-"""Heartbeats that cannot be recorded: by which answers a member goes on, and by which it does not."""
+"""Heartbeats that cannot be recorded: by which answers a member goes on, and by which it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, NewMessage, Producer
-from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, Unavailable, from_problem
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    Unavailable,
+    from_problem,
+)
 from catmq_client.reading.clocks import lease_clock
 from tests.support.becoming import becomes
 from tests.support.simulated import SimulatedBroker
@@ -19,7 +27,9 @@ Make = Callable[..., Consumer]
 
 
 class Brokers:
-    """Two URLs of one SimulatedBroker. `says`: by URL, what makes the error that its heartbeats end with."""
+    """Two URLs of one SimulatedBroker. `says`: by URL, what makes the error that its
+    heartbeats end with.
+    """
 
     urls: tuple[str, ...] = ("a", "b")
 
@@ -27,11 +37,16 @@ class Brokers:
         self.broker = broker
         self.says: dict[str, Callable[[], CatmqError]] = {}
         self.current = 0
-        self.is_pinned = False  # errors of other threads' requests undo each change of the current one
+        # errors of other threads' requests undo each change of the current one
+        self.is_pinned = False
         self.asked: list[str] = []
 
-    def request(self, method: str, path: str, *, first: str | None = None, **more: Any) -> dict[str, Any]:
-        """To the first, or the current one; an error makes the next request go to the other."""
+    def request(
+        self, method: str, path: str, *, first: str | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """To the first, or the current one; an error makes the next request go to the
+        other.
+        """
         url = first or self.urls[self.current]
         if path.endswith("/heartbeat"):
             self.asked.append(url)
@@ -63,7 +78,9 @@ def make(brokers: Brokers) -> Iterator[Make]:
 
     def consumer(**options: Any) -> Consumer:
         options = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, **options}
-        one = Consumer(transport=brokers, group="g", topics=["t"], max_poll_records=4, **options)
+        one = Consumer(
+            transport=brokers, group="g", topics=["t"], max_poll_records=4, **options
+        )
         made.append(one)
         assert one.poll(1, timeout_s=10.0)
         return one
@@ -75,7 +92,11 @@ def make(brokers: Brokers) -> Iterator[Make]:
 
 
 def promise(silent_ms: int = 0) -> CatmqError:
-    problem = {"code": "metadata_unavailable", "retriable": True, "metadata_silent_ms": silent_ms}
+    problem = {
+        "code": "metadata_unavailable",
+        "retriable": True,
+        "metadata_silent_ms": silent_ms,
+    }
     return from_problem(503, problem)
 
 
@@ -114,7 +135,9 @@ def goes_on(consumer: Consumer) -> bool:
     return bool(consumer.poll(1, timeout_s=0.01))
 
 
-def test_a_member_goes_on_by_the_promises_of_all_its_brokers(make: Make, brokers: Brokers) -> None:
+def test_a_member_goes_on_by_the_promises_of_all_its_brokers(
+    make: Make, brokers: Brokers
+) -> None:
     consumer = make()
     brokers.says = {"a": promise, "b": promise}
     ends(consumer)
@@ -135,7 +158,9 @@ def test_a_member_does_not_go_on_while_one_broker_has_promised_nothing(
     assert not goes_on(consumer)
 
 
-def test_a_broker_that_promised_is_not_asked_before_the_other(make: Make, brokers: Brokers) -> None:
+def test_a_broker_that_promised_is_not_asked_before_the_other(
+    make: Make, brokers: Brokers
+) -> None:
     consumer = make()
     with consumer._state.changed:
         consumer._state.heartbeat_interval_s = 3600.0
@@ -170,7 +195,9 @@ def test_a_broker_that_does_not_answer_keeps_no_heartbeat_from_the_other(
     assert becomes(consumer, lambda: consumer._state.has_lease())
 
 
-def test_answers_that_get_lost_after_a_promise_do_not_end_the_lease(make: Make, brokers: Brokers) -> None:
+def test_answers_that_get_lost_after_a_promise_do_not_end_the_lease(
+    make: Make, brokers: Brokers
+) -> None:
     brokers.urls = ("a",)
     consumer = make()
     brokers.says = {"a": promise}
@@ -181,7 +208,9 @@ def test_answers_that_get_lost_after_a_promise_do_not_end_the_lease(make: Make, 
     assert goes_on(consumer)
 
 
-def test_a_promise_that_may_come_after_an_expiry_counts_for_nothing(make: Make, brokers: Brokers) -> None:
+def test_a_promise_that_may_come_after_an_expiry_counts_for_nothing(
+    make: Make, brokers: Brokers
+) -> None:
     brokers.urls = ("a",)
     consumer = make()
     brokers.says = {"a": lambda: promise(silent_ms=2_000)}
@@ -227,7 +256,9 @@ def test_a_late_promise_counts_if_its_broker_has_heard_nothing_since_the_lease(
     assert goes_on(consumer)
 
 
-def test_who_is_to_stop_without_its_coordinator_takes_no_promise(make: Make, brokers: Brokers) -> None:
+def test_who_is_to_stop_without_its_coordinator_takes_no_promise(
+    make: Make, brokers: Brokers
+) -> None:
     brokers.urls = ("a",)
     consumer = make(on_coordinator_loss="stop")
     brokers.says = {"a": promise}
@@ -246,24 +277,33 @@ def test_who_is_to_stop_without_its_coordinator_takes_no_promise(make: Make, bro
     ],
 )
 def test_of_an_ordered_subscription_nothing_begins_that_a_new_owner_may_have(
-    broker: SimulatedBroker, make: Make, brokers: Brokers, *, ordered: bool, options: Any, begins: bool
+    broker: SimulatedBroker,
+    make: Make,
+    brokers: Brokers,
+    *,
+    ordered: bool,
+    options: Any,
+    begins: bool,
 ) -> None:
     broker.subscribe("g", "t")
     broker.configure("g", "t", ordered=ordered)
     brokers.urls = ("a",)
     consumer = make(name="former", **options)
     brokers.says = {"a": promise}
-    broker.fail(f"{consumer._state.consumer_id}/pull", ConnectFailed("away"), times=1_000_000)
+    broker.fail(
+        f"{consumer._state.consumer_id}/pull", ConnectFailed("away"), times=1_000_000
+    )
     ends(consumer)
     broker.expire("g", "former")  # by a broker that the member does not know
     with Consumer(transport=broker, group="g", topics=["t"], name="heir") as heir:
         assert [message.offset for message in heir.poll(2, timeout_s=10.0)] == [0, 1]
         asked_again(consumer, brokers)
-        # The former owner has message 1 in its buffer, with the key that the new one is at work on.
+        # The former owner has message 1 in its buffer, with the key that the new one is at
+        # work on.
         assert goes_on(consumer) is begins
 
 
-def test_an_ordered_subscription_that_stopped_holds_up_no_other_and_goes_on_when_heartbeats_are_recorded(
+def test_an_ordered_subscription_that_stopped_holds_up_no_other_and_resumes_with_heartbeats(
     broker: SimulatedBroker, brokers: Brokers
 ) -> None:
     broker.create_topic("u", queues=1)
@@ -274,7 +314,9 @@ def test_an_ordered_subscription_that_stopped_holds_up_no_other_and_goes_on_when
     handled: list[str] = []
     consumer = Consumer(transport=brokers, group="g", topics=["t", "u"], retry_backoff_ms=1)
     running = threading.Thread(
-        target=consumer.run, args=(lambda m: handled.append(m.topic),), kwargs={"threads": 1}
+        target=consumer.run,
+        args=(lambda m: handled.append(m.topic),),
+        kwargs={"threads": 1},
     )
     running.start()
     try:
@@ -295,7 +337,9 @@ def test_an_ordered_subscription_that_stopped_holds_up_no_other_and_goes_on_when
         running.join(10.0)
 
 
-@pytest.mark.parametrize(("answer", "comes_back"), [(promise, True), (lost, False), (refusal, False)])
+@pytest.mark.parametrize(
+    ("answer", "comes_back"), [(promise, True), (lost, False), (refusal, False)]
+)
 def test_a_released_queue_comes_back_only_if_certainly_no_broker_knows(
     make: Make, brokers: Brokers, answer: Callable[[], CatmqError], *, comes_back: bool
 ) -> None:
@@ -324,7 +368,11 @@ def test_a_heartbeat_that_fails_for_long_is_logged_once_and_its_end_is(
     asked_again(consumer, brokers, 20)
     brokers.says = {}
     asked_again(consumer, brokers)
-    told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "heartbeat" in record.getMessage()
+    ]
     assert len(told) == 2
     assert "failed: " in told[0]
     assert "works again after" in told[1]

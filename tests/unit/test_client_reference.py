@@ -1,4 +1,6 @@
-"""docs/reference/client.md names every option with its default, and every error that users meet."""
+"""docs/reference/client.md names every option with its default, and every error that users
+meet.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ BASES = {"CatmqError", "Refused", "SendError", "ConsumerError"}
     ],
 )
 def test_the_table_of_options_has_every_option_with_its_default(
-    heading: str, kind: type[ProducerOptions] | type[ConsumerOptions] | type[ShareConsumerOptions]
+    heading: str,
+    kind: type[ProducerOptions] | type[ConsumerOptions] | type[ShareConsumerOptions],
 ) -> None:
     section = PAGE.partition(heading + "\n")[2].partition("\n## ")[0]
     table = section.partition("| option |")[2]
@@ -37,7 +40,9 @@ def test_the_table_of_the_celery_transport_has_every_option_with_its_default() -
     page = (Path(__file__).parents[2] / "docs" / "reference" / "celery.md").read_text()
     section = page.partition("## Options\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE)
-    assert rows == [(option.name, str(option.default)) for option in fields(TransportOptions)]
+    assert rows == [
+        (option.name, str(option.default)) for option in fields(TransportOptions)
+    ]
 
 
 def test_the_table_of_errors_has_every_error() -> None:

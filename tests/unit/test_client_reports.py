@@ -1,4 +1,6 @@
-"""Reports that heartbeats carry: what they say of a consumer, and that brokers of any release take them."""
+"""Reports that heartbeats carry: what they say of a consumer, and that brokers of any
+release take them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ LIMIT_S = 10.0
 
 
 class Watched:
-    """The way to a broker that asks for a report each `every_ms`; keeps the bodies of heartbeats.
+    """The way to a broker that asks for a report each `every_ms`; keeps the bodies of
+    heartbeats.
 
     An `old` broker refuses what it does not know.
     """
@@ -44,7 +47,9 @@ class Watched:
             self._changed.notify_all()
         if self.old and "report" in more["body"]:
             wrong = FieldError("report", "is not a field of this request")
-            raise InvalidRequest("report: is not a field of this request", errors=[wrong], status=400)
+            raise InvalidRequest(
+                "report: is not a field of this request", errors=[wrong], status=400
+            )
         answer = self.broker.request(method, path, **more)
         return answer if self.old else {**answer, "report_every_ms": self._every_ms}
 
@@ -70,7 +75,9 @@ def watched(broker: SimulatedBroker) -> Watched:
 
 @pytest.fixture
 def at_work() -> Iterator[Callable[[Consumer | ShareConsumer], threading.Event]]:
-    """Runs a consumer in a thread: its handler fails for message 1, and waits with message 2."""
+    """Runs a consumer in a thread: its handler fails for message 1, and waits with message
+    2.
+    """
     ends: list[tuple[threading.Event, Consumer | ShareConsumer, threading.Thread]] = []
 
     def start(consumer: Consumer | ShareConsumer) -> threading.Event:
@@ -83,7 +90,9 @@ def at_work() -> Iterator[Callable[[Consumer | ShareConsumer], threading.Event]]
                 begun.set()
                 go_on.wait(LIMIT_S)
 
-        thread = threading.Thread(target=lambda: consumer.run(handler, threads=1), daemon=True)
+        thread = threading.Thread(
+            target=lambda: consumer.run(handler, threads=1), daemon=True
+        )
         ends.append((go_on, consumer, thread))
         thread.start()
         return begun
@@ -101,14 +110,18 @@ def test_a_report_names_threads_counts_and_the_message_that_takes_long(
     begun = at_work(Consumer(transport=watched, group="g", name="one"))
 
     assert begun.wait(LIMIT_S)
-    assert watched.becomes(lambda: bool(watched.reports) and watched.reports[-1].get("slowest"))
+    assert watched.becomes(
+        lambda: bool(watched.reports) and watched.reports[-1].get("slowest")
+    )
     told = watched.reports[-1]
     assert (told["threads"], told["busy"], told["handled"], told["failed"]) == (1, 1, 1, 1)
     assert (told["slowest"]["offset"], told["slowest"]["running_ms"] >= 0) == (2, True)
     assert told["buffered"] + told["handled"] + told["failed"] <= 9
 
 
-def test_a_member_of_a_share_group_reports_likewise(at_work: Callable[..., threading.Event]) -> None:
+def test_a_member_of_a_share_group_reports_likewise(
+    at_work: Callable[..., threading.Event],
+) -> None:
     broker = shared_topic()
     broker.find_group("g").heartbeat_interval_ms = 20
     send(broker, 3)
@@ -116,21 +129,29 @@ def test_a_member_of_a_share_group_reports_likewise(at_work: Callable[..., threa
     begun = at_work(ShareConsumer(transport=watched, group="g", name="one"))
 
     assert begun.wait(LIMIT_S)
-    assert watched.becomes(lambda: bool(watched.reports) and watched.reports[-1].get("slowest"))
+    assert watched.becomes(
+        lambda: bool(watched.reports) and watched.reports[-1].get("slowest")
+    )
     told = watched.reports[-1]
     assert (told["threads"], told["busy"], told["slowest"]["offset"]) == (1, 1, 2)
     assert (told["handled"], told["failed"]) == (1, 1)
 
 
-def test_without_run_the_message_that_the_application_has_is_the_slowest(watched: Watched) -> None:
+def test_without_run_the_message_that_the_application_has_is_the_slowest(
+    watched: Watched,
+) -> None:
     with Consumer(transport=watched, group="g", name="one") as consumer:
         assert [next(consumer).offset, next(consumer).offset] == [0, 1]
-        assert watched.becomes(lambda: bool(watched.reports) and watched.reports[-1]["handled"] == 1)
+        assert watched.becomes(
+            lambda: bool(watched.reports) and watched.reports[-1]["handled"] == 1
+        )
         told = watched.reports[-1]
     assert (told["threads"], told["busy"], told["slowest"]["offset"]) == (1, 1, 1)
 
 
-def test_a_report_comes_no_more_often_than_brokers_ask_for_it(broker: SimulatedBroker) -> None:
+def test_a_report_comes_no_more_often_than_brokers_ask_for_it(
+    broker: SimulatedBroker,
+) -> None:
     watched = Watched(broker, every_ms=3_600_000)
     with Consumer(transport=watched, group="g", name="one") as consumer:
         next(consumer)
@@ -150,7 +171,9 @@ def test_an_older_broker_is_never_sent_a_report(watched: Watched) -> None:
 def test_a_report_that_an_older_broker_refuses_costs_one_heartbeat(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While brokers are upgraded one after the other, an older one may get what a newer one asked for."""
+    """While brokers are upgraded one after the other, an older one may get what a newer one
+    asked for.
+    """
     monkeypatch.setattr(process_report, "PAUSE_S", 3600.0)
     with Consumer(transport=watched, group="g", name="one") as consumer:
         assert next(consumer).offset == 0
@@ -162,14 +185,19 @@ def test_a_report_that_an_older_broker_refuses_costs_one_heartbeat(
         watched.old = False
         before = len(watched.bodies)
         assert watched.becomes(lambda: len(watched.bodies) > before + 3)
-        assert not any("report" in body for body in watched.bodies[before:])  # the pause is not over
+        # the pause is not over
+        assert not any("report" in body for body in watched.bodies[before:])
         assert next(consumer).offset == 1
 
 
-def test_another_refusal_of_a_heartbeat_ends_the_consumer_as_before(watched: Watched) -> None:
+def test_another_refusal_of_a_heartbeat_ends_the_consumer_as_before(
+    watched: Watched,
+) -> None:
     reports = process_report.ProcessReports(Consumer(transport=watched, group="g")._state)
     wrong = FieldError("owned", "is too long")
 
     assert not reports.was_refused(InvalidRequest("wrong", errors=[wrong]))
     assert not reports.was_refused(InvalidRequest("wrong"))
-    assert reports.was_refused(InvalidRequest("no", errors=[FieldError("report.slowest.x", "no")]))
+    assert reports.was_refused(
+        InvalidRequest("no", errors=[FieldError("report.slowest.x", "no")])
+    )

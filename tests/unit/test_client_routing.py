@@ -33,7 +33,10 @@ def queue_of(
 def test_a_key_goes_to_the_queue_of_its_slot(key: str) -> None:
     slot = zlib.crc32(key.encode()) % 1024
     assert slot_of(key) == slot
-    assert Routes(LAYOUT).choose(key=key, queue=None, strict_queue=True) == (SLOTS[slot], Kind.KEYED)
+    assert Routes(LAYOUT).choose(key=key, queue=None, strict_queue=True) == (
+        SLOTS[slot],
+        Kind.KEYED,
+    )
 
 
 def test_messages_without_key_fill_one_queue_and_then_the_next() -> None:
@@ -52,7 +55,9 @@ def test_a_strict_key_waits_for_its_queue_and_an_available_one_moves() -> None:
     key = next(str(n) for n in range(1000) if SLOTS[slot_of(str(n))] == 12)
     closed = replace(LAYOUT, writable=(10, 11))
     assert Routes(closed).choose(key=key, queue=None, strict_queue=True) == (12, Kind.KEYED)
-    available = Routes(replace(closed, strict=False)).choose(key=key, queue=None, strict_queue=True)
+    available = Routes(replace(closed, strict=False)).choose(
+        key=key, queue=None, strict_queue=True
+    )
     assert available.queue in (10, 11)
     assert available.kind == Kind.FREE
 
@@ -65,7 +70,9 @@ def test_a_named_queue_is_kept_when_strict_and_left_when_lenient() -> None:
 
 
 def test_a_foreign_queue_is_refused_by_name() -> None:
-    with pytest.raises(OptionError, match="queue 99 is not one of t's queues: 10, 11, 12, 13"):
+    with pytest.raises(
+        OptionError, match="queue 99 is not one of t's queues: 10, 11, 12, 13"
+    ):
         queue_of(Routes(LAYOUT), queue=99)
 
 
@@ -95,7 +102,9 @@ def test_without_a_layout_the_broker_chooses() -> None:
 
 def test_a_layout_is_read_from_the_topic() -> None:
     broker = SimulatedBroker()
-    topic = broker.create_topic("t", queues=2, nodes=["a", "b"], keyed="available", on_unknown="resend")
+    topic = broker.create_topic(
+        "t", queues=2, nodes=["a", "b"], keyed="available", on_unknown="resend"
+    )
     topic.queues[1].state = "read_only"
     layout = layout_from(broker.request("GET", "/api/v1/topics/t"))
     assert layout.slots == tuple(topic.slots)

@@ -12,7 +12,14 @@ from catmq_client.reading.clocks import lease_clock
 from catmq_client.sharing.leases import LINGER_S, LeaseBook
 from catmq_client.sharing.runs import MOST_UNTOLD, HeldRun, RunReport
 
-LEASED = {"topic": "mails", "queue": 1, "first": 0, "end": 10, "grant": "g", "lease_ms": 30_000}
+LEASED = {
+    "topic": "mails",
+    "queue": 1,
+    "first": 0,
+    "end": 10,
+    "grant": "g",
+    "lease_ms": 30_000,
+}
 
 
 def run(*, deliveries: int) -> HeldRun:
@@ -24,7 +31,9 @@ def run(*, deliveries: int) -> HeldRun:
     return made
 
 
-def test_of_a_run_that_was_lost_once_nothing_begins_before_the_broker_knows_what_is_done() -> None:
+def test_of_a_run_that_was_lost_once_nothing_begins_before_the_broker_knows_what_is_done() -> (
+    None
+):
     again = run(deliveries=2)
     assert again.gives(), "a message that takes long holds up no other"
     again.finish(0, again.version)
@@ -40,7 +49,10 @@ def test_a_first_delivery_waits_for_no_report() -> None:
 
 
 def test_the_broker_soon_knows_of_several_messages_that_are_done() -> None:
-    book, held = LeaseBook(ShareConsumerOptions(auto_commit_interval_ms=60_000)), run(deliveries=1)
+    book, held = (
+        LeaseBook(ShareConsumerOptions(auto_commit_interval_ms=60_000)),
+        run(deliveries=1),
+    )
     for offset in range(MOST_UNTOLD):
         assert not held.has_urgent_news()
         held.begin(offset)

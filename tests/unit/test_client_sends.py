@@ -1,4 +1,6 @@
-"""What a broker says of a send, in both forms, and batches that name their queue: one request, no thread."""
+"""What a broker says of a send, in both forms, and batches that name their queue: one
+request, no thread.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def flat(outcome: Outcome) -> tuple[Any, ...]:
 FORMS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "side by side": (
         [{"count": 3, "queue": 7, "offset": 5}],
-        [{"queue": 7, "offset": offset, "message_id": f"7-{offset}"} for offset in (5, 6, 7)],
+        [
+            {"queue": 7, "offset": offset, "message_id": f"7-{offset}"}
+            for offset in (5, 6, 7)
+        ],
     ),
     "from zero": (
         [{"count": 1, "queue": 7, "offset": 0}],
@@ -75,7 +80,11 @@ FORMS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         ],
     ),
     "delayed, and between": (
-        [{"count": 1, "result": LATER}, {"count": 1, "queue": 1, "offset": 2}, {"count": 1, "result": LATER}],
+        [
+            {"count": 1, "result": LATER},
+            {"count": 1, "queue": 1, "offset": 2},
+            {"count": 1, "result": LATER},
+        ],
         [LATER, {"queue": 1, "offset": 2, "message_id": "1-2"}, LATER],
     ),
     "refused in part": (
@@ -99,9 +108,14 @@ def test_runs_say_the_same_as_results(name: str) -> None:
 
 
 def test_a_receipt_and_a_refusal_carry_what_was_told() -> None:
-    outcomes = sent({"runs": [{"count": 2, "queue": 3, "offset": 8}, {"count": 2, "result": REFUSAL}]}, 4)
+    outcomes = sent(
+        {"runs": [{"count": 2, "queue": 3, "offset": 8}, {"count": 2, "result": REFUSAL}]},
+        4,
+    )
     assert outcomes[:2] == [Receipt("t", 3, 8, "3-8"), Receipt("t", 3, 9, "3-9")]
-    assert [flat(outcome) for outcome in outcomes[2:]] == [("node_unavailable", "away", True)] * 2
+    assert [flat(outcome) for outcome in outcomes[2:]] == [
+        ("node_unavailable", "away", True)
+    ] * 2
     assert outcomes[2] is not outcomes[3]  # each may be raised by itself
     assert sent({"results": [LATER]}, 1) == [Receipt("t", None, None, "d-1", 5)]
     (final,) = sent({"results": [FINAL]}, 1)
@@ -171,18 +185,28 @@ def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_
     transport.answer = WRONG[name]
     assert [type(one) for one in producer.send_batch("t", TWO)] == [SendOutcomeUnknown] * 2
     transport.answer = None
-    assert [one.offset for one in producer.send_batch("t", TWO) if isinstance(one, Receipt)] == [2, 3]
+    assert [
+        one.offset for one in producer.send_batch("t", TWO) if isinstance(one, Receipt)
+    ] == [2, 3]
 
 
-def test_a_batch_whose_answer_has_runs_gets_its_receipts(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_whose_answer_has_runs_gets_its_receipts(
+    broker: SimulatedBroker, make: Make
+) -> None:
     transport = Telling(broker)
-    transport.answer = {"runs": [{"count": 1, "queue": 1, "offset": 0}, {"count": 1, "result": FINAL}]}
+    transport.answer = {
+        "runs": [{"count": 1, "queue": 1, "offset": 0}, {"count": 1, "result": FINAL}]
+    }
     stored, refused = make(transport).send_batch("t", TWO)
     assert stored == Receipt("t", 1, 0, "1-0")
-    assert flat(refused) == flat(MessageRefused("closed", code="queue_not_writable", retriable=False))
+    assert flat(refused) == flat(
+        MessageRefused("closed", code="queue_not_writable", retriable=False)
+    )
 
 
-def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: SimulatedBroker, make: Make) -> None:
+def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(
+    broker: SimulatedBroker, make: Make
+) -> None:
     transport = Telling(broker)
     transport.answer = {"runs": [{"count": 2, "result": REFUSAL}]}
     producer = make(transport)
@@ -190,14 +214,19 @@ def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: Simulat
         sending = pool.submit(producer.send_batch, "t", TWO)
         assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
         transport.answer = None
-        assert sending.result(LIMIT_S) == [Receipt("t", 1, 0, "1-0"), Receipt("t", 1, 1, "1-1")]
+        assert sending.result(LIMIT_S) == [
+            Receipt("t", 1, 0, "1-0"),
+            Receipt("t", 1, 1, "1-1"),
+        ]
     assert len({seen.body["batch_id"] for seen in broker.seen(PUBLISH)}) == 1
 
 
 def requests(broker: SimulatedBroker) -> list[tuple[set[int], int]]:
     """Which queues each send named, and how many messages it had."""
     asked = [seen.body["messages"] for seen in broker.seen(PUBLISH)]
-    return [({message["queue"] for message in messages}, len(messages)) for messages in asked]
+    return [
+        ({message["queue"] for message in messages}, len(messages)) for messages in asked
+    ]
 
 
 def senders() -> set[threading.Thread]:
@@ -218,14 +247,17 @@ def test_a_batch_to_one_queue_is_one_request_of_the_callers_thread(
     before = senders()
     producer = make(linger_ms=60_000)
     for first in (0, 20, 40):
-        assert told_in_order(producer.send_batch("t", batch(20))) == [*range(first, first + 20)]
+        assert told_in_order(producer.send_batch("t", batch(20))) == [
+            *range(first, first + 20)
+        ]
     assert requests(broker) == [({1}, 20)] * 3
     assert senders() <= before  # those of other tests end meanwhile
 
 
 def test_a_batch_to_one_queue_wakes_nobody(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=1)
-    assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2  # leaves a sender that is idle
+    # leaves a sender that is idle
+    assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2
     assert producer._state is not None
     buffer = producer._state.accumulator
     assert broker.wait_until(lambda: buffer.idle == 1)
@@ -255,18 +287,24 @@ class Meeting:
         return self.broker.request(method, path, **more)
 
 
-def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(Meeting(broker, 4), linger_ms=60_000)
     mixed = [NewMessage(b"%d" % index, queue=1 + index % 4) for index in range(40)]
     for first in (0, 10):
         outcomes = producer.send_batch("t", mixed)
-        assert [(one.queue, one.offset) for one in outcomes if isinstance(one, Receipt)] == [
-            (1 + index % 4, first + index // 4) for index in range(40)
-        ]
-    assert sorted(map(str, requests(broker))) == sorted(str(({queue}, 10)) for queue in (1, 2, 3, 4) * 2)
+        assert [
+            (one.queue, one.offset) for one in outcomes if isinstance(one, Receipt)
+        ] == [(1 + index % 4, first + index // 4) for index in range(40)]
+    assert sorted(map(str, requests(broker))) == sorted(
+        str(({queue}, 10)) for queue in (1, 2, 3, 4) * 2
+    )
 
 
-def test_a_batch_goes_behind_what_lingers_for_its_queue(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_goes_behind_what_lingers_for_its_queue(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make(linger_ms=60_000)
     producer.send_batch("t", batch(1))
     earlier = producer.send_async("t", b"earlier", queue=1)
@@ -280,7 +318,9 @@ def test_threads_that_send_batches_to_one_queue_all_get_their_receipts(
     producer = make(linger_ms=60_000)
     with ThreadPoolExecutor(8) as pool:
         sending = [pool.submit(producer.send_batch, "t", batch(5)) for _ in range(80)]
-        offsets = [offset for one in sending for offset in told_in_order(one.result(LIMIT_S))]
+        offsets = [
+            offset for one in sending for offset in told_in_order(one.result(LIMIT_S))
+        ]
     assert sorted(offsets) == [*range(400)]
 
 
@@ -297,7 +337,9 @@ def test_a_buffer_that_waits_is_not_forgotten_by_a_sender_that_is_idle(
             time.monotonic() + 0.2
         )  # as one whose messages went elsewhere after a failed try
     with ThreadPoolExecutor(1) as pool:
-        assert told_in_order(pool.submit(producer.send_batch, "t", batch(2)).result(LIMIT_S)) == [1, 2]
+        assert told_in_order(
+            pool.submit(producer.send_batch, "t", batch(2)).result(LIMIT_S)
+        ) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +367,9 @@ def known_buffer(**options: int) -> tuple[Accumulator, Routes]:
     """An accumulator with a buffer for queue 1, and the routes of its topic."""
     layout = Layout("t", slots=(1,) * 1024, nodes={1: "a"}, writable=(1,))
     accumulator, routes = Accumulator(ProducerOptions(**options)), Routes(layout)
-    _, queue_buffer = accumulator.append(routes, {"body_bytes": b"", "queue": 1}, urgent=True)
+    _, queue_buffer = accumulator.append(
+        routes, {"body_bytes": b"", "queue": 1}, urgent=True
+    )
     taken = accumulator.take(only=queue_buffer)
     assert taken is not None
     accumulator.finished(*taken)
@@ -385,8 +429,11 @@ def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(
     assert "queue 99 is not one of t's queues" in str(outcomes[0])
 
     accumulator, routes = known_buffer()
-    accumulator.relayout(routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,)))
-    taken, _, _ = accumulator.append_all(routes, raw(2), block_s=0.0)  # its buffer is still there
+    accumulator.relayout(
+        routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,))
+    )
+    # its buffer is still there
+    taken, _, _ = accumulator.append_all(routes, raw(2), block_s=0.0)
     assert [type(one) for one in taken] == [OptionError] * 2
     assert broker.seen(PUBLISH) == []
 
@@ -399,7 +446,9 @@ def test_a_closed_producer_sends_no_batch(broker: SimulatedBroker, make: Make) -
         producer.send_batch("t", batch(2))
 
 
-def test_a_batch_whose_answer_was_lost_is_stored_once(broker: SimulatedBroker, make: Make) -> None:
+def test_a_batch_whose_answer_was_lost_is_stored_once(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     producer.send_batch("t", batch(2))
     broker.fail(PUBLISH, AnswerLost("cut"), after=True, times=2)
@@ -417,10 +466,14 @@ def test_a_broker_without_runs_is_asked_again_without_them() -> None:
             asked.append(more["body"])
             if "receipts" in more["body"]:
                 field = FieldError("receipts", "is not a field of this request")
-                raise InvalidRequest("receipts: is not a field of this request", errors=[field])
+                raise InvalidRequest(
+                    "receipts: is not a field of this request", errors=[field]
+                )
             return {"results": [{"queue": 7, "offset": 4, "message_id": "7-4"}]}
 
-    outcomes = send(Old(), topic="t", messages=[{"body_bytes": b"x"}], batch_id="b", timeout_s=1.0)
+    outcomes = send(
+        Old(), topic="t", messages=[{"body_bytes": b"x"}], batch_id="b", timeout_s=1.0
+    )
     assert outcomes == [Receipt("t", 7, 4, "7-4")]
     assert [one.get("receipts") for one in asked] == ["runs", None]
     assert all(one["batch_id"] == "b" for one in asked)

@@ -1,4 +1,6 @@
-"""What operators set of a subscription reaches a running consumer with a heartbeat; limits of handlers."""
+"""What operators set of a subscription reaches a running consumer with a heartbeat; limits
+of handlers.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,14 @@ def make(broker: SimulatedBroker) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, *tags: str | None) -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch("t", [NewMessage(b"%d" % n, tag=tag) for n, tag in enumerate(tags)])
+        producer.send_batch(
+            "t", [NewMessage(b"%d" % n, tag=tag) for n, tag in enumerate(tags)]
+        )
 
 
-def run(consumer: Consumer, handler: Callable[[Message], object], **options: Any) -> threading.Thread:
+def run(
+    consumer: Consumer, handler: Callable[[Message], object], **options: Any
+) -> threading.Thread:
     thread = threading.Thread(target=lambda: consumer.run(handler, **options))
     thread.start()
     return thread
@@ -81,18 +87,27 @@ def test_the_number_of_threads_follows_the_subscription_up_and_down(
     assert most[0] == 1
 
 
-def test_sizes_and_waits_of_pulls_follow_the_subscription(broker: SimulatedBroker, make: Make) -> None:
+def test_sizes_and_waits_of_pulls_follow_the_subscription(
+    broker: SimulatedBroker, make: Make
+) -> None:
     consumer = make(max_poll_records=400)
     consumer.poll(timeout_s=0.0)
-    assert broker.wait_until(lambda: any(s.body["max_messages"] == 400 for s in broker.seen("/pull$")))
+    assert broker.wait_until(
+        lambda: any(s.body["max_messages"] == 400 for s in broker.seen("/pull$"))
+    )
     broker.configure("g", "t", max_poll_records=7, fetch_max_wait_ms=50)
     wanted = (7, 50)
     assert broker.wait_until(
-        lambda: any((s.body["max_messages"], s.body["wait_ms"]) == wanted for s in broker.seen("/pull$"))
+        lambda: any(
+            (s.body["max_messages"], s.body["wait_ms"]) == wanted
+            for s in broker.seen("/pull$")
+        )
     )
 
 
-def test_another_tag_filter_holds_for_what_is_held_already(broker: SimulatedBroker, make: Make) -> None:
+def test_another_tag_filter_holds_for_what_is_held_already(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, *["old", "new"] * 5)
     consumer = make()
     assert consumer.poll(1, timeout_s=LIMIT_S)[0].tag == "old"
@@ -107,10 +122,14 @@ def test_another_tag_filter_holds_for_what_is_held_already(broker: SimulatedBrok
     assert broker.committed("g")[1] == 10
 
 
-def test_another_header_filter_holds_for_what_is_held_already(broker: SimulatedBroker, make: Make) -> None:
+def test_another_header_filter_holds_for_what_is_held_already(
+    broker: SimulatedBroker, make: Make
+) -> None:
     with Producer(transport=broker) as producer:
         regions = ["asia", "eu", "us"] * 3
-        producer.send_batch("t", [NewMessage(b"", headers={"region": region}) for region in regions])
+        producer.send_batch(
+            "t", [NewMessage(b"", headers={"region": region}) for region in regions]
+        )
     consumer = make()
     assert consumer.poll(1, timeout_s=LIMIT_S)[0].headers == {"region": "asia"}
     wanted = {"region": ("eu", "us")}
@@ -179,7 +198,9 @@ def test_a_handler_that_takes_too_long_has_failed_and_another_thread_goes_on(
     assert len(broker.seen("/failures$")) == 1, "what it does later counts for nothing"
 
 
-def test_no_more_threads_are_left_alone_than_there_are(broker: SimulatedBroker, make: Make) -> None:
+def test_no_more_threads_are_left_alone_than_there_are(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.configure("g", "t", handler_timeout_ms=100)
     send(broker, *[None] * 6)
     release = threading.Event()

@@ -1,4 +1,6 @@
-"""Members of a share group while answers are lost, brokers are away and processes die: nothing is lost."""
+"""Members of a share group while answers are lost, brokers are away and processes die:
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,16 @@ def test_a_pull_that_recovers_names_what_is_held(broker: FakeBroker, make: Make)
     one = make(auto_accept=False, fetch_max_wait_ms=100)
     (held,) = one.poll(timeout_s=LIMIT_S)
     broker.fail(PULL, AnswerLost("gone"), after=True)
-    until(lambda: not one.poll(timeout_s=0.05) and any("holding" in s.body for s in broker.seen(PULL)))
+    until(
+        lambda: (
+            not one.poll(timeout_s=0.05)
+            and any("holding" in s.body for s in broker.seen(PULL))
+        )
+    )
     (recovering,) = [seen.body for seen in broker.seen(PULL) if "holding" in seen.body][:1]
-    assert recovering["holding"] == [{"queue": held.queue, "first": 0, "grant": held.run.grant}]
+    assert recovering["holding"] == [
+        {"queue": held.queue, "first": 0, "grant": held.run.grant}
+    ]
     assert held.accept()
     one.commit()
     assert committed(broker) == 1
@@ -81,7 +90,9 @@ def test_a_report_whose_answer_was_lost_is_repeated(broker: FakeBroker, make: Ma
     assert len(reports) > 1
 
 
-def test_a_pull_that_hangs_is_given_up_and_what_it_leased_comes_once(broker: FakeBroker) -> None:
+def test_a_pull_that_hangs_is_given_up_and_what_it_leased_comes_once(
+    broker: FakeBroker,
+) -> None:
     class Hanging:
         """Holds back the first answer to a pull."""
 
@@ -108,7 +119,9 @@ def test_a_pull_that_hangs_is_given_up_and_what_it_leased_comes_once(broker: Fak
     assert [seen.body.get("recover") for seen in broker.seen(PULL)][:2] == [None, True]
 
 
-def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(broker: FakeBroker, make: Make) -> None:
+def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 3)
     begun: list[str] = []
     free = threading.Event()
@@ -152,10 +165,14 @@ def test_a_renewed_lease_begins_when_the_renewal_was_sent(broker: FakeBroker) ->
         assert message.accept()
 
 
-def test_what_somebody_else_has_by_then_is_not_begun(broker: FakeBroker, make: Make) -> None:
+def test_what_somebody_else_has_by_then_is_not_begun(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 6)
     free = threading.Event()
-    with Running(make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1) as frozen:
+    with Running(
+        make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1
+    ) as frozen:
         book = frozen.consumer._state
         until(lambda: book.in_flight() == 6 and frozen.got)
         broker.cut_off("one")
@@ -172,14 +189,21 @@ def test_what_somebody_else_has_by_then_is_not_begun(broker: FakeBroker, make: M
     assert len(frozen.got) == 1 and sorted(numbers(other.got)) == [*range(6)]
 
 
-def test_a_run_that_comes_back_to_its_member_goes_on(broker: FakeBroker, make: Make) -> None:
+def test_a_run_that_comes_back_to_its_member_goes_on(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 3)
     one = make(auto_accept=False, max_in_flight=10)
     got = one.poll(1, timeout_s=LIMIT_S)
     got += one.poll(2, timeout_s=LIMIT_S)
     grants = {message.run.grant for message in got}
     broker.advance(31)
-    until(lambda: not one.poll(5, timeout_s=0.05) and {m.run.grant for m in got}.isdisjoint(grants))
+    until(
+        lambda: (
+            not one.poll(5, timeout_s=0.05)
+            and {m.run.grant for m in got}.isdisjoint(grants)
+        )
+    )
     while len(got) < 3:
         got += one.poll(1, timeout_s=LIMIT_S)
     assert sorted(numbers(got)) == [0, 1, 2], "nothing came twice"
@@ -189,7 +213,8 @@ def test_a_run_that_comes_back_to_its_member_goes_on(broker: FakeBroker, make: M
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_same"), [([0, 1, 2], True), ([1], True), ([0, 1, 2, 3], False), ([3], False)]
+    ("rows", "is_same"),
+    [([0, 1, 2], True), ([1], True), ([0, 1, 2, 3], False), ([3], False)],
 )
 def test_a_run_with_messages_that_had_left_it_before_a_reset_is_another_run(
     rows: list[int], is_same: bool
@@ -206,13 +231,21 @@ def test_a_run_with_messages_that_had_left_it_before_a_reset_is_another_run(
     assert run.is_same(item("after", rows)) is is_same
 
 
-def test_a_dead_members_messages_come_again_after_its_lease(broker: FakeBroker, make: Make) -> None:
+def test_a_dead_members_messages_come_again_after_its_lease(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 200)
-    members = [Running(make(name=f"m{n}"), lambda m: time.sleep(0.005), threads=4) for n in range(3)]
+    members = [
+        Running(make(name=f"m{n}"), lambda m: time.sleep(0.005), threads=4)
+        for n in range(3)
+    ]
     with members[0], members[1], members[2]:
         until(lambda: all(len(one.got) > 5 for one in members))
         broker.cut_off("m0")
-        until(lambda: all(run.owner.startswith("m0.") for run in broker.runs("g")), limit_s=LIMIT_S)
+        until(
+            lambda: all(run.owner.startswith("m0.") for run in broker.runs("g")),
+            limit_s=LIMIT_S,
+        )
         broker.advance(31)
         until(lambda: committed(broker) == 200)
         broker.heal()
@@ -221,7 +254,9 @@ def test_a_dead_members_messages_come_again_after_its_lease(broker: FakeBroker, 
     assert sum(counts.values()) - 200 <= 40, "only what the dead one held was repeated"
 
 
-def test_a_poison_message_is_dead_after_five_leases_and_repeats_no_others(broker: FakeBroker) -> None:
+def test_a_poison_message_is_dead_after_five_leases_and_repeats_no_others(
+    broker: FakeBroker,
+) -> None:
     send(broker, 100)
     handled: Counter[int] = Counter()
     with sharing(broker) as make:
@@ -242,7 +277,9 @@ def test_a_poison_message_is_dead_after_five_leases_and_repeats_no_others(broker
     assert handled == Counter(range(100)) + Counter({50: 4})
 
 
-def test_nothing_is_held_beside_a_message_that_was_lost_twice(broker: FakeBroker, make: Make) -> None:
+def test_nothing_is_held_beside_a_message_that_was_lost_twice(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 20)
     for life in range(2):
         one = make(name=f"m{life}", auto_accept=False)
@@ -259,7 +296,9 @@ def test_nothing_is_held_beside_a_message_that_was_lost_twice(broker: FakeBroker
         until(lambda: committed(broker) == 20)
 
 
-def test_a_member_that_expired_registers_again_and_may_finish(broker: FakeBroker, make: Make) -> None:
+def test_a_member_that_expired_registers_again_and_may_finish(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one = make(auto_accept=False)
     (message,) = one.poll(timeout_s=LIMIT_S)
@@ -271,10 +310,14 @@ def test_a_member_that_expired_registers_again_and_may_finish(broker: FakeBroker
     assert committed(broker) == 1
 
 
-def test_nothing_begins_under_leases_that_ended_with_the_session(broker: FakeBroker, make: Make) -> None:
+def test_nothing_begins_under_leases_that_ended_with_the_session(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 6)
     free = threading.Event()
-    with Running(make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1) as expired:
+    with Running(
+        make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1
+    ) as expired:
         book = expired.consumer._state
         until(lambda: expired.got and book.in_flight() == 6)
         broker.fail("/share", ConnectFailed("away"), times=100_000)
@@ -310,7 +353,9 @@ def end_session(broker: FakeBroker, one: ShareConsumer) -> None:
     until(lambda: len(broker.seen("/consumers$")) == 2)
 
 
-def test_a_renewal_that_was_under_way_when_the_session_ended_revives_no_lease(broker: FakeBroker) -> None:
+def test_a_renewal_that_was_under_way_when_the_session_ended_revives_no_lease(
+    broker: FakeBroker,
+) -> None:
     send(broker, 2)
     network = HoldingBack(broker, "/share/done")
     with ShareConsumer(transport=network, **QUICK, auto_accept=False) as one:
@@ -327,7 +372,9 @@ def test_a_renewal_that_was_under_way_when_the_session_ended_revives_no_lease(br
         until(lambda: message.lease_left_s > 0)
 
 
-def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(broker: FakeBroker) -> None:
+def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(
+    broker: FakeBroker,
+) -> None:
     send(broker, 1)
     network = HoldingBack(broker, "/share")
     with ShareConsumer(transport=network, **QUICK) as one:
@@ -342,7 +389,9 @@ def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(
         assert numbers(one.poll(timeout_s=LIMIT_S)) == [0]
 
 
-def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: Make) -> None:
+def test_closing_while_brokers_are_away_ends_in_time(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 2)
     one = make()
     one.poll(1, timeout_s=LIMIT_S)
@@ -354,7 +403,9 @@ def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: M
     assert time.monotonic() - begun < 5.0
 
 
-def test_a_pull_that_waits_takes_nothing_once_its_member_has_left(broker: FakeBroker, make: Make) -> None:
+def test_a_pull_that_waits_takes_nothing_once_its_member_has_left(
+    broker: FakeBroker, make: Make
+) -> None:
     one = make()
     one.poll(timeout_s=0.05)
     until(lambda: broker.seen(PULL))

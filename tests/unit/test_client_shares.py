@@ -13,7 +13,16 @@ import pytest
 from catmq_client import Consumer, Producer, ShareConsumer, ShareMessage
 from catmq_client.errors import CommitFailed, Conflict, NotFound, OptionError, Unavailable
 from catmq_client.testing import FakeBroker
-from tests.support.shares import LIMIT_S, Make, Running, committed, numbers, send, shared_topic, sharing
+from tests.support.shares import (
+    LIMIT_S,
+    Make,
+    Running,
+    committed,
+    numbers,
+    send,
+    shared_topic,
+    sharing,
+)
 from tests.support.waiting import until
 
 LEASE_S = 30
@@ -31,7 +40,9 @@ def make(broker: FakeBroker) -> Iterator[Make]:
         yield made
 
 
-def test_a_message_is_accepted_when_the_next_is_asked_for(broker: FakeBroker, make: Make) -> None:
+def test_a_message_is_accepted_when_the_next_is_asked_for(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 3)
     one = make(consumer_timeout_ms=100)
     assert numbers([next(one), next(one)]) == [0, 1]
@@ -42,7 +53,9 @@ def test_a_message_is_accepted_when_the_next_is_asked_for(broker: FakeBroker, ma
     assert committed(broker) == 3 and not broker.runs("g")
 
 
-def test_what_waited_when_a_member_closed_counts_as_not_delivered(broker: FakeBroker, make: Make) -> None:
+def test_what_waited_when_a_member_closed_counts_as_not_delivered(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 8)
     for _ in range(6):  # more often than a message may be delivered
         one = make(prefetch=8)
@@ -53,12 +66,16 @@ def test_what_waited_when_a_member_closed_counts_as_not_delivered(broker: FakeBr
         assert {message.deliveries for message in last} == {1}
 
 
-def test_poll_accepts_the_batch_before_and_commit_accepts_now(broker: FakeBroker, make: Make) -> None:
+def test_poll_accepts_the_batch_before_and_commit_accepts_now(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 30)
     one = make()
     first = one.poll(5, timeout_s=LIMIT_S)
     second = one.poll(5, timeout_s=LIMIT_S)
-    assert all(not message.is_held for message in first) and all(message.is_held for message in second)
+    assert all(not message.is_held for message in first) and all(
+        message.is_held for message in second
+    )
     one.commit()
     assert not any(message.is_held for message in second)
     assert committed(broker) >= len(first) + len(second)
@@ -80,7 +97,9 @@ def test_without_auto_accept_only_accept_counts(broker: FakeBroker, make: Make) 
     assert committed(broker) == 4
 
 
-def test_a_released_message_is_delivered_at_once_to_anybody(broker: FakeBroker, make: Make) -> None:
+def test_a_released_message_is_delivered_at_once_to_anybody(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one, two = make(auto_accept=False), make(auto_accept=False)
     (message,) = one.poll(timeout_s=LIMIT_S)
@@ -90,7 +109,9 @@ def test_a_released_message_is_delivered_at_once_to_anybody(broker: FakeBroker, 
     assert [(one.text, one.deliveries, one.attempt) for one in again] == [("0", 2, 0)]
 
 
-def test_a_message_released_with_a_delay_comes_from_the_retry_topic(broker: FakeBroker, make: Make) -> None:
+def test_a_message_released_with_a_delay_comes_from_the_retry_topic(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one = make()
     (message,) = one.poll(timeout_s=LIMIT_S)
@@ -132,7 +153,9 @@ def test_a_failed_message_comes_again_after_the_delay_of_its_subscription(
     assert again.attempt == 1
 
 
-def test_two_members_of_one_queue_share_it_and_see_everything_once(broker: FakeBroker, make: Make) -> None:
+def test_two_members_of_one_queue_share_it_and_see_everything_once(
+    broker: FakeBroker, make: Make
+) -> None:
     members = [Running(make(), lambda m: time.sleep(0.002), threads=2) for _ in range(2)]
     with members[0], members[1]:
         until(lambda: len(broker.seen("/consumers$")) == 2)
@@ -143,7 +166,9 @@ def test_two_members_of_one_queue_share_it_and_see_everything_once(broker: FakeB
     assert all(len(one.got) > 100 for one in members), "the work is cut fairly"
 
 
-def test_after_a_lease_somebody_else_gets_the_messages(broker: FakeBroker, make: Make) -> None:
+def test_after_a_lease_somebody_else_gets_the_messages(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one, two = make(name="one", auto_accept=False), make(auto_accept=False)
     (message,) = one.poll(timeout_s=LIMIT_S)
@@ -162,7 +187,9 @@ def test_after_a_lease_somebody_else_gets_the_messages(broker: FakeBroker, make:
     assert committed(broker) == 1
 
 
-def test_a_late_accept_counts_while_nobody_else_has_the_message(broker: FakeBroker, make: Make) -> None:
+def test_a_late_accept_counts_while_nobody_else_has_the_message(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one = make(auto_accept=False)
     (message,) = one.poll(timeout_s=LIMIT_S)
@@ -182,7 +209,9 @@ def test_the_lease_is_renewed_while_the_process_works(make: Make) -> None:
         (held,) = one.poll(1, timeout_s=LIMIT_S)
         others = two.poll(timeout_s=1.0)
         assert held.is_held and held.lease_left_s > 0
-        assert [m.text for m in others] in ([], ["1"]), "the held one stops nobody, and nobody gets it"
+        assert [m.text for m in others] in ([], ["1"]), (
+            "the held one stops nobody, and nobody gets it"
+        )
         assert held.accept()
         one.commit()
 
@@ -202,12 +231,18 @@ def test_a_message_at_work_for_too_long_goes_back() -> None:
         assert not message.is_held and not message.accept()
 
 
-def test_the_application_may_keep_a_message_for_longer(broker: FakeBroker, make: Make) -> None:
+def test_the_application_may_keep_a_message_for_longer(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 1)
     one, two = make(auto_accept=False, max_processing_ms=100), make(auto_accept=False)
     (message,) = one.poll(timeout_s=LIMIT_S)
     assert message.renew(60)
-    until(lambda: any("renew" in one for seen in broker.seen(DONE) for one in seen.body["done"]))
+    until(
+        lambda: any(
+            "renew" in one for seen in broker.seen(DONE) for one in seen.body["done"]
+        )
+    )
     assert two.poll(timeout_s=0.4) == []
     assert message.accept()
     with pytest.raises(OptionError, match="seconds=0"):
@@ -223,15 +258,21 @@ def test_what_a_starved_member_never_began_was_not_delivered() -> None:
     with sharing(broker) as make:
         for life in range(4):  # more often than a message may be delivered
             starved = make(name=f"m{life}", prefetch=2)
-            starved._enter()  # its threads fetch, and the application gets no time to take anything
+            # its threads fetch, and the application gets no time to take anything
+            starved._enter()
             starved._state.away_since = time.monotonic()
-            until(lambda: any(run.owner.startswith(f"m{life}.") for run in broker.runs("g")))  # noqa: B023
+            until(
+                lambda: any(run.owner.startswith(f"m{life}.") for run in broker.runs("g"))  # noqa: B023
+            )
             until(lambda: all(run.deliveries == 0 for run in broker.runs("g")))
             broker.cut_off(f"m{life}")
             broker.advance(1)
         assert not broker.dead("g")
         got = [*make(consumer_timeout_ms=500)]
-    assert sorted((int(message.body), message.deliveries) for message in got) == [(0, 1), (1, 1)]
+    assert sorted((int(message.body), message.deliveries) for message in got) == [
+        (0, 1),
+        (1, 1),
+    ]
 
 
 def test_each_life_that_a_message_ends_counts(broker: FakeBroker, make: Make) -> None:
@@ -248,7 +289,9 @@ def test_each_life_that_a_message_ends_counts(broker: FakeBroker, make: Make) ->
     assert dead.error == "LeaseLost: 5 leases ended without a result"
 
 
-def test_a_message_that_comes_again_begins_only_when_the_broker_knows(broker: FakeBroker, make: Make) -> None:
+def test_a_message_that_comes_again_begins_only_when_the_broker_knows(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 2)
     one, two = make(name="one", auto_accept=False), make(auto_accept=False)
     assert len(one.poll(timeout_s=LIMIT_S)) == 2
@@ -260,11 +303,16 @@ def test_a_message_that_comes_again_begins_only_when_the_broker_knows(broker: Fa
     broker.heal()
     broker.cut_off("one")
     again = two.poll(timeout_s=LIMIT_S)
-    assert sorted((int(message.body), message.deliveries) for message in again) == [(0, 2), (1, 2)]
+    assert sorted((int(message.body), message.deliveries) for message in again) == [
+        (0, 2),
+        (1, 2),
+    ]
     assert [run.deliveries for run in broker.runs("g")] == [2]
 
 
-def test_a_handler_begins_with_what_comes_again_when_the_broker_knows(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_begins_with_what_comes_again_when_the_broker_knows(
+    broker: FakeBroker, make: Make
+) -> None:
     send(broker, 3)
     one = make(name="one", auto_accept=False)
     assert one.poll(3, timeout_s=LIMIT_S)
@@ -273,7 +321,9 @@ def test_a_handler_begins_with_what_comes_again_when_the_broker_knows(broker: Fa
     with Running(make(name="two"), lambda m: None, threads=2) as running:
         until(lambda: committed(broker) == 3)
     assert {message.deliveries for message in running.got} == {2}
-    began = [one for seen in broker.seen(DONE) for one in seen.body["done"] if one.get("begun")]
+    began = [
+        one for seen in broker.seen(DONE) for one in seen.body["done"] if one.get("begun")
+    ]
     assert began and all(one["delivery"] == 2 for one in began)
 
 
@@ -288,7 +338,9 @@ def test_what_waits_behind_a_hanging_message_goes_to_others() -> None:
         until(lambda: hanging._state.in_flight() == 6)
         until(lambda: hanging._state.in_flight() == 1)
         hanging._state.wait(0.7)
-        assert {run.deliveries for run in broker.runs("g")} == {0, 1}, "it did not take them back"
+        assert {run.deliveries for run in broker.runs("g")} == {0, 1}, (
+            "it did not take them back"
+        )
         got: list[int] = []
         until(lambda: got.extend(numbers(working.poll(timeout_s=0.1))) or len(got) == 9)
         assert sorted([*got, int(held.body)]) == [*range(10)]
@@ -311,7 +363,9 @@ def test_a_busy_handler_lets_others_have_what_waits_behind_it() -> None:
     assert sorted(numbers(stuck.got + working.got)) == [*range(9)]
 
 
-def test_a_handler_that_raises_hands_its_message_over(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_that_raises_hands_its_message_over(
+    broker: FakeBroker, make: Make
+) -> None:
     def handle(message: ShareMessage) -> None:
         if message.text == "1" and message.attempt == 0:
             raise ValueError("bad")
@@ -325,7 +379,9 @@ def test_a_handler_that_raises_hands_its_message_over(broker: FakeBroker, make: 
     assert running.got[-1].attempt == 1 and not broker.runs("g")
 
 
-def test_handlers_may_say_themselves_what_becomes_of_a_message(broker: FakeBroker, make: Make) -> None:
+def test_handlers_may_say_themselves_what_becomes_of_a_message(
+    broker: FakeBroker, make: Make
+) -> None:
     def handle(message: ShareMessage) -> None:
         if message.text == "0" and message.deliveries == 1:
             message.release()
@@ -352,7 +408,9 @@ def test_a_batch_that_fails_is_handled_one_by_one(broker: FakeBroker, make: Make
 
     send(broker, 10)
     consumer = make()
-    thread = threading.Thread(target=consumer.run, args=(handle,), kwargs={"threads": 1, "batch": 10})
+    thread = threading.Thread(
+        target=consumer.run, args=(handle,), kwargs={"threads": 1, "batch": 10}
+    )
     thread.start()
     until(lambda: committed(broker) == 10)
     consumer.stop()
@@ -368,7 +426,9 @@ def test_a_hundred_threads_work_on_one_queue(broker: FakeBroker, make: Make) -> 
     assert time.monotonic() - begun < 3.0, "one after the other they would take 50 s"
 
 
-def test_what_the_tag_filter_leaves_out_counts_as_finished(broker: FakeBroker, make: Make) -> None:
+def test_what_the_tag_filter_leaves_out_counts_as_finished(
+    broker: FakeBroker, make: Make
+) -> None:
     broker.configure("g", "t", tags=("new",))
     with Producer(transport=broker) as producer:
         for n in range(6):
@@ -379,7 +439,9 @@ def test_what_the_tag_filter_leaves_out_counts_as_finished(broker: FakeBroker, m
     assert committed(broker) == 6 and not broker.runs("g")
 
 
-def test_what_the_header_filter_leaves_out_counts_as_finished(broker: FakeBroker, make: Make) -> None:
+def test_what_the_header_filter_leaves_out_counts_as_finished(
+    broker: FakeBroker, make: Make
+) -> None:
     broker.configure("g", "t", headers={"region": ["eu"]})
     with Producer(transport=broker) as producer:
         for n in range(6):
@@ -400,10 +462,20 @@ def test_topics_come_in_the_order_of_preference(broker: FakeBroker, make: Make) 
 
 
 def test_a_member_makes_the_group_with_its_settings(make: Make, broker: FakeBroker) -> None:
-    one = make(group="new", lease_ms=5_000, run_messages=2, max_deliveries=0, session_timeout_ms=6_000)
+    one = make(
+        group="new",
+        lease_ms=5_000,
+        run_messages=2,
+        max_deliveries=0,
+        session_timeout_ms=6_000,
+    )
     one.poll(timeout_s=0.05)
     until(lambda: "new" in broker.groups)
-    assert broker.groups["new"].share_settings == {"lease_ms": 5_000, "run_messages": 2, "max_deliveries": 0}
+    assert broker.groups["new"].share_settings == {
+        "lease_ms": 5_000,
+        "run_messages": 2,
+        "max_deliveries": 0,
+    }
     other = make(group="new", lease_ms=6_000)
     with pytest.raises(Conflict, match="lease_ms 5000"):
         other.poll(timeout_s=LIMIT_S)
@@ -421,7 +493,9 @@ def test_a_group_of_another_mode_is_refused(broker: FakeBroker, make: Make) -> N
         consumer.poll(timeout_s=LIMIT_S)
 
 
-def test_a_topic_that_is_unsubscribed_ends_the_consumer(broker: FakeBroker, make: Make) -> None:
+def test_a_topic_that_is_unsubscribed_ends_the_consumer(
+    broker: FakeBroker, make: Make
+) -> None:
     one = make(fetch_max_wait_ms=50)
     one.poll(timeout_s=0.1)
     broker.change(broker.find_group("g").positions.clear)
@@ -441,12 +515,16 @@ def test_a_topic_that_is_unsubscribed_ends_the_consumer(broker: FakeBroker, make
         ({"group": None}, "group is missing"),
     ],
 )
-def test_a_wrong_option_is_named(broker: FakeBroker, options: dict[str, Any], wrong: str) -> None:
+def test_a_wrong_option_is_named(
+    broker: FakeBroker, options: dict[str, Any], wrong: str
+) -> None:
     with pytest.raises(OptionError, match=wrong):
         ShareConsumer(transport=broker, **{"group": "g", "topics": ["t"], **options})
 
 
-def test_what_cannot_be_stored_for_a_retry_ends_run_and_goes_back(broker: FakeBroker, make: Make) -> None:
+def test_what_cannot_be_stored_for_a_retry_ends_run_and_goes_back(
+    broker: FakeBroker, make: Make
+) -> None:
     def handle(message: ShareMessage) -> None:
         raise ValueError("bad")
 
@@ -472,7 +550,9 @@ def test_a_commit_that_nobody_takes_says_so(
         one.commit()
 
 
-def test_every_so_many_pulls_prefer_the_topics_in_reverse(broker: FakeBroker, make: Make) -> None:
+def test_every_so_many_pulls_prefer_the_topics_in_reverse(
+    broker: FakeBroker, make: Make
+) -> None:
     broker.create_topic("u", queues=1)
     broker.subscribe("g", "u")
     one = make(topics=["t", "u"], reverse_topics_every=3, fetch_max_wait_ms=1)

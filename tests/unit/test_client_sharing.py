@@ -38,7 +38,13 @@ def make(broker: SimulatedBroker) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(name: str = "one", **options: Any) -> Consumer:
-        options = {"group": "g", "topics": ["t"], "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, **options}
+        options = {
+            "group": "g",
+            "topics": ["t"],
+            "retry_backoff_ms": 1,
+            "retry_backoff_max_ms": 5,
+            **options,
+        }
         made.append(Consumer(transport=broker, name=name, **options))
         return made[-1]
 
@@ -49,16 +55,22 @@ def make(broker: SimulatedBroker) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, count: int, *, keys: int = 20) -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch("t", [NewMessage(b"%d" % n, key=f"k{n % keys}") for n in range(count)])
+        producer.send_batch(
+            "t", [NewMessage(b"%d" % n, key=f"k{n % keys}") for n in range(count)]
+        )
 
 
 def owners(broker: SimulatedBroker) -> Counter[str | None]:
     group = broker.find_group("g")
     names = {member.consumer_id: member.name for member in group.members.values()}
-    return Counter(names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target)
+    return Counter(
+        names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target
+    )
 
 
-def test_two_members_share_the_queues_and_see_everything_once(broker: SimulatedBroker, make: Make) -> None:
+def test_two_members_share_the_queues_and_see_everything_once(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 400)
     one, two = make("one"), make("two")
     seen = Counter(m.message_id for m in one.poll(10, timeout_s=LIMIT_S))
@@ -84,7 +96,9 @@ def test_a_queue_is_given_up_only_when_the_application_came_back_and_its_commit_
     two = make("two")
     two.poll(timeout_s=0.0)
     one._state.want_heartbeat()
-    assert broker.wait_until(lambda: any(o.revoked_until for o in one._state.queues.values()))
+    assert broker.wait_until(
+        lambda: any(o.revoked_until for o in one._state.queues.values())
+    )
     in_hand = {message.queue for message in taken}
     revoked = {queue for queue, owned in one._state.queues.items() if owned.revoked_until}
     assert revoked & in_hand <= set(one._state.queues)
@@ -92,7 +106,9 @@ def test_a_queue_is_given_up_only_when_the_application_came_back_and_its_commit_
     assert broker.wait_until(lambda: owners(broker)["two"] == 2)
     committed = broker.committed("g")
     for queue in revoked:
-        assert committed[queue] == max((m.offset + 1 for m in taken if m.queue == queue), default=0)
+        assert committed[queue] == max(
+            (m.offset + 1 for m in taken if m.queue == queue), default=0
+        )
 
 
 def test_revoked_work_that_takes_too_long_is_given_up_uncommitted(
@@ -107,7 +123,9 @@ def test_revoked_work_that_takes_too_long_is_given_up_uncommitted(
     assert broker.wait_until(lambda: owners(broker)["two"] == 2)
 
 
-def test_on_revoked_is_called_before_the_queue_is_released(broker: SimulatedBroker, make: Make) -> None:
+def test_on_revoked_is_called_before_the_queue_is_released(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 40)
     told: list[tuple[int, str | None]] = []
 
@@ -133,8 +151,12 @@ def test_the_queues_of_an_expired_member_move(broker: SimulatedBroker, make: Mak
     one, two = make("one"), make("two")
     one.poll(1, timeout_s=LIMIT_S)
     seen = {message.message_id for message in two.poll(timeout_s=0.0)}
-    assert broker.wait_until(lambda: "two" in {m.name for m in broker.find_group("g").members.values()})
-    broker.fail(f"consumers/{one._state.consumer_id}", ConnectFailed("frozen"), times=1_000_000)
+    assert broker.wait_until(
+        lambda: "two" in {m.name for m in broker.find_group("g").members.values()}
+    )
+    broker.fail(
+        f"consumers/{one._state.consumer_id}", ConnectFailed("frozen"), times=1_000_000
+    )
     broker.expire("g", "one")
     while len(seen) < 40:
         got = two.poll(timeout_s=LIMIT_S)
@@ -154,7 +176,9 @@ def test_an_older_answer_changes_nothing(broker: SimulatedBroker, make: Make) ->
     assert one.assignment() == known
 
 
-def test_a_released_queue_never_comes_back_in_the_same_epoch(broker: SimulatedBroker, make: Make) -> None:
+def test_a_released_queue_never_comes_back_in_the_same_epoch(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 4)
     one = make("one")
     one.poll(1, timeout_s=LIMIT_S)
@@ -171,7 +195,9 @@ def test_a_released_queue_never_comes_back_in_the_same_epoch(broker: SimulatedBr
         assert state.queues[1].epoch == owned.epoch + 1
 
 
-def test_contradictions_that_stay_make_the_member_begin_anew(broker: SimulatedBroker, make: Make) -> None:
+def test_contradictions_that_stay_make_the_member_begin_anew(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.session_timeout_ms = 2_000
     one = make("one")
     one.poll(timeout_s=0.0)
@@ -244,7 +270,9 @@ def test_run_keeps_the_order_of_each_key_and_never_handles_one_key_twice_at_once
     assert len(last) == 7
 
 
-def test_two_keys_of_a_queue_are_handled_in_parallel(broker: SimulatedBroker, make: Make) -> None:
+def test_two_keys_of_a_queue_are_handled_in_parallel(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.create_topic("one", queues=1)
     with Producer(transport=broker) as producer:
         producer.send_batch("one", [NewMessage(b"", key="a"), NewMessage(b"", key="b")])
@@ -261,7 +289,9 @@ def test_two_keys_of_a_queue_are_handled_in_parallel(broker: SimulatedBroker, ma
     assert len(handled.messages) == 2
 
 
-def test_a_handler_that_fails_is_called_again_in_place(broker: SimulatedBroker, make: Make) -> None:
+def test_a_handler_that_fails_is_called_again_in_place(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 20, keys=1)
     failures = iter([True, True, False])
     handled = Handled(20)
@@ -280,9 +310,13 @@ def test_a_handler_that_fails_is_called_again_in_place(broker: SimulatedBroker, 
 def test_without_a_retry_topic_a_handler_that_keeps_failing_stops_its_queue_and_no_other(
     broker: SimulatedBroker, make: Make
 ) -> None:
-    broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=100)
+    broker.fail(
+        "/failures$", Conflict("none", code="no_failure_topic", status=409), times=100
+    )
     with Producer(transport=broker) as producer:
-        producer.send_batch("t", [NewMessage(b"%d" % n, queue=1 + n % 4, key=str(n % 4)) for n in range(40)])
+        producer.send_batch(
+            "t", [NewMessage(b"%d" % n, queue=1 + n % 4, key=str(n % 4)) for n in range(40)]
+        )
     tries: list[int] = []
     handled: set[str] = set()
     consumer = make()
@@ -300,14 +334,18 @@ def test_without_a_retry_topic_a_handler_that_keeps_failing_stops_its_queue_and_
     with pytest.raises(HandlerFailed, match="failed 3 times") as caught:
         run(consumer, handler)
     assert isinstance(caught.value.__cause__, ValueError)
-    assert len(tries) == 1 + 3, "it was tried in place when it was known that nothing else helps"
+    assert len(tries) == 1 + 3, (
+        "it was tried in place when it was known that nothing else helps"
+    )
     assert broker.committed("g")[1] == 2
     assert [broker.committed("g")[queue] for queue in (2, 3, 4)] == [10, 10, 10]
 
 
 def test_run_ends_when_all_queues_stand_still(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 40)
-    broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=1_000)
+    broker.fail(
+        "/failures$", Conflict("none", code="no_failure_topic", status=409), times=1_000
+    )
 
     def handler(message: Message) -> None:
         raise ValueError("never")
@@ -330,7 +368,9 @@ def test_a_handler_that_exits_ends_run(broker: SimulatedBroker, make: Make) -> N
 
 def test_the_commit_stays_below_a_slow_handler(broker: SimulatedBroker, make: Make) -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch("t", [NewMessage(b"%d" % n, queue=1, key=str(n)) for n in range(50)])
+        producer.send_batch(
+            "t", [NewMessage(b"%d" % n, queue=1, key=str(n)) for n in range(50)]
+        )
     others_done, release = threading.Event(), threading.Event()
     handled = Handled(50)
 
@@ -375,7 +415,10 @@ def test_no_handler_starts_without_a_lease(broker: SimulatedBroker, make: Make) 
     with consumer._state.changed:
         consumer._state.lease_until = 0.0
     go_on.set()
-    assert not consumer._state.wait(0.1, lambda: len(handled.messages) > 1) or len(handled.messages) <= 1
+    assert (
+        not consumer._state.wait(0.1, lambda: len(handled.messages) > 1)
+        or len(handled.messages) <= 1
+    )
     broker.heal()
     consumer._state.want_heartbeat()
     thread.join(LIMIT_S)
@@ -406,12 +449,16 @@ def test_a_handler_that_never_returns_costs_the_member_its_queues(
     assert started.wait(LIMIT_S)
     with consumer._state.changed:
         at_work, before = consumer._state.handlers, time.monotonic() - 1
-        consumer._state.handlers = {thread: one._replace(since=before) for thread, one in at_work.items()}
+        consumer._state.handlers = {
+            thread: one._replace(since=before) for thread, one in at_work.items()
+        }
     consumer._state.want_heartbeat()
     assert broker.wait_until(lambda: not broker.find_group("g").members)
     release.set()
     thread.join(LIMIT_S)
-    assert [error.code for error in raised if isinstance(error, ConsumerError)] == ["max_poll_interval"]
+    assert [error.code for error in raised if isinstance(error, ConsumerError)] == [
+        "max_poll_interval"
+    ]
 
 
 def test_wrong_arguments_of_run_are_refused(make: Make) -> None:

@@ -1,4 +1,6 @@
-"""Consumption stopped by an operator: honoured at once by what is fetched, held, or waits for a handler."""
+"""Consumption stopped by an operator: honoured at once by what is fetched, held, or waits
+for a handler.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def make(broker: SimulatedBroker, held: HeldTransport) -> Iterator[Make]:
 
 def send(broker: SimulatedBroker, topic: str, count: int) -> None:
     with Producer(transport=broker) as producer:
-        producer.send_batch(topic, [NewMessage(b"%d" % n, key=str(n)) for n in range(count)])
+        producer.send_batch(
+            topic, [NewMessage(b"%d" % n, key=str(n)) for n in range(count)]
+        )
 
 
 def take(consumer: Consumer, count: int) -> list[Message]:
@@ -105,7 +109,9 @@ def test_a_stopped_queue_keeps_no_other_from_being_read_or_waited_for(
 
     def waits_long() -> bool:
         last = broker.seen("/pull$")[-1].body
-        return last["wait_ms"] == 30_000 and [asked["queue"] for asked in last["queues"]] == [2]
+        return last["wait_ms"] == 30_000 and [
+            asked["queue"] for asked in last["queues"]
+        ] == [2]
 
     assert broker.wait_until(waits_long)
     assert len(broker.seen("/pull$")) < 30
@@ -120,7 +126,9 @@ def test_a_consumer_that_starts_in_a_stopped_group_waits_long_and_begins_at_once
     broker.stop("g")
     consumer = make()
     assert consumer.poll(timeout_s=0.0) == []
-    assert broker.wait_until(lambda: any(s.body["wait_ms"] == 30_000 for s in broker.seen("/pull$")))
+    assert broker.wait_until(
+        lambda: any(s.body["wait_ms"] == 30_000 for s in broker.seen("/pull$"))
+    )
     broker.start("g")
     assert len(take(consumer, 2)) == 2
 
@@ -153,7 +161,8 @@ def test_handlers_at_work_finish_and_commit_and_none_begins_until_it_is_started(
     go_on.set()
     assert broker.wait_until(lambda: broker.committed("g")[1] == 1)
     if where:
-        # The thread is free for other queues, and those of the stopped one had the first claim to it.
+        # The thread is free for other queues, and those of the stopped one had the first
+        # claim to it.
         send(broker, "u", 1)
         assert broker.wait_until(lambda: broker.committed("g")[2] == 1)
     assert began == [0]

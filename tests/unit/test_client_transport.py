@@ -47,9 +47,13 @@ def connect(request: pytest.FixtureRequest) -> Callable[..., HttpTransport]:
 Connect = Callable[..., HttpTransport]
 
 
-def test_a_request_carries_key_body_and_parameters(server: Server, connect: Connect) -> None:
+def test_a_request_carries_key_body_and_parameters(
+    server: Server, connect: Connect
+) -> None:
     transport = connect(server.url + "/", api_key="secret", codec=wire.JsonCodec())
-    answer = transport.request("POST", api_path("topics", "a b"), body={"x": 1}, params={"confirm": "a b"})
+    answer = transport.request(
+        "POST", api_path("topics", "a b"), body={"x": 1}, params={"confirm": "a b"}
+    )
     seen = server.requests[0]
     assert answer == {"ok": 1}
     assert seen["path"] == "/api/v1/topics/a%20b?confirm=a+b"
@@ -64,8 +68,15 @@ def test_proxies_passwords_and_certificates_of_the_environment_are_not_used(
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     netrc.chmod(0o600)
-    of_environment = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), unused_url())
-    of_environment |= {"NETRC": str(netrc), "REQUESTS_CA_BUNDLE": "/nowhere", "NO_PROXY": "", "no_proxy": ""}
+    of_environment = dict.fromkeys(
+        ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), unused_url()
+    )
+    of_environment |= {
+        "NETRC": str(netrc),
+        "REQUESTS_CA_BUNDLE": "/nowhere",
+        "NO_PROXY": "",
+        "no_proxy": "",
+    }
     for name, value in of_environment.items():
         monkeypatch.setenv(name, value)
     transport = connect(server.url, api_key="secret")
@@ -94,10 +105,18 @@ def test_a_request_leaves_in_one_piece(connect: Connect) -> None:
     assert got[0].endswith(b'\r\n\r\n{"x":1}')
 
 
-def test_messagepack_is_spoken_when_msgspec_is_there(server: Server, connect: Connect) -> None:
+def test_messagepack_is_spoken_when_msgspec_is_there(
+    server: Server, connect: Connect
+) -> None:
     codec = wire.MsgpackCodec()
-    server.answer = lambda request: (200, wire.MSGPACK, codec.encode(codec.decode(request["body"])))
-    answer = connect(server.url).request("POST", "/x", body={"messages": [{"body_bytes": b"\xff"}]})
+    server.answer = lambda request: (
+        200,
+        wire.MSGPACK,
+        codec.encode(codec.decode(request["body"])),
+    )
+    answer = connect(server.url).request(
+        "POST", "/x", body={"messages": [{"body_bytes": b"\xff"}]}
+    )
     assert server.requests[0]["headers"]["Content-Type"] == "application/msgpack"
     assert answer == {"messages": [{"body_bytes": b"\xff"}]}
 
@@ -116,12 +135,16 @@ def test_large_bodies_are_compressed_on_request(server: Server, connect: Connect
     assert json.loads(gzip.decompress(server.requests[0]["body"])) == {"x": "y" * 5000}
 
 
-def test_a_dead_broker_is_passed_over(server: Server, dead_url: str, connect: Connect) -> None:
+def test_a_dead_broker_is_passed_over(
+    server: Server, dead_url: str, connect: Connect
+) -> None:
     for _ in range(8):
         assert connect([dead_url, server.url]).request("GET", "/x") == {"ok": 1}
 
 
-def test_a_request_goes_first_where_it_is_told_to(server: Server, dead_url: str, connect: Connect) -> None:
+def test_a_request_goes_first_where_it_is_told_to(
+    server: Server, dead_url: str, connect: Connect
+) -> None:
     other = Server()
     transport = connect([server.url, other.url])
     for one in (server, other, server, other):
@@ -164,7 +187,9 @@ def test_after_a_lost_answer_the_next_request_goes_to_another_broker(
     assert outcomes[1:] == [{"ok": 1}] * 2 or outcomes == [{"ok": 1}] * 3
 
 
-def test_a_silent_broker_is_given_up_after_the_time_limit(server: Server, connect: Connect) -> None:
+def test_a_silent_broker_is_given_up_after_the_time_limit(
+    server: Server, connect: Connect
+) -> None:
     answered = threading.Event()
 
     def silent(request: dict[str, Any]) -> Answer:
@@ -185,8 +210,12 @@ def test_a_draining_broker_is_left_at_once(server: Server, connect: Connect) -> 
     draining.close()
 
 
-def test_a_problem_is_raised_with_its_code_and_fields(server: Server, connect: Connect) -> None:
-    server.answer = lambda request: problem(400, "invalid", errors=[{"field": "a", "message": "b"}])
+def test_a_problem_is_raised_with_its_code_and_fields(
+    server: Server, connect: Connect
+) -> None:
+    server.answer = lambda request: problem(
+        400, "invalid", errors=[{"field": "a", "message": "b"}]
+    )
     with pytest.raises(InvalidRequest) as caught:
         connect(server.url).request("POST", "/x", body={})
     assert caught.value.errors[0].field == "a"
@@ -205,7 +234,9 @@ def test_a_redirect_is_not_followed(server: Server, connect: Connect) -> None:
     assert not caught.value.retriable
 
 
-def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(server: Server, connect: Connect) -> None:
+def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
+    server: Server, connect: Connect
+) -> None:
     server.answer = lambda request: (200, "application/json", b"{")
     with pytest.raises(AnswerLost):
         connect(server.url).request("GET", "/x")
@@ -230,11 +261,16 @@ def test_a_forked_process_opens_connections_of_its_own(
     parent[1].close()
 
 
-def test_request_until_repeats_what_is_worth_repeating(server: Server, connect: Connect) -> None:
+def test_request_until_repeats_what_is_worth_repeating(
+    server: Server, connect: Connect
+) -> None:
     answers = [problem(503, "busy", retriable=True), None, (200, "application/json", b"{}")]
     server.answer = lambda request: answers.pop(0)
     waits: list[float] = []
-    assert request_until(connect(server.url), "GET", "/x", within_s=10, wait=waits.append) == {}
+    assert (
+        request_until(connect(server.url), "GET", "/x", within_s=10, wait=waits.append)
+        == {}
+    )
     assert len(waits) == 2
 
 
@@ -267,17 +303,24 @@ def _of_tls(reason: BaseException) -> SSLError:
 
 
 def test_a_refused_certificate_means_that_nothing_was_sent() -> None:
-    error = network_error(_of_tls(ssl.SSLCertVerificationError(1, "self-signed")), "https://x")
+    error = network_error(
+        _of_tls(ssl.SSLCertVerificationError(1, "self-signed")), "https://x"
+    )
     assert isinstance(error, ConnectFailed)
     assert not error.retriable
 
 
 def test_an_extension_that_a_certificate_lacks_is_named_with_what_to_do() -> None:
-    for reason in ("Missing Authority Key Identifier", "CA cert does not include key usage extension"):
+    for reason in (
+        "Missing Authority Key Identifier",
+        "CA cert does not include key usage extension",
+    ):
         said = f"certificate verify failed: {reason} (_ssl.c:1032)"
         error = network_error(_of_tls(ssl.SSLCertVerificationError(1, said)), "https://x")
         assert reason in str(error) and "openssl verify -x509_strict" in str(error)
-    other = network_error(_of_tls(ssl.SSLCertVerificationError(1, "certificate has expired")), "https://x")
+    other = network_error(
+        _of_tls(ssl.SSLCertVerificationError(1, "certificate has expired")), "https://x"
+    )
     assert "extension" not in str(other)
 
 
@@ -289,7 +332,9 @@ def test_tls_that_breaks_later_leaves_the_outcome_unknown() -> None:
         assert error.outcome_unknown
 
 
-def test_speaking_tls_to_a_plain_server_is_told_at_once(server: Server, connect: Connect) -> None:
+def test_speaking_tls_to_a_plain_server_is_told_at_once(
+    server: Server, connect: Connect
+) -> None:
     with pytest.raises(ConnectFailed) as caught:
         connect(server.url.replace("http:", "https:")).request("GET", "/x")
     assert not caught.value.retriable

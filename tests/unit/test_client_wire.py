@@ -29,7 +29,9 @@ def test_a_body_survives_every_codec(codec: wire.Codec, body: bytes) -> None:
 
 def test_json_carries_text_as_text_and_other_bytes_as_base64() -> None:
     codec = wire.JsonCodec()
-    sent = codec.decode(codec.encode({"messages": [{"body_bytes": b"hi"}, {"body_bytes": b"\xff"}]}))
+    sent = codec.decode(
+        codec.encode({"messages": [{"body_bytes": b"hi"}, {"body_bytes": b"\xff"}]})
+    )
     assert sent["messages"] == [{"body": "hi"}, {"body_base64": "/w=="}]
 
 
@@ -49,14 +51,20 @@ def test_json_carries_text_as_text_and_other_bytes_as_base64() -> None:
         (429, "busy", errors.Unavailable),
     ],
 )
-def test_a_problem_becomes_the_error_of_its_status(status: int, code: str, kind: type[Exception]) -> None:
+def test_a_problem_becomes_the_error_of_its_status(
+    status: int, code: str, kind: type[Exception]
+) -> None:
     error = from_problem(status, {"code": code, "detail": "why"})
     assert type(error) is kind
     assert (error.code, error.detail, error.status) == (code, "why", status)
 
 
 def test_a_problem_names_its_wrong_fields() -> None:
-    problem: dict[str, Any] = {"code": "invalid", "detail": "no", "errors": [{"field": "f", "message": "m"}]}
+    problem: dict[str, Any] = {
+        "code": "invalid",
+        "detail": "no",
+        "errors": [{"field": "f", "message": "m"}],
+    }
     assert str(from_problem(400, problem)) == "no\n  f: m"
 
 
@@ -70,7 +78,9 @@ def test_an_unexplained_gateway_error_leaves_the_outcome_unknown(status: int) ->
 def test_outcome_unknown_of_a_broker_is_kept() -> None:
     error = from_problem(503, {"code": "outcome_unknown", "detail": "?", "retriable": True})
     assert error.outcome_unknown
-    assert not from_problem(503, {"code": "node_unavailable", "detail": "?"}).outcome_unknown
+    assert not from_problem(
+        503, {"code": "node_unavailable", "detail": "?"}
+    ).outcome_unknown
 
 
 def test_batch_ids_are_uuid7_and_rise_with_time() -> None:
@@ -106,7 +116,9 @@ def test_backoff_waits_at_least_as_long_as_the_broker_asks() -> None:
         ({"compression": "lz4"}, "gzip"),
     ],
 )
-def test_a_wrong_producer_option_is_answered_with_a_remedy(options: dict[str, Any], answer: str) -> None:
+def test_a_wrong_producer_option_is_answered_with_a_remedy(
+    options: dict[str, Any], answer: str
+) -> None:
     with pytest.raises(OptionError, match=answer):
         Producer("http://127.0.0.1:1", **options)
 
@@ -124,13 +136,17 @@ def test_a_wrong_producer_option_is_answered_with_a_remedy(options: dict[str, An
         ({}, "group is missing"),
     ],
 )
-def test_a_wrong_consumer_option_is_answered_with_a_remedy(options: dict[str, Any], answer: str) -> None:
+def test_a_wrong_consumer_option_is_answered_with_a_remedy(
+    options: dict[str, Any], answer: str
+) -> None:
     with pytest.raises(OptionError, match=answer):
         Consumer(transport=FakeBroker(), **options)
 
 
 def test_a_none_is_taken_where_an_option_allows_it() -> None:
-    consumer = Consumer(transport=FakeBroker(), group="g", consumer_timeout_ms=None, instance_id=None)
+    consumer = Consumer(
+        transport=FakeBroker(), group="g", consumer_timeout_ms=None, instance_id=None
+    )
     assert consumer.options.consumer_timeout_ms is None
 
 

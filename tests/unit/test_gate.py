@@ -23,7 +23,8 @@ import sys, json
 from pathlib import Path
 from tests import gate, steps
 gate.WORK = Path.cwd() / ".test"
-made = [steps.Step(name, (sys.executable, *words)) for name, words in json.loads(sys.argv.pop(1)).items()]
+made = [steps.Step(name, (sys.executable, *words)) for name,
+words in json.loads(sys.argv.pop(1)).items()]
 gate.GROUPS = {"everyday": made}
 gate.STEPS = {}
 sys.argv[1:] = sys.argv[1:] or ["everyday"]
@@ -40,7 +41,8 @@ def start(tmp_path: Path) -> Start:
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps(steps)],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -50,7 +52,9 @@ def start(tmp_path: Path) -> Start:
 
 
 def test_all_steps_run_and_one_that_fails_fails_the_gate(start: Start) -> None:
-    with start(bad=["-c", "raise SystemExit(3)"], good=["-c", "print('it ran')"]) as process:
+    with start(
+        bad=["-c", "raise SystemExit(3)"], good=["-c", "print('it ran')"]
+    ) as process:
         output = process.communicate(timeout=60)[0]
     assert process.returncode == 1
     assert "\nit ran\n" in output
@@ -63,11 +67,24 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
     mark = tmp_path / "mark"
     (tmp_path / "test_twice.py").write_text(
         "from pathlib import Path\n"
-        f"def test_late():\n    mark = Path({str(mark)!r})\n    tried = mark.exists()\n    mark.touch()\n"
+        f"def test_late():\n    mark = Path({str(mark)!r})\n    tried = mark.exists()\n    "
+        "mark.touch()\n"
         "    assert tried\n"
     )
-    bare = ["-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "pytest_rerunfailures"]
-    with start(twice=[*bare, "--reruns", "1", "-rfER", str(tmp_path / "test_twice.py")]) as process:
+    bare = [
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        "/dev/null",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "pytest_rerunfailures",
+    ]
+    with start(
+        twice=[*bare, "--reruns", "1", "-rfER", str(tmp_path / "test_twice.py")]
+    ) as process:
         output = process.communicate(timeout=60)[0]
     assert process.returncode == 0, output
     assert "UNSTEADY, passed at the second try: test_twice.py::test_late" in output
@@ -107,9 +124,13 @@ def test_a_second_run_in_a_checkout_is_refused(start: Start, tmp_path: Path) -> 
     assert "another run uses" in output and "passed" not in output
 
 
-def test_too_little_room_for_temporary_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_for_temporary_files_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda place: Full)
-    with pytest.raises(SystemExit, match=r"has 1 MB free, tests need 2048 MB .* set TMPDIR"):
+    with pytest.raises(
+        SystemExit, match=r"has 1 MB free, tests need 2048 MB .* set TMPDIR"
+    ):
         gate.place_for_scratch()
 
 

@@ -1,4 +1,6 @@
-"""The judge of groups finds what is wrong: each check gets a journal that is fine, then a doctored one."""
+"""The judge of groups finds what is wrong: each check gets a journal that is fine, then a
+doctored one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def handling(
     """The lines of one handling; `took_s` None: it never returned."""
     place = {"queue": queue, "offset": offset, "epoch": epoch}
     begin = {"at": at, "what": "begin", "wall": 0.0, **place}
-    return [begin] if took_s is None else [begin, {"at": at + took_s, "what": "end", "wall": 0.0, **place}]
+    return (
+        [begin]
+        if took_s is None
+        else [begin, {"at": at + took_s, "what": "end", "wall": 0.0, **place}]
+    )
 
 
 def gained(at: float, *, queue: int = 1, epoch: int = 1) -> dict[str, Any]:
@@ -27,7 +33,9 @@ def gained(at: float, *, queue: int = 1, epoch: int = 1) -> dict[str, Any]:
     return {"at": at, "what": "gained", "queue": queue, "epoch": epoch}
 
 
-def sent(asked: float, offset: int, *, queue: int = 1, took_s: float = 0.0) -> dict[str, Any]:
+def sent(
+    asked: float, offset: int, *, queue: int = 1, took_s: float = 0.0
+) -> dict[str, Any]:
     """A receipt, 5 ms after it was asked for."""
     line = {"at": asked + 0.005, "what": "sent", "queue": queue, "offset": offset}
     return line | {"asked": asked, "due": asked, "took_s": took_s}
@@ -39,7 +47,9 @@ def steady(count: int, *, begun: float = 0.0, first: int = 0, epoch: int = 1) ->
     return [line for pair in lines for line in pair]
 
 
-def told(members: Mapping[str, list[Any]], senders: list[Any] | None = None, **deaths: float) -> Story:
+def told(
+    members: Mapping[str, list[Any]], senders: list[Any] | None = None, **deaths: float
+) -> Story:
     """The story of these journals."""
     return judge.story(members, senders or [], deaths)
 
@@ -53,7 +63,10 @@ def test_a_handler_that_starts_after_its_successor_is_a_second_owner() -> None:
     fine = {"a": handling(1.0, 0, took_s=5.0), "b": handling(2.0, 0, epoch=2)}
     assert judge.one_owner(told(fine)) == 2, "the one in flight may end late"
     fine["a"] += handling(2.5, 1)
-    with pytest.raises(AssertionError, match=r"queue 1: a started offset 1 under epoch 1, 500\.0 ms after b"):
+    with pytest.raises(
+        AssertionError,
+        match=r"queue 1: a started offset 1 under epoch 1, 500\.0 ms after b",
+    ):
         judge.one_owner(told(fine))
 
 
@@ -64,11 +77,17 @@ def test_an_epoch_belongs_to_one_member() -> None:
 
 def test_a_message_that_no_handler_returned_for_was_not_handled() -> None:
     assert judge.all_handled(told({"a": steady(3)}, sending(3))) == 3
-    with pytest.raises(AssertionError, match=r"1 messages were not handled:\s+queue 1 offset 2"):
-        judge.all_handled(told({"a": steady(2) + handling(1.0, 2, took_s=None)}, sending(3)))
+    with pytest.raises(
+        AssertionError, match=r"1 messages were not handled:\s+queue 1 offset 2"
+    ):
+        judge.all_handled(
+            told({"a": steady(2) + handling(1.0, 2, took_s=None)}, sending(3))
+        )
 
 
-def test_a_message_at_the_place_of_another_that_was_handled_was_not_handled_itself() -> None:
+def test_a_message_at_the_place_of_another_that_was_handled_was_not_handled_itself() -> (
+    None
+):
     """What a node that serves messages before they are durable does when it is killed."""
     read, lost = handling(1.0, 0), sent(0.9, 0)
     numbered = [line | {"number": 7} for line in read]
@@ -110,20 +129,26 @@ def test_the_limit_of_a_standstill_follows_the_calm() -> None:
 
 
 def test_a_sender_that_comes_late_makes_no_queue_stand_still() -> None:
-    story = told({"a": [*handling(0.1, 0), *handling(5.0, 1)]}, [sent(0.0, 0), sent(4.99, 1)])
+    story = told(
+        {"a": [*handling(0.1, 0), *handling(5.0, 1)]}, [sent(0.0, 0), sent(4.99, 1)]
+    )
     assert [round(one.seconds, 3) for one in judge.standstills(story)] == [0.01]
 
 
 def test_what_moved_does_not_count_as_standing_still() -> None:
     story = told({"a": steady(3), "b": steady(3, begun=5.0, first=3, epoch=2)}, sending(6))
     assert all(one.seconds < 0.1 for one in judge.standstills(story, until=0.3))
-    assert [(one.before.member, one.after.member) for one in judge.moves(story, patience_s=5)] == [("a", "b")]
+    assert [
+        (one.before.member, one.after.member) for one in judge.moves(story, patience_s=5)
+    ] == [("a", "b")]
 
 
 def test_the_longest_wait_of_a_queue_counts_whoever_owns_it() -> None:
     moved = told({"a": steady(3), "b": steady(3, begun=5.0, first=3, epoch=2)}, sending(6))
     (longest,) = judge.longest_waits(moved).values()
-    assert longest == pytest.approx(4.7, abs=0.05), "its fourth message was asked for at 0.3"
+    assert longest == pytest.approx(4.7, abs=0.05), (
+        "its fourth message was asked for at 0.3"
+    )
     assert max(judge.longest_waits(moved, until=0.25).values()) < 0.1
 
 
@@ -151,7 +176,10 @@ def test_the_queue_of_a_dead_member_may_pause_for_its_session() -> None:
         "b": [gained(4.0, epoch=2), *steady(3, begun=4.0, first=3, epoch=2)],
     }
     figures = judge.pauses(told(moved, sending(6), a=0.25), session_s=SESSION_S)
-    assert ([round(pause, 2) for pause in figures.after_death], figures.handed_over) == ([3.72], [])
+    assert ([round(pause, 2) for pause in figures.after_death], figures.handed_over) == (
+        [3.72],
+        [],
+    )
     late = moved | {"b": [gained(6.0, epoch=2), *steady(3, begun=6.0, first=3, epoch=2)]}
     with pytest.raises(AssertionError, match=r"5\.720 s from a .* 1 deaths"):
         judge.pauses(told(late, sending(6), a=0.25), session_s=SESSION_S)
@@ -168,13 +196,22 @@ def test_an_epoch_that_a_dead_member_had_in_between_explains_a_pause() -> None:
     assert [one.deaths for one in judge.moves(never_showed, patience_s=5)] == [1]
     judge.pauses(never_showed, session_s=3.0)
     showed = members | {"b": [gained(0.4, epoch=2)]}
-    assert [one.deaths for one in judge.moves(told(showed, sending(6), b=0.5), patience_s=5)] == [1]
-    assert [one.deaths for one in judge.moves(told(showed, sending(6)), patience_s=5)] == [0]
+    assert [
+        one.deaths for one in judge.moves(told(showed, sending(6), b=0.5), patience_s=5)
+    ] == [1]
+    assert [one.deaths for one in judge.moves(told(showed, sending(6)), patience_s=5)] == [
+        0
+    ]
 
 
-def test_the_pause_begins_when_the_last_owner_worked_not_when_a_frozen_one_ended_late() -> None:
+def test_the_pause_begins_when_the_last_owner_worked_not_when_a_frozen_one_ended_late() -> (
+    None
+):
     frozen = handling(1.0, 0, took_s=9.0)
-    members = {"a": [gained(0.0), *frozen], "b": [gained(4.0, epoch=2), *handling(4.0, 0, epoch=2)]}
+    members = {
+        "a": [gained(0.0), *frozen],
+        "b": [gained(4.0, epoch=2), *handling(4.0, 0, epoch=2)],
+    }
     (move,) = judge.moves(told(members, sending(1), a=1.005), patience_s=5)
     assert move.pause_s == 3.0
 
@@ -196,9 +233,15 @@ def test_a_gain_in_a_time_when_nobody_comes_or_goes_is_found() -> None:
 
 
 def test_a_second_consumer_id_is_found() -> None:
-    ids = [{"at": 0.0, "what": "joined", "consumer": "x"}, {"at": 1.0, "what": "joined", "consumer": None}]
+    ids = [
+        {"at": 0.0, "what": "joined", "consumer": "x"},
+        {"at": 1.0, "what": "joined", "consumer": None},
+    ]
     judge.kept_ids(told({"a": ids}), ["a"])
-    for members in ({"a": [*ids, {"at": 2.0, "what": "joined", "consumer": "y"}]}, {"a": []}):
+    for members in (
+        {"a": [*ids, {"at": 2.0, "what": "joined", "consumer": "y"}]},
+        {"a": []},
+    ):
         with pytest.raises(AssertionError, match="a: "):
             judge.kept_ids(told(members), ["a"])
 
@@ -207,7 +250,8 @@ def test_errors_of_senders_and_members_are_found() -> None:
     judge.no_errors(told({"a": steady(1)}, sending(1)))
     error = {"at": 1.0, "what": "error", "error": "Unavailable"}
     with pytest.raises(
-        AssertionError, match=r"2 errors were seen by applications:\s+a: Una\w+\s+sender: Una"
+        AssertionError,
+        match=r"2 errors were seen by applications:\s+a: Una\w+\s+sender: Una",
     ):
         judge.no_errors(told({"a": [error]}, [error]))
 

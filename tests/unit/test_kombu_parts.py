@@ -28,7 +28,10 @@ NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
         ({"lease_s": True}, "lease_s=True: write a whole number"),
         ({"lease_s": "60"}, "write a whole number"),
         ({"leases": 60}, "leases is not an option: did you mean lease_s"),
-        ({"visibility_timeout": 3600}, "visibility_timeout is not an option: did you mean lease_s"),
+        (
+            {"visibility_timeout": 3600},
+            "visibility_timeout is not an option: did you mean lease_s",
+        ),
         ({"native_eta": "yes"}, "write True or False"),
         ({"priority_steps": 3}, "write a list of priorities from 0 to 9"),
         ({"priority_steps": [0, 10]}, "write a list of priorities from 0 to 9"),
@@ -38,7 +41,9 @@ NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
     ],
 )
 def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(OptionError, match="broker_transport_options: .*" + wrong.replace("(", r"\(")):
+    with pytest.raises(
+        OptionError, match="broker_transport_options: .*" + wrong.replace("(", r"\(")
+    ):
         checked(given)
 
 
@@ -76,9 +81,17 @@ def test_names_of_topics_are_different_for_different_queues() -> None:
     names = Names("shop")
     queues = ("mails", "a/b", "a_x2f_b", "_bindings", "_log.x", "x_fail", "ä", "A b")
     topics = [names.topic(queue) for queue in queues]
-    topics += [names.topic("mails", step=6), names.log("mails"), names.log(""), names.bindings]
+    topics += [
+        names.topic("mails", step=6),
+        names.log("mails"),
+        names.log(""),
+        names.bindings,
+    ]
     assert len({*topics}) == len(topics)
-    assert all(topic.startswith("shop.") and topic.isascii() and " " not in topic for topic in topics)
+    assert all(
+        topic.startswith("shop.") and topic.isascii() and " " not in topic
+        for topic in topics
+    )
     assert not any(topic.endswith("_fail") for topic in topics)
 
 
@@ -118,7 +131,9 @@ def test_only_what_is_new_is_recorded_and_others_see_it() -> None:
     one, two = Registry(log.read, log.bodies.append), Registry(log.read, log.bodies.append)
     entry = {"op": "queue", "queue": "q"}
     for registry in (one, two, one):
-        registry.ensure(entry, is_new=lambda table, entry: entry["queue"] not in table.queues)
+        registry.ensure(
+            entry, is_new=lambda table, entry: entry["queue"] not in table.queues
+        )
     assert [json.loads(body) for body in log.bodies] == [entry]
     assert two.table().queues == {"q"}
 
@@ -135,7 +150,13 @@ def test_bindings_of_a_moment_ago_do_while_brokers_are_away() -> None:
 
 def test_an_entry_that_cannot_be_read_is_left_out() -> None:
     log = Stored()
-    log.bodies += [b"\xff", b"[]", b"[" * 100_000, b'{"op": "bind"}', b'{"op": "queue", "queue": []}']
+    log.bodies += [
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        b'{"op": "bind"}',
+        b'{"op": "queue", "queue": []}',
+    ]
     log.bodies += [
         b'{"op": "bind", "exchange": "e", "key": 1, "queue": "q"}',
         b'{"op": "queue", "queue": "q"}',
@@ -144,16 +165,24 @@ def test_an_entry_that_cannot_be_read_is_left_out() -> None:
 
 
 def task(**headers: Any) -> messages.Payload:
-    return {"body": "", "headers": {"task": "t", **headers}, "properties": {"delivery_info": {}}}
+    return {
+        "body": "",
+        "headers": {"task": "t", **headers},
+        "properties": {"delivery_info": {}},
+    }
 
 
-@pytest.mark.parametrize("eta", [None, "", "soon", 5, (NOW - timedelta(hours=1)).isoformat()])
+@pytest.mark.parametrize(
+    "eta", [None, "", "soon", 5, (NOW - timedelta(hours=1)).isoformat()]
+)
 def test_without_an_eta_to_come_nothing_is_delayed(eta: object) -> None:
     assert messages.delay(task(eta=eta), NOW) == {}
 
 
 def test_an_eta_without_a_zone_is_utc() -> None:
-    assert messages.delay(task(eta="2026-11-24T13:00:00"), NOW) == {"deliver_at": NOW + timedelta(hours=1)}
+    assert messages.delay(task(eta="2026-11-24T13:00:00"), NOW) == {
+        "deliver_at": NOW + timedelta(hours=1)
+    }
 
 
 def test_a_message_expires_after_it_was_stored() -> None:
@@ -195,14 +224,24 @@ def test_a_pattern_of_many_wildcards_is_matched_at_once() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 SENT = {
     "body": "W1tdLCB7fSwge31d",
     "content-type": "application/json",
     "content-encoding": "utf-8",
-    "headers": {"task": "t", "id": "1", "eta": None, "expires": None, "timelimit": [1, None], "retries": 0},
+    "headers": {
+        "task": "t",
+        "id": "1",
+        "eta": None,
+        "expires": None,
+        "timelimit": [1, None],
+        "retries": 0,
+    },
     "properties": {
         "body_encoding": "base64",
         "delivery_info": {"exchange": "", "routing_key": "q"},
@@ -215,15 +254,23 @@ SENT = {
 
 @st.composite
 def altered_messages(draw: st.DrawFn) -> Any:
-    """A task message in which one to three values are others, are missing or have been added."""
+    """A task message in which one to three values are others, are missing or have been
+    added.
+    """
     message = json.loads(json.dumps(SENT))
     for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.sampled_from([(), ("headers",), ("properties",), ("properties", "delivery_info")]))
+        place = draw(
+            st.sampled_from(
+                [(), ("headers",), ("properties",), ("properties", "delivery_info")]
+            )
+        )
         target = message
         for name in place:
             inner = target.get(name)
             target = inner if isinstance(inner, dict) else target
-        name = draw(st.sampled_from(sorted(target)) | st.text(max_size=3)) if target else "x"
+        name = (
+            draw(st.sampled_from(sorted(target)) | st.text(max_size=3)) if target else "x"
+        )
         target[name] = draw(json_values)
         if draw(st.booleans()):
             del target[name]
@@ -243,7 +290,13 @@ def test_a_message_of_any_shape_is_refused_or_can_be_delivered(message: Any) -> 
     messages.labels(payload), messages.delay(payload, NOW), messages.priority(payload)
     messages.is_expired(payload, 0, NOW)
     info = payload["properties"]["delivery_info"]
-    hash((info.get("exchange"), info.get("routing_key"), payload["properties"].get("correlation_id")))
+    hash(
+        (
+            info.get("exchange"),
+            info.get("routing_key"),
+            payload["properties"].get("correlation_id"),
+        )
+    )
     payload["properties"]["delivery_tag"] = "1"
     assert channel.Message(payload, channel=channel).delivery_tag == "1"
     assert messages.decoded(messages.encoded(payload))["properties"] is not None

@@ -43,7 +43,9 @@ class Answer(socketserver.StreamRequestHandler):
 @pytest.fixture
 def echo() -> Iterator[Echo]:
     with Echo() as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         serving.start()
         yield server
         server.shutdown()
@@ -84,13 +86,17 @@ def ask(client: socket.socket, line: bytes) -> bytes:
     return exactly(client, 2 * len(line))
 
 
-def test_a_link_that_nothing_was_done_to_passes_everything_on(client: socket.socket) -> None:
+def test_a_link_that_nothing_was_done_to_passes_everything_on(
+    client: socket.socket,
+) -> None:
     assert ask(client, b"hello\n") == b"hello\nhello\n"
     client.shutdown(socket.SHUT_WR)
     assert client.recv(10) == b"", "an end is passed on, too"
 
 
-def test_a_cut_resets_every_connection_and_lets_new_ones_through(link: Link, client: socket.socket) -> None:
+def test_a_cut_resets_every_connection_and_lets_new_ones_through(
+    link: Link, client: socket.socket
+) -> None:
     ask(client, b"x\n")
     assert link.cut() == 1
     with pytest.raises(ConnectionResetError):
@@ -197,7 +203,9 @@ def test_the_ends_of_results_are_found_however_the_bytes_are_cut(size: int) -> N
     sent = GREETING + WELCOME + b"".join(answers)
     parser, found = MySqlAnswers(), []
     for first in range(0, len(sent), size):
-        found += [End(first + end.at, end.more) for end in parser.feed(sent[first : first + size])]
+        found += [
+            End(first + end.at, end.more) for end in parser.feed(sent[first : first + size])
+        ]
     begun, wanted = len(GREETING + WELCOME), []
     for answer, more in zip(answers, (True, True, False, False, False), strict=True):
         begun += len(answer)

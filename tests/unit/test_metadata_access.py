@@ -24,7 +24,9 @@ def test_a_right_reaches_as_far_as_its_patterns() -> None:
 
 def test_admin_includes_every_right_and_manage_no_other() -> None:
     assert all(access.may(key(admin=("*",)), right, "x") for right in access.RIGHTS)
-    assert [right for right in access.RIGHTS if access.may(key(manage=("*",)), right, "x")] == ["manage"]
+    assert [
+        right for right in access.RIGHTS if access.may(key(manage=("*",)), right, "x")
+    ] == ["manage"]
 
 
 def test_who_owns_a_topic_has_no_right_on_a_group_of_its_name() -> None:
@@ -44,8 +46,12 @@ def test_a_refusal_names_right_and_resource() -> None:
         access.require(key(), "manage", "billing", what="group")
 
 
-@pytest.mark.parametrize("rights", [{}, {"write": ["*"]}, {"produce": []}, {"produce": [""]}])
-def test_rights_that_do_not_exist_or_say_nothing_are_refused(rights: dict[str, list[str]]) -> None:
+@pytest.mark.parametrize(
+    "rights", [{}, {"write": ["*"]}, {"produce": []}, {"produce": [""]}]
+)
+def test_rights_that_do_not_exist_or_say_nothing_are_refused(
+    rights: dict[str, list[str]],
+) -> None:
     with pytest.raises(Invalid):
         access.check_rights(rights)
 
@@ -65,7 +71,13 @@ def test_an_admin_of_everything_commands_and_jobs_give_away_anything() -> None:
 
 
 def test_secrets_never_reach_the_audit_log() -> None:
-    values = {"host": "h", "password": "p", "password_encrypted": "e", "reader_password": "r", "digest": "d"}
+    values = {
+        "host": "h",
+        "password": "p",
+        "password_encrypted": "e",
+        "reader_password": "r",
+        "digest": "d",
+    }
 
     assert audit._clean(values) == {"host": "h"}
 

@@ -47,7 +47,9 @@ def test_a_full_bulkhead_refuses_who_waited_in_vain() -> None:
         pass
 
 
-def test_who_waits_at_a_full_bulkhead_gets_the_next_place(in_threads: Callable[..., list[Any]]) -> None:
+def test_who_waits_at_a_full_bulkhead_gets_the_next_place(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     bulkhead = Bulkhead(places=1, patience_s=LIMIT_S)
 
     def hold() -> None:
@@ -62,7 +64,9 @@ def test_who_waits_at_a_full_bulkhead_gets_the_next_place(in_threads: Callable[.
     in_threads([hold, *[come] * 3])
 
 
-def test_nobody_waits_at_a_full_bulkhead_that_shuts(in_threads: Callable[..., list[Any]]) -> None:
+def test_nobody_waits_at_a_full_bulkhead_that_shuts(
+    in_threads: Callable[..., list[Any]],
+) -> None:
     bulkhead = Bulkhead(places=1, failures=1, pause_s=60, patience_s=LIMIT_S)
     inside = threading.Event()
 
@@ -82,8 +86,12 @@ def test_nobody_waits_at_a_full_bulkhead_that_shuts(in_threads: Callable[..., li
     in_threads([hold, come])
 
 
-def test_refused_calls_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: 1000.0))
+def test_refused_calls_come_back_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: 1000.0)
+    )
     turns = ReturnTimes(places=2)
     for _ in range(200):
         turns.ended(0.2)
@@ -94,7 +102,8 @@ def test_refused_calls_come_back_one_after_the_other(monkeypatch: pytest.MonkeyP
     assert given[0] == soonest_ms
     rising = given[: given.index(max(given)) + 1]
     assert rising == sorted(rising)
-    assert len(rising) >= (latest_ms - soonest_ms) / 100 - 2  # 2 places, 0.2 s a call: a turn each 0.1 s
+    # 2 places, 0.2 s a call: a turn each 0.1 s
+    assert len(rising) >= (latest_ms - soonest_ms) / 100 - 2
     assert all(latest_ms / 2 - 1 <= one <= latest_ms for one in given[len(rising) :])
 
 
@@ -135,7 +144,9 @@ def test_the_pause_of_a_shut_bulkhead_counts_from_the_end_of_a_probe_however_lon
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     bulkhead = Bulkhead(failures=2, pause_s=1.0)
     fail(bulkhead)
     fail(bulkhead)
@@ -154,7 +165,9 @@ def test_while_a_probe_is_inside_a_shut_bulkhead_everybody_else_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     bulkhead = Bulkhead(failures=1, pause_s=1.0)
     fail(bulkhead)
     now[0] += 1.0
@@ -195,9 +208,13 @@ def test_a_bulkhead_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> N
         pass
 
 
-def test_a_bulkhead_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bulkhead_whose_loop_has_ended_lets_calls_probe_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     bulkhead = Bulkhead(failures=1, pause_s=1.0)
     assert bulkhead.look(lambda: None)
     fail(bulkhead)
@@ -207,7 +224,9 @@ def test_a_bulkhead_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pyt
     assert not bulkhead.watched
 
 
-def test_a_heartbeat_does_not_queue_up_while_the_bulkhead_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_does_not_queue_up_while_the_bulkhead_is_shut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shut = Bulkhead(failures=1, pause_s=60)
     fail(shut)
     submitted: list[object] = []
@@ -325,7 +344,9 @@ def test_more_than_the_places_are_refused_at_once() -> None:
         assert leader.result(LIMIT_S) == 1
 
 
-def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_answer() -> None:
+def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_answer() -> (
+    None
+):
     writing, go_on, away = threading.Event(), threading.Event(), threading.Event()
     done: list[int] = []
 
@@ -339,7 +360,9 @@ def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_
         if away.is_set():
             raise MetadataUnavailable("away")
 
-    one = PacedCoalescer(write, every_s=0.0, most=500, places=100, limit_s=LIMIT_S, check=check)
+    one = PacedCoalescer(
+        write, every_s=0.0, most=500, places=100, limit_s=LIMIT_S, check=check
+    )
     with ThreadPoolExecutor(max_workers=3) as pool:
         loop = pool.submit(one.serve, LIMIT_S)
         wait_until(lambda: one._served)

@@ -24,7 +24,9 @@ ME = ConsumerId(1, 0, 1, "x")
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic clock of contacts, s."""
     value = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: int(value[0] * 1e9)))
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic_ns=lambda: int(value[0] * 1e9))
+    )
     return value
 
 
@@ -67,7 +69,9 @@ def test_a_heartbeat_that_finds_the_database_away_is_told_so_with_a_promise(
         now[0] += 1.0
         raise MetadataUnavailable("read-only")
 
-    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(
+        heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0)
+    )
     with pytest.raises(Unrecorded) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert raised.value.silent_ms == 1000
@@ -81,7 +85,9 @@ def test_a_process_that_alone_cannot_record_promises_nothing(
         contact.recorded()  # by another process
         raise MetadataUnavailable("too many connections")
 
-    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(
+        heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0)
+    )
     with pytest.raises(MetadataUnavailable) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert (type(raised.value), raised.value.code) == (MetadataUnavailable, Code.BUSY)
@@ -95,7 +101,9 @@ def test_a_process_that_has_too_much_to_do_promises_nothing(
         now[0] += 60.0
         raise MetadataUnavailable("full", code=Code.BUSY)
 
-    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(
+        heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0)
+    )
     with pytest.raises(MetadataUnavailable) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert raised.value.code == Code.BUSY
@@ -128,7 +136,9 @@ def test_what_nobody_knows_is_not_asked_of_a_silent_database(
     assert loads == [True]
 
 
-def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(now: list[float]) -> None:
+def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(
+    now: list[float],
+) -> None:
     memory = mmap.mmap(-1, SIZE)
     one, two = Contact(), Contact()
     for each in (one, two):
@@ -141,7 +151,9 @@ def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(now: li
     assert two.promised_at_s() == now[0]
 
 
-def test_a_broker_that_just_started_does_not_say_that_it_has_heard_nothing_for_long(now: list[float]) -> None:
+def test_a_broker_that_just_started_does_not_say_that_it_has_heard_nothing_for_long(
+    now: list[float],
+) -> None:
     now[0] = 1e6
     assert Contact().silent_s() == 0.0
 

@@ -50,6 +50,8 @@ def test_what_comes_and_goes_many_times_a_second_fills_no_log(
     assert len(caplog.records) == 2
 
 
-def test_what_never_failed_is_not_said_to_be_back(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_never_failed_is_not_said_to_be_back(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
     outage.ended()
     assert not caplog.records

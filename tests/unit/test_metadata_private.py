@@ -29,7 +29,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_directory_that_others_can_read_is_closed_and_new_files_are_too(tmp_path: Path) -> None:
+def test_a_directory_that_others_can_read_is_closed_and_new_files_are_too(
+    tmp_path: Path,
+) -> None:
     tmp_path.chmod(0o755)
 
     assert [private.protect(tmp_path), private.protect(tmp_path)] == [True, False]
@@ -58,12 +60,16 @@ def test_a_directory_that_cannot_be_closed_is_refused(
         private.at_start(tmp_path)
 
 
-def test_a_management_command_closes_the_directory_and_makes_files_for_its_user_alone(tmp_path: Path) -> None:
+def test_a_management_command_closes_the_directory_and_makes_files_for_its_user_alone(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     environ = clean_environment() | {"CATMQ_DATA_DIR": str(data)}
     command = [sys.executable, str(ROOT / "manage.py"), "migrate", "--verbosity", "0"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=False, timeout=120
+    )
 
     assert done.returncode == 0 and "closed to them now" in done.stderr, done.stderr
     files = [path for path in data.rglob("*") if path.is_file()]

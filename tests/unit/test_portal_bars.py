@@ -34,7 +34,11 @@ def test_of_many_days_the_last_are_drawn_and_of_many_topics_the_largest() -> Non
     days = drawn("volume", [{"day": f"2026-{n:04d}", "messages": n} for n in range(100)])
     names = drawn("topics", [{"topic": f"t{n}", "messages": n} for n in range(100)])
     assert days is not None and names is not None
-    assert [len(days.bars), days.bars[-1].value, days.bars[0].value] == [MOST_BARS, 99, 100 - MOST_BARS]
+    assert [len(days.bars), days.bars[-1].value, days.bars[0].value] == [
+        MOST_BARS,
+        99,
+        100 - MOST_BARS,
+    ]
     assert [len(names.bars), names.bars[0].label] == [MOST_BARS, "t99"]
 
 

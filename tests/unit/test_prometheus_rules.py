@@ -1,4 +1,6 @@
-"""The rules for Prometheus that the how-to hands out: they parse, and they ask for metrics that exist."""
+"""The rules for Prometheus that the how-to hands out: they parse, and they ask for metrics
+that exist.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def rules() -> list[dict[str, Any]]:
 def told() -> dict[str, set[str]]:
     """Each metric of groups and topics with the names of its labels."""
     group = GroupFigures(id=1, name="g", lags=[TopicLag("t", 3, 1.5)], retries=2)
-    figures = Figures(groups=[group], groups_left_out=0, topics=[("t", [(7, 3)])], topics_left_out=0)
+    figures = Figures(
+        groups=[group], groups_left_out=0, topics=[("t", [(7, 3)])], topics_left_out=0
+    )
     everything = Told(figures, 0.0, members={}, dead={}, metadata_read_at=0.0)
     return {
         sample.name: set(sample.labels)
@@ -41,7 +45,11 @@ def test_every_rule_asks_for_metrics_and_labels_that_exist() -> None:
     for rule in rules():
         asked = set(re.findall(r"catmq[a-z0-9_:]+", rule["expr"]))
         assert asked and asked <= known.keys() | recorded, rule
-        by = {name for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for name in found.split(", ")}
+        by = {
+            name
+            for found in re.findall(r"by \(([^)]*)\)", rule["expr"])
+            for name in found.split(", ")
+        }
         assert by <= LABELS, rule
         named = {
             name

@@ -17,7 +17,9 @@ TOPICS = st.lists(st.integers(1, 9), min_size=1, max_size=6)  # queues per topic
 def queues_of(topics: list[int]) -> dict[int, int]:
     """Queue id → topic id for topics of so many queues each."""
     return {
-        topic * 100 + number: topic for topic, count in enumerate(topics, start=1) for number in range(count)
+        topic * 100 + number: topic
+        for topic, count in enumerate(topics, start=1)
+        for number in range(count)
     }
 
 
@@ -38,11 +40,19 @@ def test_shares_differ_by_at_most_one_over_all_and_in_every_topic(
     assert set(result) == set(queues)
     assert spread(Counter(result.values()), members) <= 1
     for topic in set(queues.values()):
-        assert spread(Counter(result[queue] for queue in queues if queues[queue] == topic), members) <= 1
+        assert (
+            spread(
+                Counter(result[queue] for queue in queues if queues[queue] == topic),
+                members,
+            )
+            <= 1
+        )
 
 
 @given(MEMBERS, TOPICS)
-def test_a_balanced_assignment_stays_as_it_is(members: list[int], topics: list[int]) -> None:
+def test_a_balanced_assignment_stays_as_it_is(
+    members: list[int], topics: list[int]
+) -> None:
     queues = queues_of(topics)
     first = assign(members=members, queues=queues, current={})
 
@@ -50,7 +60,9 @@ def test_a_balanced_assignment_stays_as_it_is(members: list[int], topics: list[i
 
 
 @given(MEMBERS, TOPICS)
-def test_the_order_of_members_and_queues_does_not_matter(members: list[int], topics: list[int]) -> None:
+def test_the_order_of_members_and_queues_does_not_matter(
+    members: list[int], topics: list[int]
+) -> None:
     queues = queues_of(topics)
     turned = dict(reversed(queues.items()))
 
@@ -73,8 +85,12 @@ def test_a_new_member_takes_exactly_its_share_of_a_topic_and_nothing_else_moves(
     assert len(moved) == count // (len(members) + 1)
 
 
-@given(st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=8), st.integers(1, 40))
-def test_when_a_member_leaves_a_topic_only_its_queues_move(members: list[int], count: int) -> None:
+@given(
+    st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=8), st.integers(1, 40)
+)
+def test_when_a_member_leaves_a_topic_only_its_queues_move(
+    members: list[int], count: int
+) -> None:
     queues = queues_of([count])
     before = assign(members=members, queues=queues, current={})
     gone, stay = members[0], members[1:]
@@ -119,7 +135,9 @@ def test_a_thousand_queues_and_a_hundred_members_are_assigned_quickly() -> None:
     assert spread(Counter(after.values()), list(range(1, 101))) <= 1
 
 
-def fewest_moves(members: list[int], queues: dict[int, int], current: dict[int, int | None]) -> int:
+def fewest_moves(
+    members: list[int], queues: dict[int, int], current: dict[int, int | None]
+) -> int:
     """The best of all balanced assignments, found by trying every one."""
     fewest = len(queues)
     for owners in itertools.product(members, repeat=len(queues)):
@@ -129,7 +147,9 @@ def fewest_moves(members: list[int], queues: dict[int, int], current: dict[int, 
             for topic in set(queues.values())
         ]
         if all(spread(one, members) <= 1 for one in shares):
-            fewest = min(fewest, sum(current[queue] != member for queue, member in dealt.items()))
+            fewest = min(
+                fewest, sum(current[queue] != member for queue, member in dealt.items())
+            )
     return fewest
 
 
@@ -137,8 +157,13 @@ def fewest_moves(members: list[int], queues: dict[int, int], current: dict[int, 
 @given(data=st.data())
 def test_no_balanced_assignment_moves_fewer_queues(data: st.DataObject) -> None:
     members = list(range(1, 1 + data.draw(st.integers(1, 4))))
-    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3).filter(lambda s: sum(s) <= 6))
-    queues = {100 + i: topic for i, topic in enumerate(t for t, n in enumerate(sizes) for _ in range(n))}
+    sizes = data.draw(
+        st.lists(st.integers(1, 3), min_size=1, max_size=3).filter(lambda s: sum(s) <= 6)
+    )
+    queues = {
+        100 + i: topic
+        for i, topic in enumerate(t for t, n in enumerate(sizes) for _ in range(n))
+    }
     holder = st.sampled_from([None, 9, *members])  # 9 has gone
     current = {queue: data.draw(holder) for queue in queues}
 

@@ -9,7 +9,9 @@ from metadata.rules.membership.eligibility import Candidate, eligible
 from metadata.rules.settings import GROUP, checked
 
 
-def of(*addresses: str, allow: str = "", deny: str = "", most: int | None = None) -> list[int]:
+def of(
+    *addresses: str, allow: str = "", deny: str = "", most: int | None = None
+) -> list[int]:
     """The eligible ones of members 1, 2, 3 … at these addresses."""
     members = [Candidate(number, address, 0) for number, address in enumerate(addresses, 1)]
     return eligible(members, allow=allow, deny=deny, most=most)

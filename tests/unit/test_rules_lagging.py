@@ -1,4 +1,6 @@
-"""The causes of a group's lag: each planted alone is named alone, and a healthy group has none."""
+"""The causes of a group's lag: each planted alone is named alone, and a healthy group has
+none.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ TWO = (Reader("m1"), Reader("m2"))
 
 def queues(*lags: int | None, topic: str = "orders") -> list[ReadQueue]:
     """Queues 1, 2, … that m1 and m2 own in turn."""
-    return [ReadQueue(topic, n, lag, f"m{1 + n % 2}") for n, lag in enumerate(lags, start=1)]
+    return [
+        ReadQueue(topic, n, lag, f"m{1 + n % 2}") for n, lag in enumerate(lags, start=1)
+    ]
 
 
 SLOW = Facts(
@@ -34,18 +38,25 @@ PLANTED: dict[str, Facts] = {
     "corrupt": replace(SLOW, queues=[replace(queues(900)[0], corrupt=True), *queues(0, 3)]),
     "paused": replace(SLOW, trend="paused", stopped=True),
     "topics_paused": replace(SLOW, trend="keeps_up", paused=["orders"]),
-    "queues_paused": replace(SLOW, trend="keeps_up", queues=[replace(queues(900)[0], stopped=True)]),
+    "queues_paused": replace(
+        SLOW, trend="keeps_up", queues=[replace(queues(900)[0], stopped=True)]
+    ),
     "no_members": replace(SLOW, trend="no_members", members=()),
     "standing_by": replace(SLOW, members=[Reader("m1", active=False)]),
     "no_owner": replace(SLOW, queues=[ReadQueue("orders", 1, 40), *queues(0, 2)]),
     "silent_member": replace(SLOW, members=[Reader("m1"), Reader("m2", silent_ms=9_000)]),
     "unfinished_leases": replace(
-        SLOW, mode="share", queues=[ReadQueue("orders", 1, 4_000, is_full=True)], trend="stalled"
+        SLOW,
+        mode="share",
+        queues=[ReadQueue("orders", 1, 4_000, is_full=True)],
+        trend="stalled",
     ),
     "no_pulls": replace(STALLED, pulled_per_s=0.0),
     "blocked_in_order": replace(STALLED, ordered=True),
     "nothing_finished": STALLED,
-    "long_handler": replace(STALLED, members=[*TWO, replace(TWO[0], slowest=SlowHandler(1, 7, 90_000))]),
+    "long_handler": replace(
+        STALLED, members=[*TWO, replace(TWO[0], slowest=SlowHandler(1, 7, 90_000))]
+    ),
     "hot_key": replace(HOT, keys=["acme"] * 45 + ["other", None]),
     "hot_queue": replace(HOT, keys=[f"key-{n}" for n in range(50)]),
     "failing": replace(SLOW, dead_last_hour=10_000),
@@ -76,8 +87,12 @@ def test_a_planted_cause_is_the_only_one_that_is_named(kind: str, facts: Facts) 
         {"members": [Reader("m1", silent_ms=8_000), Reader("m2", silent_ms=8_000)]},
     ],
 )
-def test_nothing_is_wrong_with_a_healthy_group(trend: State, odd: dict[str, object]) -> None:
-    healthy = Facts(trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0)
+def test_nothing_is_wrong_with_a_healthy_group(
+    trend: State, odd: dict[str, object]
+) -> None:
+    healthy = Facts(
+        trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0
+    )
     assert causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
 
 
@@ -98,11 +113,15 @@ def test_one_dead_letter_says_nothing_of_a_group_that_handles_little() -> None:
 def test_few_messages_of_a_group_that_is_hardly_known_make_no_queue_hot() -> None:
     facts = replace(SLOW, trend="too_little_data", queues=queues(25, 0, 0))
     assert causes(facts) == []
-    assert [one.kind for one in causes(replace(facts, trend="falls_behind"))] == ["hot_queue"]
+    assert [one.kind for one in causes(replace(facts, trend="falls_behind"))] == [
+        "hot_queue"
+    ]
 
 
 def test_several_causes_are_named_together_the_surest_first() -> None:
-    broken = replace(PLANTED["silent_member"], queues=[*SLOW.queues, ReadQueue("orders", 9, None)])
+    broken = replace(
+        PLANTED["silent_member"], queues=[*SLOW.queues, ReadQueue("orders", 9, None)]
+    )
     assert [one.kind for one in causes(broken)] == ["away", "silent_member"]
     shaky = replace(PLANTED["hot_queue"], rebalances=7, dead_last_hour=10_000)
     assert [one.kind for one in causes(shaky)] == ["hot_queue", "failing", "rebalancing"]
@@ -130,10 +149,15 @@ def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:
 def test_a_long_handler_is_named_beside_what_slows_all_members() -> None:
     members = [replace(TWO[0], slowest=SlowHandler(1, 7, 90_000)), TWO[1]]
 
-    assert [one.kind for one in causes(replace(SLOW, members=members))] == ["long_handler", "slow_handler"]
+    assert [one.kind for one in causes(replace(SLOW, members=members))] == [
+        "long_handler",
+        "slow_handler",
+    ]
 
 
 def test_a_handler_that_runs_for_a_few_seconds_is_no_cause() -> None:
     members = [replace(TWO[0], slowest=SlowHandler(1, 7, 5_000)), TWO[1]]
 
-    assert [one.kind for one in causes(replace(STALLED, members=members))] == ["nothing_finished"]
+    assert [one.kind for one in causes(replace(STALLED, members=members))] == [
+        "nothing_finished"
+    ]

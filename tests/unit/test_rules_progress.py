@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from metadata.rules.groups.progress import LEAST_S, Progress, Seen, State, progress
 
 BEHIND = Seen(
-    members=1, lag=10_000, oldest_ms=60_000, lag_before=4_000, between_s=600, sent=9_000, handled=3_000
+    members=1,
+    lag=10_000,
+    oldest_ms=60_000,
+    lag_before=4_000,
+    between_s=600,
+    sent=9_000,
+    handled=3_000,
 )
 
 

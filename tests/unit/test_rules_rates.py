@@ -24,13 +24,16 @@ def test_a_clock_that_stands_still_or_goes_back_fills_nothing() -> None:
     rate=st.floats(0.5, 1e6),
     amounts=st.lists(st.integers(1, 100_000), min_size=1, max_size=50),
 )
-def test_who_waits_as_told_passes_and_nobody_gets_more_than_the_rate(rate: float, amounts: list[int]) -> None:
+def test_who_waits_as_told_passes_and_nobody_gets_more_than_the_rate(
+    rate: float, amounts: list[int]
+) -> None:
     bucket, now, passed = Bucket(level=float("inf"), at=0.0), 0.0, 0
     for amount in amounts:
         wait = wait_s(bucket, rate=rate, amount=amount, now=now)
         now += wait
         assert wait_s(bucket, rate=rate, amount=amount, now=now) <= 1e-6 * max(1.0, now)
-        # Before this one, no more went through than the rate and one filling, but for the last one's debt.
+        # Before this one, no more went through than the rate and one filling, but for the
+        # last one's debt.
         assert passed <= rate * (now + BURST_S) * 1.001 + 1 or passed - amounts[
             amounts.index(amount) - 1
         ] <= (rate * (now + BURST_S) * 1.001 + 1)

@@ -26,7 +26,21 @@ def test_good_names_are_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a b", "x_fail", "x" * 101, "_a", "-a", "ördérs", "a\n", "a~1", "orders "]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a b",
+        "x_fail",
+        "x" * 101,
+        "_a",
+        "-a",
+        "ördérs",
+        "a\n",
+        "a~1",
+        "orders ",
+    ],
 )
 def test_bad_names_are_refused_naming_the_field(name: str) -> None:
     with pytest.raises(Invalid) as caught:
@@ -70,7 +84,9 @@ def test_candidates_are_a_permutation_whatever_the_order_and_number_of_mentions(
 
 
 @given(BATCHES, st.sets(st.integers(1, 10_000), min_size=2, max_size=20))
-def test_the_order_of_candidates_does_not_depend_on_the_others(batch: UUID, queues: set[int]) -> None:
+def test_the_order_of_candidates_does_not_depend_on_the_others(
+    batch: UUID, queues: set[int]
+) -> None:
     result = candidates(batch, sorted(queues))
 
     assert candidates(batch, result[1:]) == result[1:]
@@ -83,7 +99,9 @@ def test_batches_spread_over_the_queues() -> None:
 
 
 @given(BATCHES, st.integers(1, 1 << 40))
-def test_a_derived_batch_id_keeps_the_time_and_is_a_version_7(batch: UUID, queue: int) -> None:
+def test_a_derived_batch_id_keeps_the_time_and_is_a_version_7(
+    batch: UUID, queue: int
+) -> None:
     result = derived_batch_id(batch, queue)
 
     assert result.bytes[:6] == batch.bytes[:6]

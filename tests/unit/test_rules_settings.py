@@ -1,4 +1,6 @@
-"""A setting is declared once: models agree with it; requests, answers, forms and pages are made from it."""
+"""A setting is declared once: models agree with it; requests, answers, forms and pages are
+made from it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ class WiderSettings(TopicSettings):
     """The settings of a topic, and one more."""
 
     compaction_lag_ms: int | None = setting(
-        None, Whole(1, 5_000, "ms", null="never"), "Compaction lag", "Before a key's older messages may go."
+        None,
+        Whole(1, 5_000, "ms", null="never"),
+        "Compaction lag",
+        "Before a key's older messages may go.",
     )
 
 
@@ -50,7 +55,9 @@ def test_a_declared_setting_is_in_requests_answers_forms_and_pages() -> None:
     wish = Wish(data={"compaction_lag_ms": 20})
     assert wish.is_valid()
     assert dict(wish.validated_data) == {"compaction_lag_ms": 20}
-    view = SimpleNamespace(**{name: one.default for name, one in WIDER.items()} | {"compaction_lag_ms": 20})
+    view = SimpleNamespace(
+        **{name: one.default for name, one in WIDER.items()} | {"compaction_lag_ms": 20}
+    )
     assert Shown.of(view)["compaction_lag_ms"] == 20
     field = WiderForm.base_fields["compaction_lag_ms"]
     assert (str(field.label), field.required, field.help_text) == (
@@ -71,7 +78,12 @@ def test_a_declared_setting_is_checked() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "model"),
-    [(TOPIC, Topic), (GROUP, ConsumerGroup), (SUBSCRIPTION, ConsumerGroupTopic), (KEY, ApiKey)],
+    [
+        (TOPIC, Topic),
+        (GROUP, ConsumerGroup),
+        (SUBSCRIPTION, ConsumerGroupTopic),
+        (KEY, ApiKey),
+    ],
 )
 def test_models_agree_with_the_declaration(
     settings: Mapping[str, Setting], model: type[models.Model]

@@ -32,7 +32,9 @@ def made(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 def fewest(layout: tuple[int, ...], wanted: set[int]) -> int:
-    """How many slots must move at least: a queue keeps what it has, up to an even share of its own."""
+    """How many slots must move at least: a queue keeps what it has, up to an even share of
+    its own.
+    """
     held = Counter(layout)
     base, extras = divmod(SLOTS, len(wanted))
     kept = sum(min(held[queue], base) for queue in wanted)
@@ -54,7 +56,8 @@ def test_slots_are_shared_evenly_and_no_other_even_layout_moves_fewer(
 
 @settings(max_examples=60)
 @given(layout=st.one_of(layouts(), made()), wanted=ids, closed=ids)
-@example(layout=initial_layout([1, 2, 3]), wanted={3}, closed={1, 2})  # who has one more keeps it
+# who has one more keeps it
+@example(layout=initial_layout([1, 2, 3]), wanted={3}, closed={1, 2})
 def test_a_closed_queue_gets_no_slot_and_gives_only_what_is_above_the_share_of_the_others(
     layout: tuple[int, ...], wanted: set[int], closed: set[int]
 ) -> None:
@@ -65,12 +68,20 @@ def test_a_closed_queue_gets_no_slot_and_gives_only_what_is_above_the_share_of_t
     giving = {queue for queue in closed if after[queue] < before[queue]}
     shares = [after[queue] for queue in wanted | giving]
     assert max(shares) - min(shares) <= 1
-    assert all(after[queue] == before[queue] <= min(shares) + 1 for queue in closed - giving)
-    assert len(moved(layout, changed)) == sum(max(0, after[queue] - before[queue]) for queue in wanted)
+    assert all(
+        after[queue] == before[queue] <= min(shares) + 1 for queue in closed - giving
+    )
+    assert len(moved(layout, changed)) == sum(
+        max(0, after[queue] - before[queue]) for queue in wanted
+    )
 
 
 @settings(max_examples=30)
-@given(layout=made(), wanted=st.lists(queues, min_size=1, max_size=12, unique=True), data=st.data())
+@given(
+    layout=made(),
+    wanted=st.lists(queues, min_size=1, max_size=12, unique=True),
+    data=st.data(),
+)
 def test_the_order_in_which_queues_are_named_does_not_matter(
     layout: tuple[int, ...], wanted: list[int], data: st.DataObject
 ) -> None:
@@ -79,7 +90,9 @@ def test_the_order_in_which_queues_are_named_does_not_matter(
 
 
 @given(wanted=ids, more=ids)
-def test_who_expands_moves_slots_only_to_the_new_queues(wanted: set[int], more: set[int]) -> None:
+def test_who_expands_moves_slots_only_to_the_new_queues(
+    wanted: set[int], more: set[int]
+) -> None:
     before = spread(initial_layout(sorted(wanted)), open_queues=wanted)
     after = spread(before, open_queues=wanted | more)
     assert {after[slot] for slot in moved(before, after)} <= more - wanted

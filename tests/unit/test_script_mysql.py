@@ -39,11 +39,15 @@ def test_a_version_that_cannot_be_had_is_named_with_the_reason_and_an_exit_code_
 ) -> None:
     done = mysql(cache, "start", tmp_path / "server", "--version", "8.4")
     assert done.returncode == 3
-    assert done.stderr.startswith("!!! MySQL 8.4 CANNOT BE HAD here: not in Debian; give an apt source")
+    assert done.stderr.startswith(
+        "!!! MySQL 8.4 CANNOT BE HAD here: not in Debian; give an apt source"
+    )
     assert not (tmp_path / "server").exists()
 
 
-def test_the_reason_of_apt_is_told_and_nothing_half_downloaded_stays(cache: Path, tmp_path: Path) -> None:
+def test_the_reason_of_apt_is_told_and_nothing_half_downloaded_stays(
+    cache: Path, tmp_path: Path
+) -> None:
     source = f"deb file:{tmp_path}/none trixie main"
     done = mysql(cache, "start", tmp_path / "server", "--version", "12.3", "--apt", source)
     assert done.returncode == 3
@@ -57,7 +61,9 @@ def test_a_directory_keeps_its_version(cache: Path, tmp_path: Path) -> None:
     assert (done.returncode, "was made with 11.8" in done.stderr) == (1, True)
 
 
-def test_no_server_is_started_on_the_data_of_another_one(cache: Path, tmp_path: Path) -> None:
+def test_no_server_is_started_on_the_data_of_another_one(
+    cache: Path, tmp_path: Path
+) -> None:
     (tmp_path / "old/data").mkdir(parents=True)
     done = mysql(cache, "start", tmp_path / "old")
     assert (done.returncode, "was made by script/mariadb" in done.stderr) == (1, True)
@@ -65,8 +71,14 @@ def test_no_server_is_started_on_the_data_of_another_one(cache: Path, tmp_path: 
     (tmp_path / "new/version").write_text("9.7")
     command = [ROOT / "script/mariadb", "start", tmp_path / "new"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "was made by script/mysql with version 9.7" in done.stderr) == (1, True)
-    assert [os.listdir(tmp_path / name) for name in ("old", "new")] == [["data"], ["version"]]
+    assert (
+        done.returncode,
+        "was made by script/mysql with version 9.7" in done.stderr,
+    ) == (1, True)
+    assert [os.listdir(tmp_path / name) for name in ("old", "new")] == [
+        ["data"],
+        ["version"],
+    ]
 
 
 def test_a_server_that_does_not_run_is_stopped(cache: Path, tmp_path: Path) -> None:

@@ -15,12 +15,26 @@ import pytest
 from tests.support.answering import unused_url
 from tests.support.environment import ROOT
 
-TOOLS = ("bash", "cat", "dirname", "env", "flock", "grep", "id", "rm", "sed", "sha256sum", "tail")
+TOOLS = (
+    "bash",
+    "cat",
+    "dirname",
+    "env",
+    "flock",
+    "grep",
+    "id",
+    "rm",
+    "sed",
+    "sha256sum",
+    "tail",
+)
 WITHOUT = "-dac_override,-dac_read_search"
 
 
 class Checkout:
-    """A checkout with the script and the requirements, and a PATH that has only what a test puts there."""
+    """A checkout with the script and the requirements, and a PATH that has only what a test
+    puts there.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.bin = path / "checkout", path / "bin"
@@ -80,12 +94,18 @@ def test_an_incomplete_venv_module_names_the_package(checkout: Checkout) -> None
     checkout.has("python3", f'[ "$2" = venv ] && exit 1\nexec {sys.executable} "$@"')
     code, said = checkout.setup()
     assert code == 1
-    assert "venv module is incomplete here. As root: apt-get install -y python3-venv" in said
+    assert (
+        "venv module is incomplete here. As root: apt-get install -y python3-venv" in said
+    )
 
 
-def test_without_a_network_a_proxy_a_mirror_and_wheels_are_offered(checkout: Checkout) -> None:
+def test_without_a_network_a_proxy_a_mirror_and_wheels_are_offered(
+    checkout: Checkout,
+) -> None:
     checkout.has("python3", f'exec {sys.executable} "$@"')
-    code, said = checkout.setup(PIP_INDEX_URL=unused_url(), PIP_RETRIES="1", PIP_CONFIG_FILE="/dev/null")
+    code, said = checkout.setup(
+        PIP_INDEX_URL=unused_url(), PIP_RETRIES="1", PIP_CONFIG_FILE="/dev/null"
+    )
     assert code == 1
     assert "It reached no package index. Behind a proxy: set HTTPS_PROXY" in said
     assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=" in said
@@ -101,16 +121,21 @@ def test_without_a_compiler_the_driver_is_left_out_unless_a_setting_needs_it(
     code, said = checkout.setup(CATMQ_DATABASE_URL=url)
     assert code == wanted
     assert "the embedded engine works without it" in said
-    assert "apt-get install -y build-essential pkg-config python3-dev libmariadb-dev" in said
+    assert (
+        "apt-get install -y build-essential pkg-config python3-dev libmariadb-dev" in said
+    )
     assert ("CATMQ_DATABASE_URL needs it." in said) == bool(wanted)
 
 
-def test_a_checkout_that_one_may_not_write_is_refused_before_anything(checkout: Checkout) -> None:
+def test_a_checkout_that_one_may_not_write_is_refused_before_anything(
+    checkout: Checkout,
+) -> None:
     checkout.path.chmod(0o555)
     setpriv = shutil.which("setpriv")
     if os.getuid() == 0 and setpriv is None:
         pytest.skip("root may write everywhere, and setpriv is not here")
-    # As root without its right to write everywhere: another user could not reach a directory of this test.
+    # As root without its right to write everywhere: another user could not reach a
+    # directory of this test.
     other = (
         (setpriv, f"--bounding-set={WITHOUT}", f"--inh-caps={WITHOUT}")
         if os.getuid() == 0 and setpriv

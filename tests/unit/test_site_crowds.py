@@ -1,4 +1,6 @@
-"""Clients that wait: in the order of arrival, within limits; and requests that arrive in parts."""
+"""Clients that wait: in the order of arrival, within limits; and requests that arrive in
+parts.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +91,17 @@ def parts(*pieces: bytes) -> list[bool]:
         ([b"", b"\r\n", b"GET / HTTP/1.1\r\n", b"\r\n"], [False, False, False, True]),
     ],
 )
-def test_a_thread_begins_when_it_need_not_wait(pieces: list[bytes], whole: list[bool]) -> None:
+def test_a_thread_begins_when_it_need_not_wait(
+    pieces: list[bytes], whole: list[bool]
+) -> None:
     assert parts(*pieces) == whole
 
 
 def test_what_was_taken_leaves_nothing_behind() -> None:
     incoming = Incoming(HEAD + b"\r\n")
 
-    assert (incoming.take(), len(incoming), incoming.is_whole()) == (HEAD + b"\r\n", 0, False)
+    assert (incoming.take(), len(incoming), incoming.is_whole()) == (
+        HEAD + b"\r\n",
+        0,
+        False,
+    )

@@ -20,7 +20,9 @@ def line(message: str, *arguments: object, raised: bool = False) -> str:
     return logs.OneLine(settings.LOGGING["formatters"]["line"]["format"]).format(record)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"]
+)
 def test_no_text_that_is_quoted_begins_a_line(end: str) -> None:
     said = line("GET %s", f"/topics/x{end}{FORGED}")
 
@@ -28,11 +30,15 @@ def test_no_text_that_is_quoted_begins_a_line(end: str) -> None:
 
 
 def test_no_terminal_takes_orders_from_the_log() -> None:
-    assert "\x1b" not in line("GET %s", "/\x1b[2J") and "\\x1b[2J" in line("GET %s", "/\x1b[2J")
+    assert "\x1b" not in line("GET %s", "/\x1b[2J") and "\\x1b[2J" in line(
+        "GET %s", "/\x1b[2J"
+    )
 
 
 def test_what_is_printable_stays_as_it_is() -> None:
-    assert line("group %s: Übergröße, 北京", "billing").endswith("group billing: Übergröße, 北京")
+    assert line("group %s: Übergröße, 北京", "billing").endswith(
+        "group billing: Übergröße, 北京"
+    )
 
 
 def test_a_stack_trace_is_indented_whatever_its_error_says() -> None:
@@ -51,27 +57,39 @@ def test_every_handler_of_the_server_writes_so() -> None:
     assert {one["formatter"] for one in settings.LOGGING["handlers"].values()} == {"line"}
 
 
-def record(name: str, message: str, line: int = 1, *, raised: bool = False) -> logging.LogRecord:
+def record(
+    name: str, message: str, line: int = 1, *, raised: bool = False
+) -> logging.LogRecord:
     information = sys.exc_info() if raised else None
     return logging.LogRecord(name, logging.ERROR, "a.py", line, message, (), information)
 
 
-def test_lines_of_one_cause_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_one_cause_are_bounded_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
     bounded = logs.BoundedByCause()
-    passed = [bounded.filter(record("django.security.csrf", f"form {n}")) for n in range(1000)]
+    passed = [
+        bounded.filter(record("django.security.csrf", f"form {n}")) for n in range(1000)
+    ]
     assert passed == [True] * logs.MOST_AT_ONCE + [False] * (1000 - logs.MOST_AT_ONCE)
 
     assert bounded.filter(record("django.security.csrf", "another cause", 2))
-    assert all(bounded.filter(record("metadata.brokers", "no request")) for _ in range(1000))
+    assert all(
+        bounded.filter(record("metadata.brokers", "no request")) for _ in range(1000)
+    )
     now[0] += 2.0
     later = record("django.security.csrf", "form")
-    assert bounded.filter(later) and not bounded.filter(record("django.security.csrf", "form"))
+    assert bounded.filter(later) and not bounded.filter(
+        record("django.security.csrf", "form")
+    )
     assert later.getMessage() == "form (970 more of these were not written)"
 
 
-@pytest.mark.parametrize("name", ["axes.handlers.database", "metadata.membership.consumers", "portal.auth"])
+@pytest.mark.parametrize(
+    "name", ["axes.handlers.database", "metadata.membership.consumers", "portal.auth"]
+)
 def test_lines_that_an_account_or_a_key_causes_are_bounded(name: str) -> None:
     bounded = logs.BoundedByCause()
     assert not all(bounded.filter(record(name, f"wrong password {n}")) for n in range(1000))
@@ -79,13 +97,19 @@ def test_lines_that_an_account_or_a_key_causes_are_bounded(name: str) -> None:
 
 def test_a_line_that_a_request_causes_is_short_and_a_refusal_has_no_stack_trace() -> None:
     bounded = logs.BoundedByCause()
-    for name, is_kept in (("django.security.DisallowedHost", False), ("django.request", True)):
+    for name, is_kept in (
+        ("django.security.DisallowedHost", False),
+        ("django.request", True),
+    ):
         try:
             raise ValueError("bad")
         except ValueError:
             written = record(name, "x" * 10_000, raised=True)
         assert bounded.filter(written)
-        assert len(written.getMessage()) < logs.MOST_CHARS + 10 and bool(written.exc_info) is is_kept
+        assert (
+            len(written.getMessage()) < logs.MOST_CHARS + 10
+            and bool(written.exc_info) is is_kept
+        )
 
 
 def test_the_servers_log_is_bounded() -> None:

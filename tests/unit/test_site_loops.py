@@ -17,7 +17,9 @@ LIMIT_S = 20.0
 
 def test_a_loop_that_is_woken_makes_its_next_pass_at_once() -> None:
     passes: queue.SimpleQueue[int] = queue.SimpleQueue()
-    loops = Loops([Loop("rare", 3600.0, lambda: passes.put(1)), Loop("other", 3600.0, lambda: None)])
+    loops = Loops(
+        [Loop("rare", 3600.0, lambda: passes.put(1)), Loop("other", 3600.0, lambda: None)]
+    )
     loops.start()
     passes.get(timeout=LIMIT_S)
     loops.wake("rare")
@@ -59,7 +61,10 @@ def test_a_loop_for_each_begins_when_its_member_comes_and_ends_when_it_goes() ->
 
     def loop(member: int) -> Loop:
         return Loop(
-            f"one-{member}", 3600.0, lambda: told.put(("passed", member)), lambda: told.put(("left", member))
+            f"one-{member}",
+            3600.0,
+            lambda: told.put(("passed", member)),
+            lambda: told.put(("left", member)),
         )
 
     loops = Loops([Each("ones", lambda: members, loop)])
@@ -91,7 +96,9 @@ def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() ->
     assert time.monotonic() - begun < LIMIT_S / 2
 
 
-def test_a_stop_ends_the_waits_for_heartbeats_and_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_waits_for_heartbeats_and_grants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(heartbeats, "SERVE_S", 3600.0)
     monkeypatch.setattr(grants, "_served", False)
     waits = [

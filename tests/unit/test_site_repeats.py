@@ -1,4 +1,6 @@
-"""Requests that are repeated: they wait without a thread and get the same answer, or a full one at news."""
+"""Requests that are repeated: they wait without a thread and get the same answer, or a full
+one at news.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class View:
         environ["wsgi.input"].read()
         environ[REPEAT] = self.told
         body = b"answer-%d." % len(self.waited)
-        start_response("200 OK", [("Content-Length", str(len(body) * self.pieces)), ("X-Kind", "full")])
+        start_response(
+            "200 OK", [("Content-Length", str(len(body) * self.pieces)), ("X-Kind", "full")]
+        )
         return [body] * self.pieces
 
 
@@ -111,7 +115,9 @@ def test_the_same_request_gets_the_same_answer_after_its_wait_and_no_thread(
     view = View(told)
     client = serve(view).client(ASK % 1)
     first, _ = answer(client)
-    monkeypatch.setattr("catmq_site.server.answers.date", lambda: "Thu, 26 Nov 2026 21:00:00 GMT")
+    monkeypatch.setattr(
+        "catmq_site.server.answers.date", lambda: "Thu, 26 Nov 2026 21:00:00 GMT"
+    )
 
     begun = time.monotonic()
     client.sendall(ASK % 1)
@@ -120,7 +126,9 @@ def test_the_same_request_gets_the_same_answer_after_its_wait_and_no_thread(
     assert body == b"answer-1." and len(view.waited) == 1 and told.counted == 1
     assert time.monotonic() - begun >= 0.2
     assert b"\r\nDate: Thu, 26 Nov 2026 21:00:00 GMT\r\n" in again
-    assert sorted(again.splitlines())[1:] != sorted(first.splitlines())[1:], "the date is its own"
+    assert sorted(again.splitlines())[1:] != sorted(first.splitlines())[1:], (
+        "the date is its own"
+    )
     assert [line for line in again.splitlines() if not line.startswith(b"Date")] == [
         line for line in first.splitlines() if not line.startswith(b"Date")
     ]
@@ -163,14 +171,18 @@ def test_news_give_the_request_to_a_thread_that_knows_how_long_it_waited(
     view.told.tell()
 
     assert answer(client)[1] == b"answer-2."
-    assert view.waited[0] is None and view.waited[1] is not None and 0.1 <= view.waited[1] < 5
+    assert (
+        view.waited[0] is None and view.waited[1] is not None and 0.1 <= view.waited[1] < 5
+    )
     assert not view.told.flags and view.told.counted == 0
     client.sendall(ASK % 2)
     answer(client)
     assert view.waited[2] is None, "that was the request before"
 
 
-def test_news_before_the_flag_could_be_raised_are_not_missed(serve: Callable[[View], Serving]) -> None:
+def test_news_before_the_flag_could_be_raised_are_not_missed(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told())
     client = serve(view).client(ASK % 1)
     answer(client)
@@ -218,7 +230,9 @@ def test_a_view_that_fails_costs_one_request_its_short_way_and_not_the_worker(
     assert "a bug" in caplog.text and serving.thread.is_alive()
 
 
-def test_a_client_that_hangs_up_while_it_waits_is_forgotten(serve: Callable[[View], Serving]) -> None:
+def test_a_client_that_hangs_up_while_it_waits_is_forgotten(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told())
     serving = serve(view)
     client = held_client(serving)
@@ -228,7 +242,9 @@ def test_a_client_that_hangs_up_while_it_waits_is_forgotten(serve: Callable[[Vie
     assert not serving.worker.held and not view.told.flags
 
 
-def test_a_request_behind_one_that_waits_is_answered_after_it(serve: Callable[[View], Serving]) -> None:
+def test_a_request_behind_one_that_waits_is_answered_after_it(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told(wait_s=0.2))
     client = serve(view).client(ASK % 1)
     answer(client)
@@ -241,7 +257,9 @@ def test_a_request_behind_one_that_waits_is_answered_after_it(serve: Callable[[V
     assert answer(client)[1] == b"answer-2."
 
 
-def test_two_requests_in_one_piece_are_both_answered(serve: Callable[[View], Serving]) -> None:
+def test_two_requests_in_one_piece_are_both_answered(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told(wait_s=0))
     client = serve(view).client(ASK % 1)
     answer(client)
@@ -250,7 +268,9 @@ def test_two_requests_in_one_piece_are_both_answered(serve: Callable[[View], Ser
     found = b""
     while found.count(b"answer-") < 2:
         found += client.recv(65536)
-    assert found.index(b"answer-2.") < found.index(b"answer-3."), "the loop does not take them apart"
+    assert found.index(b"answer-2.") < found.index(b"answer-3."), (
+        "the loop does not take them apart"
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,7 +278,9 @@ def test_two_requests_in_one_piece_are_both_answered(serve: Callable[[View], Ser
     [
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n|2\r\n{}\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b" " * 70_000,
-        b"POST / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 5_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nHost: x\r\nX: "
+        + b"x" * 5_000
+        + b"\r\nContent-Length: 2\r\n\r\n{}",
         b"GET / HTTP/1.0\r\nHost: x\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     ],
@@ -274,13 +296,21 @@ def test_a_request_that_the_loop_does_not_have_as_a_whole_is_not_remembered(
         head, _, rest = sent.partition(b"|")
         client = serving.client(head)
         if rest:
-            until(lambda: serving.threads and not serving.worker.idle and not serving.worker.unfinished)
+            until(
+                lambda: (
+                    serving.threads
+                    and not serving.worker.idle
+                    and not serving.worker.unfinished
+                )
+            )
             client.sendall(rest)  # a thread waits for it
         assert answer(client)[1] == b"answer-%d." % number
         client.close()
 
 
-def test_an_answer_of_several_pieces_is_not_remembered(serve: Callable[[View], Serving]) -> None:
+def test_an_answer_of_several_pieces_is_not_remembered(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told(wait_s=0), pieces=2)
     serving = serve(view)
     for number in (1, 2):
@@ -289,7 +319,9 @@ def test_an_answer_of_several_pieces_is_not_remembered(serve: Callable[[View], S
             data += client.recv(65536)
 
 
-def test_who_waits_when_the_worker_ends_is_answered(serve: Callable[[View], Serving]) -> None:
+def test_who_waits_when_the_worker_ends_is_answered(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told())
     serving = serve(view)
     client = held_client(serving)
@@ -313,7 +345,9 @@ def test_a_client_that_does_not_take_its_answer_is_ended(
     until(lambda: not serving.worker.connections)
 
 
-def test_when_all_places_are_taken_one_who_waits_goes(serve: Callable[[View], Serving]) -> None:
+def test_when_all_places_are_taken_one_who_waits_goes(
+    serve: Callable[[View], Serving],
+) -> None:
     view = View(Told())
     serving = serve(view)
     serving.worker.capacity = 2
@@ -362,7 +396,9 @@ def test_what_one_address_was_answered_is_no_answer_for_another() -> None:
     assert found.begin(mine, b"ask") and not found.begin(theirs, b"ask")
 
 
-def test_the_request_that_came_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_request_that_came_longest_ago_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(repeats, "MOST_KNOWN", 2)
     found: Repeats[Client] = Repeats(Nowhere())
     mine = Client("192.0.2.1")
@@ -384,7 +420,9 @@ def test_waits_end_in_the_order_of_their_times_and_not_of_their_beginnings(
     found: Repeats[Client] = Repeats(loop)
     long, short = Client("192.0.2.1"), Client("192.0.2.2")
     for client, wait_s in ((long, 3.0), (short, 1.0)):
-        found.learn(client, b"ask", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=wait_s))
+        found.learn(
+            client, b"ask", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=wait_s)
+        )
         assert found.begin(client, b"ask")
     assert found.within_s(worker.TURN_S) == 1.0 and found.within_s(0.5) == 0.5
 

@@ -38,7 +38,9 @@ class Health(BaseHTTPRequestHandler):
 def url() -> Iterator[str]:
     """Where it answers."""
     with HTTPServer(("127.0.0.1", 0), Health) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         serving.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -49,7 +51,8 @@ def url() -> Iterator[str]:
     ("says", "ready"),
     [
         ((200, "ok"), True),
-        ((503, draining.OUT), True),  # it starts as it ended: clients are refused until it is enabled
+        # it starts as it ended: clients are refused until it is enabled
+        ((503, draining.OUT), True),
         ((503, "there is no picture of the metadata"), False),
         ((503, draining.STOPPING), False),
     ],
@@ -68,10 +71,15 @@ def test_a_server_whose_broker_does_not_answer_is_not_ready() -> None:
 def test_what_happened_to_a_child_is_told_with_its_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    child = supervisor.Child("The broker", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log")
+    child = supervisor.Child(
+        "The broker", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log"
+    )
     child.start()
     assert child.process is not None
     child.process.wait(20)
     child.tend()
     told = capsys.readouterr().err
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d The broker ended \(3\) after", told)
+    assert re.match(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d The broker ended \(3\) after",
+        told,
+    )

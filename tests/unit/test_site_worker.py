@@ -80,11 +80,18 @@ def refusal(data: bytes) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(body)
 
 
-def test_clients_that_have_sent_nothing_or_a_part_take_no_thread(serve: Callable[..., Serving]) -> None:
+def test_clients_that_have_sent_nothing_or_a_part_take_no_thread(
+    serve: Callable[..., Serving],
+) -> None:
     serving = serve()
     idle = [serving.client() for _ in range(50)]
     begun = [serving.client(BEGUN) for _ in range(50)]
-    until(lambda: len(serving.worker.unfinished) == len(begun) and len(serving.worker.idle) == len(idle))
+    until(
+        lambda: (
+            len(serving.worker.unfinished) == len(begun)
+            and len(serving.worker.idle) == len(idle)
+        )
+    )
 
     assert serving.threads == 0
     begun[0].sendall(b": 1\r\n\r\n")
@@ -92,7 +99,9 @@ def test_clients_that_have_sent_nothing_or_a_part_take_no_thread(serve: Callable
     assert received(idle[0], b"/7") and received(begun[0], b"/")
 
 
-def test_a_request_that_does_not_come_to_its_end_is_answered_in_time(serve: Callable[..., Serving]) -> None:
+def test_a_request_that_does_not_come_to_its_end_is_answered_in_time(
+    serve: Callable[..., Serving],
+) -> None:
     client = serve(REQUEST_S=0.05, TURN_S=0.05).client(BEGUN)
 
     status, problem = refusal(all_of(client))
@@ -124,7 +133,9 @@ def test_above_the_limit_of_an_address_its_oldest_unfinished_request_goes(
         assert received(one, b"/")
 
 
-def test_when_all_places_are_taken_the_oldest_idle_connection_goes(serve: Callable[..., Serving]) -> None:
+def test_when_all_places_are_taken_the_oldest_idle_connection_goes(
+    serve: Callable[..., Serving],
+) -> None:
     serving = serve()
     serving.worker.capacity = 3
     oldest = serving.client(WHOLE % 1)
@@ -136,7 +147,9 @@ def test_when_all_places_are_taken_the_oldest_idle_connection_goes(serve: Callab
     assert received(others[2], b"/2")
 
 
-def test_requests_that_are_sent_at_once_are_answered_in_their_order(serve: Callable[..., Serving]) -> None:
+def test_requests_that_are_sent_at_once_are_answered_in_their_order(
+    serve: Callable[..., Serving],
+) -> None:
     client = serve().client(b"".join(WHOLE % number for number in range(20)))
 
     bodies = [part[-3:] for part in received(client, b"/19").split(b"HTTP/1.1 200 OK")[1:]]
@@ -145,10 +158,15 @@ def test_requests_that_are_sent_at_once_are_answered_in_their_order(serve: Calla
 
 
 @pytest.mark.parametrize("size", [10, 70_000, 3_000_000])
-def test_a_body_arrives_whole_whatever_its_size(serve: Callable[..., Serving], size: int) -> None:
+def test_a_body_arrives_whole_whatever_its_size(
+    serve: Callable[..., Serving], size: int
+) -> None:
     body = bytes(97 + number % 26 for number in range(size))
     client = serve().client()
-    head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size
+    head = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        % size
+    )
     sending = threading.Thread(target=client.sendall, args=(head + body,))
     sending.start()
 
@@ -177,7 +195,9 @@ def test_a_request_that_cannot_be_read_is_answered_by_a_problem(
 
 
 def test_nobody_moves_the_application_by_a_header(serve: Callable[..., Serving]) -> None:
-    client = serve().client(b"GET /1 HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /1\r\nPATH_INFO: /2\r\n\r\n")
+    client = serve().client(
+        b"GET /1 HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /1\r\nPATH_INFO: /2\r\n\r\n"
+    )
 
     assert received(client, b"/1")
 
@@ -185,7 +205,11 @@ def test_nobody_moves_the_application_by_a_header(serve: Callable[..., Serving])
 def test_the_log_has_one_short_line_for_a_request_that_cannot_be_read(
     serve: Callable[..., Serving], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    all_of(serve().client(b"GET /\x1b[31m\r2026-01-01 ERROR forged" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n"))
+    all_of(
+        serve().client(
+            b"GET /\x1b[31m\r2026-01-01 ERROR forged" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n"
+        )
+    )
 
     lines = [line for line in capfd.readouterr().err.splitlines() if "forged" in line]
     assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 500
@@ -216,9 +240,13 @@ def test_no_thread_reads_the_rest_of_a_body_that_was_refused(
 
     finished: list[object] = []
     monkeypatch.setattr(
-        RequestParser, "finish_body", lambda parser: parser.mesg is None or finished.append(parser)
+        RequestParser,
+        "finish_body",
+        lambda parser: parser.mesg is None or finished.append(parser),
     )
-    client = serve(refuse).client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbegun")
+    client = serve(refuse).client(
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbegun"
+    )
 
     assert b"413" in all_of(client)
     assert not finished
@@ -236,7 +264,9 @@ def test_a_connection_is_kept_unless_the_client_closes_it(
     until(lambda: len(serving.worker.closing if close else serving.worker.idle) == 1)
 
 
-def test_an_answer_that_breaks_off_is_not_followed_by_another(serve: Callable[..., Serving]) -> None:
+def test_an_answer_that_breaks_off_is_not_followed_by_another(
+    serve: Callable[..., Serving],
+) -> None:
     def breaks(environ: Any, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", [("Content-Length", "4")])
         yield b"ok"
@@ -245,7 +275,9 @@ def test_an_answer_that_breaks_off_is_not_followed_by_another(serve: Callable[..
     assert all_of(serve(breaks).client(WHOLE % 1)).endswith(b"\r\n\r\nok")
 
 
-def test_an_application_that_fails_is_answered_by_a_problem(serve: Callable[..., Serving]) -> None:
+def test_an_application_that_fails_is_answered_by_a_problem(
+    serve: Callable[..., Serving],
+) -> None:
     def fails(environ: Any, start_response: Any) -> list[bytes]:
         raise ValueError("a secret")
 
@@ -279,7 +311,9 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
     ending.join(LIMIT_S)
 
 
-def test_whoever_has_connected_when_the_broker_stops_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_connected_when_the_broker_stops_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(worker.master, "stopping", lambda: True)
     serving = Serving(echo)
     clients = [serving.client(WHOLE % number) for number in range(3)]
@@ -376,14 +410,18 @@ def test_when_too_many_threads_wait_for_clients_the_oldest_wait_ends(
     assert "too many" in str(ended[0])
 
 
-def test_nothing_is_read_behind_a_head_that_is_too_long(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_nothing_is_read_behind_a_head_that_is_too_long(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     with pytest.raises(LimitRequestHeaders):
         Channel(pair[0], "", Crowd(limit_s=1, most=1)).recv(1)
 
 
 @pytest.fixture
 def answered() -> Iterator[tuple[Answer, socket.socket]]:
-    """An answer that was not begun, and the client's end; it receives what was sent piece by piece."""
+    """An answer that was not begun, and the client's end; it receives what was sent piece
+    by piece.
+    """
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, ours:
         made = channel(ours)
@@ -405,7 +443,9 @@ def test_an_answer_leaves_in_one_piece(answered: tuple[Answer, socket.socket]) -
     assert whole.endswith(b"\r\nContent-Length: 4\r\n\r\ndone")
 
 
-def test_an_answer_without_a_body_has_a_head(answered: tuple[Answer, socket.socket]) -> None:
+def test_an_answer_without_a_body_has_a_head(
+    answered: tuple[Answer, socket.socket],
+) -> None:
     answer, client = answered
     answer.start_response("204 No Content", [])
     answer.close()
@@ -413,7 +453,9 @@ def test_an_answer_without_a_body_has_a_head(answered: tuple[Answer, socket.sock
     assert client.recv(9999).startswith(b"HTTP/1.1 204 No Content\r\n")
 
 
-def test_an_answer_of_unknown_length_goes_in_chunks(answered: tuple[Answer, socket.socket]) -> None:
+def test_an_answer_of_unknown_length_goes_in_chunks(
+    answered: tuple[Answer, socket.socket],
+) -> None:
     answer, client = answered
     answer.start_response("200 OK", [])
     for piece in (b"one", b"three"):
@@ -450,10 +492,21 @@ def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
     environ = dict(os.environ) | {"DJANGO_SETTINGS_MODULE": "catmq_site.settings"}
     command = [sys.executable, "-c", TWICE]
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
-    assert done.stdout.split() == ["drained", "left", "catmq_site.server.worker.Worker", "''"], done.stderr
+    assert done.stdout.split() == [
+        "drained",
+        "left",
+        "catmq_site.server.worker.Worker",
+        "''",
+    ], done.stderr
 
 
 LOADED = """
@@ -472,11 +525,17 @@ print(threading.active_count() == 1, all(one.connection is None for one in conne
 def test_what_the_application_is_made_of_is_loaded_once_and_not_looked_at_by_the_garbage_collector(
     tmp_path: Path,
 ) -> None:
-    settings = {"DJANGO_SETTINGS_MODULE": "catmq_site.settings", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    settings = {
+        "DJANGO_SETTINGS_MODULE": "catmq_site.settings",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path),
+    }
     environ = os.environ | settings
     command = [sys.executable, "-c", LOADED]
-    said = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["True"] * 5  # and a fork afterwards copies neither threads nor connections
+    said = subprocess.run(
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    # and a fork afterwards copies neither threads nor connections
+    assert said.split() == ["True"] * 5
 
 
 FORKED = """
@@ -495,14 +554,18 @@ for _ in range(4):
 def test_what_workers_must_not_share_is_chosen_after_the_fork(tmp_path: Path) -> None:
     environ = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     command = [sys.executable, "-c", FORKED]
-    said = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     rows, files = zip(*(line.split() for line in said.splitlines()), strict=True)
     assert len(set(rows)) > 1, "of 1024 rows two may be the same by chance"
     assert len(set(files)) == 4
 
 
 def large(environ: Any, start_response: Any) -> list[bytes]:
-    """Answers more than the kernel keeps below MOST_UNSENT_BYTES, and less than a thread would wait for."""
+    """Answers more than the kernel keeps below MOST_UNSENT_BYTES, and less than a thread
+    would wait for.
+    """
     start_response("200 OK", [("Content-Length", "100000")])
     return [b"x" * 100_000]
 
@@ -524,7 +587,9 @@ def was_reset(client: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("request_", [WHOLE % 1, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"])
+@pytest.mark.parametrize(
+    "request_", [WHOLE % 1, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"]
+)
 def test_answers_that_their_clients_do_not_take_are_dropped_in_time(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, request_: bytes
 ) -> None:
@@ -545,14 +610,18 @@ def test_of_too_many_that_do_not_read_an_older_one_goes(
 
     def served() -> set[int]:
         """Return the ports of the clients that are connected."""
-        return {connection.client[1] for connection in list(serving.worker.connections.values())}
+        return {
+            connection.client[1] for connection in list(serving.worker.connections.values())
+        }
 
     clients = [deaf(serving), deaf(serving)]
     until(lambda: len(serving.worker.unread) == 2)
     clients.append(deaf(serving))
     ports = [client.getsockname()[1] for client in clients]
     until(lambda: ports[2] in served() and len(served()) == 2)
-    ended = next(client for client, port in zip(clients, ports, strict=True) if port not in served())
+    ended = next(
+        client for client, port in zip(clients, ports, strict=True) if port not in served()
+    )
     assert ended is not clients[2] and was_reset(ended)
     assert len(received_of(clients[2], 100_000)[2]) == 100_000
 

@@ -16,7 +16,8 @@ OWN = "digest failed: node main does not answer"
     ("log", "words"),
     [
         (
-            f"26/11/27 10:00:00 INFO x\n{REMOVED}\n26/11/27 10:00:02 INFO ShutdownHookManager: bye\n\n \n",
+            f"26/11/27 10:00:00 INFO x\n{REMOVED}\n26/11/27 10:00:02 INFO "
+            "ShutdownHookManager: bye\n\n \n",
             REMOVED,
         ),
         (f"{REMOVED}\n{OWN}\nmore\n", OWN),

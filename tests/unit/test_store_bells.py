@@ -1,4 +1,6 @@
-"""Workers of one broker wake each other when they raise a head: real processes, and no look in between."""
+"""Workers of one broker wake each other when they raise a head: real processes, and no look
+in between.
+"""
 
 from __future__ import annotations
 
@@ -136,10 +138,14 @@ def test_a_place_is_taken_by_one_process_only(broker: Broker) -> None:
     mine = broker.bells.take()
     with broker.worker(lambda board: None):
         until(lambda: broker.told[0] == 1)
-        assert [mine.place, broker.bells.take().place] == [0, 2], "the worker has the place between"
+        assert [mine.place, broker.bells.take().place] == [0, 2], (
+            "the worker has the place between"
+        )
 
 
-def test_nobody_is_rung_who_does_not_listen_or_for_what_nobody_waits(broker: Broker) -> None:
+def test_nobody_is_rung_who_does_not_listen_or_for_what_nobody_waits(
+    broker: Broker,
+) -> None:
     mine, other = broker.board(), broker.board()
     with mine.watch(1, {7: 5}):
         other.note(7, 6)

@@ -1,4 +1,6 @@
-"""The circuit of a node: when it opens, who may probe, what closes it. No database, no clock but its own."""
+"""The circuit of a node: when it opens, who may probe, what closes it. No database, no
+clock but its own.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def lost() -> db_errors.Ambiguous:
     return fault
 
 
-def call(circuit: Circuit, error: Exception | None = None, *, may_probe: bool = True) -> None:
+def call(
+    circuit: Circuit, error: Exception | None = None, *, may_probe: bool = True
+) -> None:
     """One call that reaches the node, and ends so."""
     with circuit.permit(may_probe=may_probe) as permit:
         if isinstance(error, db_errors.Unreachable):
@@ -73,11 +77,19 @@ def test_two_calls_in_a_row_that_find_the_node_away_open_it(clock: Clock) -> Non
     fails(circuit)
     assert circuit.is_open
     error = refused(circuit)
-    assert (error.code, error.retriable, error.retry_after_ms) == (Code.NODE_UNAVAILABLE, True, 500)
+    assert (error.code, error.retriable, error.retry_after_ms) == (
+        Code.NODE_UNAVAILABLE,
+        True,
+        500,
+    )
 
 
-@pytest.mark.parametrize("error", [db_errors.Final("1146"), db_errors.Refused("1048"), TooLarge("x")])
-def test_an_error_that_the_node_answered_is_an_answer(clock: Clock, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [db_errors.Final("1146"), db_errors.Refused("1048"), TooLarge("x")]
+)
+def test_an_error_that_the_node_answered_is_an_answer(
+    clock: Clock, error: Exception
+) -> None:
     circuit = Circuit("n1")
     fails(circuit)
     with pytest.raises(type(error)):
@@ -125,7 +137,9 @@ def test_while_a_probe_is_under_way_there_is_no_other(clock: Clock) -> None:
     call(circuit)
 
 
-def test_a_probe_that_never_reached_the_node_leaves_the_next_one_its_turn(clock: Clock) -> None:
+def test_a_probe_that_never_reached_the_node_leaves_the_next_one_its_turn(
+    clock: Clock,
+) -> None:
     circuit = Circuit("n1")
     circuit.trip()
     with pytest.raises(ZeroDivisionError), circuit.permit(may_probe=True):

@@ -17,8 +17,19 @@ from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
 
 def test_both_engines_know_the_same_verbs() -> None:
     mysql, sqlite = set(load("mysql")), set(load("sqlite"))
-    of_servers = {"select_replication", "stop_receiving", "stop_replicating", "select_connections"}
-    of_servers |= {"forbid_writes", "forbid_all_writes", "allow_writes", "kill_connection", "select_server"}
+    of_servers = {
+        "select_replication",
+        "stop_receiving",
+        "stop_replicating",
+        "select_connections",
+    }
+    of_servers |= {
+        "forbid_writes",
+        "forbid_all_writes",
+        "allow_writes",
+        "kill_connection",
+        "select_server",
+    }
     of_servers |= {
         "select_place",
         "set_mark",
@@ -26,15 +37,29 @@ def test_both_engines_know_the_same_verbs() -> None:
         "select_proxy_version",
         "show_limits",
     }
-    of_servers |= {"select_gtid_mariadb", "select_gtid_mysql", "show_binlog_status", "show_master_status"}
-    of_servers |= {"try_process", "try_read_only", "select_privileges", "select_account", "select_tls"}
+    of_servers |= {
+        "select_gtid_mariadb",
+        "select_gtid_mysql",
+        "show_binlog_status",
+        "show_master_status",
+    }
+    of_servers |= {
+        "try_process",
+        "try_read_only",
+        "select_privileges",
+        "select_account",
+        "select_tls",
+    }
     partitions_tried = {"try_alter"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes", "select_queue_sizes"}
     strings = {"publish_open", "publish_close", "delay_open", "delay_close", "pulse"}
     strings |= {"move_begin", "move_head", "move_commit", "move_rollback", "lock_delayed"}
-    assert mysql - sqlite == strings | of_servers | partitions | partitions_tried | locks | sizes
+    assert (
+        mysql - sqlite
+        == strings | of_servers | partitions | partitions_tried | locks | sizes
+    )
     pieces = {"publish_head", "publish_raise", "publish_batch", "delay_head", "delay_batch"}
     assert sqlite - mysql == pieces | {"select_file_size"}
 
@@ -97,7 +122,9 @@ def test_later_batch_ids_sort_behind_earlier_ones() -> None:
     assert first.int >> 80 <= second.int >> 80
 
 
-@pytest.mark.parametrize("text", ["", "7", "7-", "-1", "7-x", "7-1-2", "-7-1", "\u0667-1", "1" * 30 + "-1"])
+@pytest.mark.parametrize(
+    "text", ["", "7", "7-", "-1", "7-x", "7-1-2", "-7-1", "\u0667-1", "1" * 30 + "-1"]
+)
 def test_what_is_not_a_message_id_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="message_id"):
         messages.parse_message_id(text)
@@ -107,7 +134,11 @@ def test_a_digest_tells_batches_apart_whatever_the_order_of_their_headers() -> N
     one = NewMessage(body=b"a", headers={"x": "1", "y": "2"})
     same = NewMessage(body=b"a", headers={"y": "2", "x": "1"})
     assert messages.digest([one]) == messages.digest([same])
-    different = [NewMessage(body=b"b"), NewMessage(body=b"a", key="k"), NewMessage(body=b"a", tag="k")]
+    different = [
+        NewMessage(body=b"b"),
+        NewMessage(body=b"a", key="k"),
+        NewMessage(body=b"a", tag="k"),
+    ]
     assert len({messages.digest([message]) for message in different}) == 3
     assert messages.digest([one]) != messages.digest([one, one])
 
@@ -142,7 +173,9 @@ def test_empty_and_overfull_batches_are_refused() -> None:
 
 def test_too_many_headers_are_refused() -> None:
     with pytest.raises(Invalid, match=r"messages\[0\].headers"):
-        messages.validate([NewMessage(body=b"", headers={str(index): "" for index in range(33)})])
+        messages.validate(
+            [NewMessage(body=b"", headers={str(index): "" for index in range(33)})]
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,10 +197,14 @@ def test_too_many_headers_are_refused() -> None:
         (9999, db_errors.Final),
     ],
 )
-def test_an_error_number_decides_what_may_be_done(number: int, kind: type[Exception]) -> None:
+def test_an_error_number_decides_what_may_be_done(
+    number: int, kind: type[Exception]
+) -> None:
     assert type(db_errors.of_mysql(number, "", "n")) is kind
 
 
 def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
-    assert issubclass(db_errors.Ambiguous, OutcomeUnknown) and issubclass(db_errors.Altered, StoreCorrupt)
+    assert issubclass(db_errors.Ambiguous, OutcomeUnknown) and issubclass(
+        db_errors.Altered, StoreCorrupt
+    )
     assert db_errors.of_mysql(1114, "full", "n").code == "node_full"

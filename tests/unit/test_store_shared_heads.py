@@ -34,7 +34,9 @@ def boards() -> tuple[HeadBoard, HeadBoard]:
     return mine, other
 
 
-def test_a_head_that_one_worker_noted_is_known_to_the_other(boards: tuple[HeadBoard, HeadBoard]) -> None:
+def test_a_head_that_one_worker_noted_is_known_to_the_other(
+    boards: tuple[HeadBoard, HeadBoard],
+) -> None:
     mine, other = boards
     other.note(7, 5)
     assert (mine.known(7), mine.known(8)) == (5, 0)
@@ -57,7 +59,9 @@ def test_a_waiter_hears_of_a_head_of_another_worker_at_the_next_look(
         assert waiter.flag.is_set()
 
 
-def test_who_comes_behind_a_head_of_another_worker_does_not_wait(boards: tuple[HeadBoard, HeadBoard]) -> None:
+def test_who_comes_behind_a_head_of_another_worker_does_not_wait(
+    boards: tuple[HeadBoard, HeadBoard],
+) -> None:
     mine, other = boards
     other.note(7, 6)
     with mine.watch(1, {7: 5}) as waiter:
@@ -73,7 +77,9 @@ def test_a_queue_is_wanted_by_all_workers_for_a_while_after_one_waited(
         assert not other.shared.wanted([7], now_ms() + 60_000)
 
 
-def test_one_worker_watches_a_node_until_it_is_silent_or_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_worker_watches_a_node_until_it_is_silent_or_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     memory = mmap.mmap(-1, shared_heads.SIZE)
     mine = SharedHeads(memory)
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -87,14 +93,18 @@ def test_one_worker_watches_a_node_until_it_is_silent_or_leaves(monkeypatch: pyt
     assert mine.leads(3, 1030 + LEASE_MS)
 
 
-def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard, HeadBoard]) -> None:
+def test_what_lies_beyond_the_table_is_every_workers_own(
+    boards: tuple[HeadBoard, HeadBoard],
+) -> None:
     mine, other = boards
     far = shared_heads.QUEUES + 7
     mine.note(far, 5)
     assert (mine.known(far), other.known(far)) == (5, 0)
     with mine.watch(1, {far: 0}):
         assert not mine.shared.wanted([far], now_ms())
-    assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(shared_heads.NODES, 0)
+    assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(
+        shared_heads.NODES, 0
+    )
 
 
 Act = Callable[[list[int]], list[int]]
@@ -109,7 +119,9 @@ def call(coalescer: NodeCoalescer[int, int], item: int, act: Act) -> int | None:
 
 def test_a_lone_caller_acts_for_itself_and_has_its_error() -> None:
     coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=1)
-    assert [call(coalescer, one, lambda items: [one + 1 for one in items]) for one in (1, 5)] == [2, 6]
+    assert [
+        call(coalescer, one, lambda items: [one + 1 for one in items]) for one in (1, 5)
+    ] == [2, 6]
 
     def fail(items: object) -> list[int]:
         raise ValueError("on purpose")
@@ -120,7 +132,9 @@ def test_a_lone_caller_acts_for_itself_and_has_its_error() -> None:
     assert coalescer.waiting() == 0
 
 
-def together(coalescer: NodeCoalescer[int, int], *items: int, act: Act) -> list[Future[int | None]]:
+def together(
+    coalescer: NodeCoalescer[int, int], *items: int, act: Act
+) -> list[Future[int | None]]:
     """The calls of some who came while somebody acted, and are done together."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -143,7 +157,9 @@ def test_those_who_are_done_together_raise_errors_of_their_own() -> None:
     def fail(items: list[int]) -> list[int]:
         raise db_errors.RolledBack("on purpose")
 
-    errors = [one.exception(20) for one in together(NodeCoalescer(limit_s=20), 1, 2, act=fail)]
+    errors = [
+        one.exception(20) for one in together(NodeCoalescer(limit_s=20), 1, 2, act=fail)
+    ]
     assert [str(error) for error in errors] == ["on purpose"] * 2
     assert errors[0] is not errors[1]
 
@@ -152,7 +168,9 @@ def test_those_who_spoil_what_is_done_together_are_told_to_try_alone() -> None:
     def fail(items: list[int]) -> list[int]:
         raise db_errors.RolledBack("on purpose")
 
-    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=20, apart_after=(db_errors.RolledBack,))
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(
+        limit_s=20, apart_after=(db_errors.RolledBack,)
+    )
     assert [one.result(20) for one in together(coalescer, 1, 2, act=fail)] == [None, None]
     with pytest.raises(db_errors.RolledBack):
         call(coalescer, 1, fail)

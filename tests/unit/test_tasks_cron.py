@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catmq_client.contrib.django_tasks.working.cron import Cron, WrongCron
-from catmq_client.contrib.django_tasks.working.schedules import _aware, _stored, next_time, wrong
+from catmq_client.contrib.django_tasks.working.schedules import (
+    _aware,
+    _stored,
+    next_time,
+    wrong,
+)
 
 NOW = datetime(2026, 11, 23, 12, 0)  # a Monday
 
@@ -60,8 +65,14 @@ def test_a_rule_that_is_wrong_is_refused(rule: str) -> None:
         Cron.parse(rule)
 
 
-@given(st.datetimes(datetime(2026, 1, 1), datetime(2040, 1, 1)), st.integers(0, 59), st.integers(0, 23))
-def test_the_next_time_is_later_and_fits_and_none_is_left_out(now: datetime, minute: int, hour: int) -> None:
+@given(
+    st.datetimes(datetime(2026, 1, 1), datetime(2040, 1, 1)),
+    st.integers(0, 59),
+    st.integers(0, 23),
+)
+def test_the_next_time_is_later_and_fits_and_none_is_left_out(
+    now: datetime, minute: int, hour: int
+) -> None:
     then = Cron.parse(f"{minute} {hour} * * *").after(now)
     assert now < then <= now + timedelta(days=1)
     assert (then.minute, then.hour) == (minute, hour)
@@ -71,11 +82,16 @@ def test_a_rule_goes_by_the_wall_clock_of_the_project() -> None:
     with override_settings(TIME_ZONE="Europe/Berlin"):
         zone = ZoneInfo("Europe/Berlin")
         before = datetime(2026, 3, 28, 12, tzinfo=zone).astimezone(UTC)
-        left_out = next_time({"cron": "30 2 * * *"}, before)  # the clocks go from 2 to 3 that night
-        assert left_out.astimezone(zone).replace(tzinfo=None) == datetime(2026, 3, 29, 3, 30)
+        # the clocks go from 2 to 3 that night
+        left_out = next_time({"cron": "30 2 * * *"}, before)
+        assert left_out.astimezone(zone).replace(tzinfo=None) == datetime(
+            2026, 3, 29, 3, 30
+        )
         twice = next_time({"cron": "30 2 * * *"}, datetime(2026, 10, 24, 12, tzinfo=UTC))
         assert twice == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-        assert next_time({"cron": "30 2 * * *"}, twice) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+        assert next_time({"cron": "30 2 * * *"}, twice) == datetime(
+            2026, 10, 26, 1, 30, tzinfo=UTC
+        )
 
 
 def is_time_of(rule: Cron, wall: datetime) -> bool:
@@ -84,16 +100,33 @@ def is_time_of(rule: Cron, wall: datetime) -> bool:
 
 # The minute from which the clocks of a zone go by another offset.
 CHANGES = {
-    "Europe/Berlin": [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)],
-    "America/New_York": [datetime(2026, 3, 8, 7, tzinfo=UTC), datetime(2026, 11, 1, 6, tzinfo=UTC)],
-    "Australia/Lord_Howe": [datetime(2026, 4, 4, 15, tzinfo=UTC), datetime(2026, 10, 3, 15, 30, tzinfo=UTC)],
+    "Europe/Berlin": [
+        datetime(2026, 3, 29, 1, tzinfo=UTC),
+        datetime(2026, 10, 25, 1, tzinfo=UTC),
+    ],
+    "America/New_York": [
+        datetime(2026, 3, 8, 7, tzinfo=UTC),
+        datetime(2026, 11, 1, 6, tzinfo=UTC),
+    ],
+    "Australia/Lord_Howe": [
+        datetime(2026, 4, 4, 15, tzinfo=UTC),
+        datetime(2026, 10, 3, 15, 30, tzinfo=UTC),
+    ],
     "Asia/Shanghai": [datetime(2026, 3, 29, 1, tzinfo=UTC)],
 }
 PLACES = [(zone, change) for zone, changes in CHANGES.items() for change in changes]
 
 
 @pytest.mark.parametrize(
-    "rule", ["* * * * *", "*/10 * * * *", "0 * * * *", "30 */2 * * *", "*/20 2 * * *", "7 0-23 * * *"]
+    "rule",
+    [
+        "* * * * *",
+        "*/10 * * * *",
+        "0 * * * *",
+        "30 */2 * * *",
+        "*/20 2 * * *",
+        "7 0-23 * * *",
+    ],
 )
 @pytest.mark.parametrize(("zone", "change"), PLACES)
 def test_a_rule_below_a_day_goes_on_at_its_pace_when_the_clocks_change(
@@ -101,7 +134,11 @@ def test_a_rule_below_a_day_goes_on_at_its_pace_when_the_clocks_change(
 ) -> None:
     start, cron = change - timedelta(hours=3, seconds=-20), Cron.parse(rule)
     minutes = [change + timedelta(minutes=n) for n in range(-179, 181)]
-    wanted = [one for one in minutes if is_time_of(cron, one.astimezone(ZoneInfo(zone)).replace(tzinfo=None))]
+    wanted = [
+        one
+        for one in minutes
+        if is_time_of(cron, one.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+    ]
     found, time = [], cron.next_after(start, ZoneInfo(zone))
     while time <= minutes[-1]:
         found.append(time)
@@ -112,7 +149,9 @@ def test_a_rule_below_a_day_goes_on_at_its_pace_when_the_clocks_change(
 @pytest.mark.parametrize("minute", [0, 30, 59])
 @pytest.mark.parametrize("hour", [1, 2, 3])
 @pytest.mark.parametrize(("zone", "change"), PLACES)
-def test_a_daily_rule_comes_once_on_each_day(zone: str, change: datetime, hour: int, minute: int) -> None:
+def test_a_daily_rule_comes_once_on_each_day(
+    zone: str, change: datetime, hour: int, minute: int
+) -> None:
     cron, time = Cron.parse(f"{minute} {hour} * * *"), change - timedelta(days=3)
     days = []
     for _ in range(6):
@@ -122,13 +161,17 @@ def test_a_daily_rule_comes_once_on_each_day(zone: str, change: datetime, hour: 
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_a_time_is_stored_and_read_again_also_when_the_wall_clock_shows_it_twice(use_tz: bool) -> None:
+def test_a_time_is_stored_and_read_again_also_when_the_wall_clock_shows_it_twice(
+    use_tz: bool,
+) -> None:
     with override_settings(TIME_ZONE="Europe/Berlin", USE_TZ=use_tz):
         for minutes in range(-180, 180, 30):
             time = datetime(2026, 10, 25, 1, tzinfo=UTC) + timedelta(minutes=minutes)
             stored = _stored(time)
             assert (stored.tzinfo is not None) is use_tz and _aware(stored) == time
-        assert _aware(datetime(2026, 10, 25, 2, 30)) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+        assert _aware(datetime(2026, 10, 25, 2, 30)) == datetime(
+            2026, 10, 25, 0, 30, tzinfo=UTC
+        )
 
 
 def test_an_interval_is_counted_from_1970_so_all_workers_agree() -> None:
@@ -142,10 +185,16 @@ def test_an_interval_is_counted_from_1970_so_all_workers_agree() -> None:
     [
         ("daily", "must be a dict"),
         ({"task": "tests.support.tasking.calls.add"}, "'cron' or 'every'"),
-        ({"task": "tests.support.tasking.calls.add", "every": 1, "cron": "* * * * *"}, "'cron' or 'every'"),
+        (
+            {"task": "tests.support.tasking.calls.add", "every": 1, "cron": "* * * * *"},
+            "'cron' or 'every'",
+        ),
         ({"task": "tests.support.tasking.calls.add", "every": 0}, "whole seconds"),
         ({"task": "tests.support.tasking.calls.add", "cron": "hourly"}, "not five"),
-        ({"task": "tests.support.tasking.calls.add", "every": 5, "arg": [1]}, "'arg' is unknown"),
+        (
+            {"task": "tests.support.tasking.calls.add", "every": 5, "arg": [1]},
+            "'arg' is unknown",
+        ),
         ({"task": "tests.support.tasking.calls.gone", "every": 5}, "cannot be imported"),
         ({"task": "tests.support.tasking.calls.plain", "every": 5}, "is no task"),
     ],

@@ -23,7 +23,12 @@ from catmq_client.contrib.django_tasks.jobs import (
     parse,
     plain_of,
 )
-from catmq_client.contrib.django_tasks.task import TaskMissing, find_task, may_import, restored
+from catmq_client.contrib.django_tasks.task import (
+    TaskMissing,
+    find_task,
+    may_import,
+    restored,
+)
 from catmq_client.contrib.django_tasks.working import records
 from catmq_client.contrib.django_tasks.working.upkeep import settings_of
 from tests.support.tasking import calls
@@ -65,7 +70,11 @@ def test_checks_name_what_is_wrong(options: dict[str, Any], ids: list[str]) -> N
 def test_checks_name_missing_apps_and_wrong_brokers() -> None:
     with override_settings(INSTALLED_APPS=[], CATMQ_OUTBOX={"URL": 1}):
         found = [*checks.of_backend("default", ["default"], {})]
-    assert [one.id for one in found] == ["catmq_tasks.E001", "catmq_tasks.E002", "catmq_tasks.E003"]
+    assert [one.id for one in found] == [
+        "catmq_tasks.E001",
+        "catmq_tasks.E002",
+        "catmq_tasks.E003",
+    ]
 
 
 class _Apart:
@@ -75,14 +84,18 @@ class _Apart:
 
 def test_checks_name_a_router_that_takes_tasks_and_messages_apart() -> None:
     with override_settings(DATABASE_ROUTERS=[_Apart()]):
-        assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E008"]
+        assert [one.id for one in checks.of_backend("default", ["default"], {})] == [
+            "catmq_tasks.E008"
+        ]
 
 
 @pytest.mark.parametrize("other", ["Default", "défault", "default "])
 def test_backends_that_a_collation_takes_for_the_same_are_named(other: str) -> None:
     backend = {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}
     with override_settings(TASKS={"default": backend, other: backend, "another": backend}):
-        assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E010"]
+        assert [one.id for one in checks.of_backend("default", ["default"], {})] == [
+            "catmq_tasks.E010"
+        ]
 
 
 def test_queues_that_differ_in_capitals_only_are_named() -> None:
@@ -99,14 +112,17 @@ def test_a_task_is_found_by_the_path_of_its_function() -> None:
 
 def test_a_restored_task_is_not_validated() -> None:
     gone = restored(calls.add, queue_name="a queue of an earlier release")
-    assert gone.queue_name == "a queue of an earlier release" and gone.func is calls.add.func
+    assert (
+        gone.queue_name == "a queue of an earlier release" and gone.func is calls.add.func
+    )
     assert restored(calls.add) == calls.add
     assert calls.fail.using(priority=3).max_attempts == 3
 
 
 def test_a_job_is_the_same_when_it_is_read_again() -> None:
     job = Job(
-        id="a", path="p", args=[1, "ä"], kwargs={"k": None}, backend="default", queue="q", priority=-1,
+        id="a", path="p", args=[1, "ä"], kwargs={"k": None}, backend="default", queue="q",
+        priority=-1,
         max_attempts=3, run_after_ms=7, timeout=5,
     )  # fmt: skip
     assert parse(job.body()) == job
@@ -122,20 +138,36 @@ JOB = {
     "enqueued_at_ms": 1, "token": 0, "attempts": 0, "waits": 0, "is_direct": False,
 }  # fmt: skip
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just(10**30),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
-@given(changes=st.dictionaries(st.sampled_from(sorted(JOB)), json_values, min_size=1, max_size=3))
-def test_a_message_of_any_shape_is_refused_or_can_be_worked_with(changes: dict[str, Any]) -> None:
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(sorted(JOB)), json_values, min_size=1, max_size=3
+    )
+)
+def test_a_message_of_any_shape_is_refused_or_can_be_worked_with(
+    changes: dict[str, Any],
+) -> None:
     try:
         job = parse(json.dumps(JOB | changes).encode())
     except WrongMessage as error:
         assert str(error).encode()
         return
-    later = job.again(above=job.token_of(attempt=15, deliveries=60_000), attempts=job.attempts)
+    later = job.again(
+        above=job.token_of(attempt=15, deliveries=60_000), attempts=job.attempts
+    )
     message_of(job, due_ms=job.run_after_ms), message_of(later, due_ms=5)
     record = records.in_memory(job, worker_ids=["?"] * job.attempts)
     assert settings_of("default").topic(record.queue_name, record.priority)
@@ -160,7 +192,10 @@ def test_a_body_that_would_fail_later_is_no_message_of_a_task(body: bytes) -> No
 
 
 def test_arguments_that_are_nested_too_deep_are_refused_when_a_task_is_enqueued() -> None:
-    deep = Job(**{name: value for name, value in JOB.items() if name != "v"} | {"args": [[[]] * 100]})  # type: ignore[arg-type]
+    deep = Job(
+        **{name: value for name, value in JOB.items() if name != "v"}
+        | {"args": [[[]] * 100]}
+    )  # type: ignore[arg-type]
     assert parse(deep.body()) == deep
     value: list[Any] = []
     for _ in range(5_000):
@@ -176,24 +211,54 @@ def test_a_message_cannot_make_a_worker_import_any_module(
 ) -> None:
     (tmp_path / "of_nobody.py").write_text("raise LookupError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(TaskMissing, match="name 'of_nobody', or its package, in TASK_MODULES"):
+    with pytest.raises(
+        TaskMissing, match="name 'of_nobody', or its package, in TASK_MODULES"
+    ):
         find_task("of_nobody.task")
     assert "of_nobody" not in sys.modules
     for options in (
         {"TASK_MODULES": ["of_nobody"]},
         {"SCHEDULES": {"s": {"task": "of_nobody.x", "every": 5}}},
     ):
-        with with_options(**options), pytest.raises(TaskMissing, match=r"cannot be imported: .*imported"):
+        with (
+            with_options(**options),
+            pytest.raises(TaskMissing, match=r"cannot be imported: .*imported"),
+        ):
             find_task("of_nobody.task")
 
 
 def test_modules_of_apps_and_of_the_settings_package_are_imported_for_tasks() -> None:
-    names = ("metadata", "metadata.x", "tests.a.b", "metadatas.x", "os", "", "django.contrib.admin.tasks")
-    assert [may_import(name) for name in names] == [True, True, True, False, False, False, True]
+    names = (
+        "metadata",
+        "metadata.x",
+        "tests.a.b",
+        "metadatas.x",
+        "os",
+        "",
+        "django.contrib.admin.tasks",
+    )
+    assert [may_import(name) for name in names] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_tokens_of_a_later_message_are_above_those_of_an_earlier_one() -> None:
-    job = Job(id="a", path="p", args=[], kwargs={}, backend="b", queue="q", priority=0, max_attempts=3)
+    job = Job(
+        id="a",
+        path="p",
+        args=[],
+        kwargs={},
+        backend="b",
+        queue="q",
+        priority=0,
+        max_attempts=3,
+    )
     last = job.token_of(attempt=2, deliveries=900)
     assert job.again(above=last).token > last > job.token_of(attempt=2, deliveries=899)
     assert job.again(above=0).token == TOKENS_A_MESSAGE

@@ -126,5 +126,7 @@ def test_processes_that_have_nothing_left_to_do_are_not_replaced() -> None:
         "Supervisor(2, lambda number: 0, drain_s=1.0, once=True).run()"
     )
     environ = {"PYTHONPATH": str(ROOT / "client/src"), "PATH": os.environ["PATH"]}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, timeout=30, check=False
+    )
     assert done.returncode == 0

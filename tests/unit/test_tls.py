@@ -1,4 +1,6 @@
-"""TLS of URLs and of connections: the server and Spark tasks, which share no code, mean the same."""
+"""TLS of URLs and of connections: the server and Spark tasks, which share no code, mean the
+same.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from tests.support import documents
 from tests.support.certificates import Authority
 from tests.support.environment import ROOT
 
-NODE = {"name": "n1", "engine": "mysql", "host": "h", "port": 1, "database": "d", "identity": "i"}
+NODE = {
+    "name": "n1",
+    "engine": "mysql",
+    "host": "h",
+    "port": 1,
+    "database": "d",
+    "identity": "i",
+}
 UNREAD = {**NODE, "username": "", "password": "", "tls": "verify", "tls_ca": "/of/node.pem"}
 
 
@@ -56,7 +65,9 @@ def test_without_a_ca_file_those_of_the_machine_are_named_to_the_driver(
 def test_spark_tasks_connect_as_the_server_does() -> None:
     for mode, ca in product(tls.MODES, ("", "/ca.pem")):
         assert of_spark.arguments(mode, ca) == tls.arguments(mode, ca)
-        for host, library in product(("127.0.0.1", "::1", "localhost", "db1"), ("3.3.14", "3.4.10", "9.7.0")):
+        for host, library in product(
+            ("127.0.0.1", "::1", "localhost", "db1"), ("3.3.14", "3.4.10", "9.7.0")
+        ):
             refused = bool(refusal(mode, host, library))
             assert bool(of_spark.driver_problem(mode, host, library)) == refused
             assert refused == (mode == "verify" and host != "db1" and library == "3.4.10")
@@ -65,7 +76,14 @@ def test_spark_tasks_connect_as_the_server_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["tls=off", "tls=on", "tls=verify", "tls=verify&ca=/ca.pem", "tls=verify&ca=/a%20b.pem"]
+    "query",
+    [
+        "tls=off",
+        "tls=on",
+        "tls=verify",
+        "tls=verify&ca=/ca.pem",
+        "tls=verify&ca=/a%20b.pem",
+    ],
 )
 def test_a_url_says_how_to_encrypt(query: str) -> None:
     found = parse_database_url(f"mysql://u:p@h/d?{query}").encryption
@@ -104,7 +122,10 @@ def test_a_job_reads_a_node_as_brokers_do_unless_its_url_says_otherwise() -> Non
 @pytest.mark.parametrize(
     ("said", "key"),
     [
-        ("SSL connection error: error:0A000086:SSL routines::certificate verify failed", "tls_unknown_ca"),
+        (
+            "SSL connection error: error:0A000086:SSL routines::certificate verify failed",
+            "tls_unknown_ca",
+        ),
         ("TLS/SSL error: unable to get local issuer certificate", "tls_unknown_ca"),
         ("TLS/SSL error: Hostname verification failed", "tls_wrong_name"),
         ("TLS/SSL error: certificate is not yet valid", "tls_early"),
@@ -118,9 +139,13 @@ def test_words_of_the_drivers_are_understood(said: str, key: str) -> None:
     assert tls.advice(Exception(2002, said), host="db1", ca="/ca.pem") == ""
 
 
-def test_the_commands_of_the_page_make_certificates_for_strict_clients(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_make_certificates_for_strict_clients(
+    tmp_path: Path,
+) -> None:
     page = (ROOT / "docs/how-to/encrypt-connections.md").read_text()
-    (commands,) = (block for block in documents.blocks(page) if block.startswith("openssl req"))
+    (commands,) = (
+        block for block in documents.blocks(page) if block.startswith("openssl req")
+    )
     environ = {**os.environ, "HOME": str(tmp_path)}
     printed = documents.typed(commands, directory=tmp_path, environ=environ)
     assert printed.endswith("server-cert.pem: OK\n")
@@ -144,7 +169,10 @@ def shake_hands(server: ssl.SSLContext, ca: Path, name: str) -> None:
     client = ssl.create_default_context(cafile=str(ca))
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up, server_hostname=name)]
+    sides = [
+        server.wrap_bio(up, down, server_side=True),
+        client.wrap_bio(down, up, server_hostname=name),
+    ]
     while sides:
         with suppress(ssl.SSLWantReadError):
             sides[-1].do_handshake()
@@ -154,4 +182,6 @@ def shake_hands(server: ssl.SSLContext, ca: Path, name: str) -> None:
 
 def test_without_a_ca_file_those_of_the_machine_are_named() -> None:
     said = "TLS/SSL error: unable to get local issuer certificate"
-    assert "a CA that this machine trusts. Set tls_ca" in tls.advice(Exception(2026, said), host="h", ca="")
+    assert "a CA that this machine trusts. Set tls_ca" in tls.advice(
+        Exception(2026, said), host="h", ca=""
+    )

@@ -35,7 +35,9 @@ def test_a_limit_may_be_a_share() -> None:
 
 def test_noise_and_single_outliers_are_no_trend() -> None:
     noise = random.Random(4)
-    noisy = series(lambda at: 100.0 + noise.uniform(-5, 5) + (900.0 if at in (41, 58) else 0.0))
+    noisy = series(
+        lambda at: 100.0 + noise.uniform(-5, 5) + (900.0 if at in (41, 58) else 0.0)
+    )
     assert rising({"rate": trend(noisy)}, {"rate": Limit(4.0)}) == []
 
 
@@ -46,7 +48,10 @@ def test_a_leak_is_seen_through_noise() -> None:
 
 
 def test_what_falls_is_not_told() -> None:
-    assert rising({"threads": trend(series(lambda at: 100.0 - at))}, {"threads": Limit(0.0)}) == []
+    assert (
+        rising({"threads": trend(series(lambda at: 100.0 - at))}, {"threads": Limit(0.0)})
+        == []
+    )
 
 
 def test_one_table_more_is_a_rise_when_none_is_allowed() -> None:

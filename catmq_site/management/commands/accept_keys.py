@@ -13,16 +13,25 @@ from metadata.errors import Code, Conflict
 class Command(CatmqCommand):
     checks_keys = False
     help = (
-        "Registers the signing key and the encryption keys of this process as those of the installation. "
-        "The keys are in the data directory or in CATMQ_SECRET_KEY and CATMQ_ENCRYPTION_KEYS. Brokers and "
-        "commands with other keys are refused from then on. Node passwords that can be decrypted are "
-        "encrypted with the first encryption key; set the others again. To rotate an encryption key, put "
-        "the new key first everywhere, run this command, and then remove the old key. If the keys were "
+        "Registers the signing key and the encryption keys of this process as those of the "
+        "installation. "
+        "The keys are in the data directory or in CATMQ_SECRET_KEY and "
+        "CATMQ_ENCRYPTION_KEYS. Brokers and "
+        "commands with other keys are refused from then on. Node passwords that can be "
+        "decrypted are "
+        "encrypted with the first encryption key; set the others again. To rotate an "
+        "encryption key, put "
+        "the new key first everywhere, run this command, and then remove the old key. If "
+        "the keys were "
         "lost, stop all brokers first. Consumers then register again, and users log in again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--yes", action="store_true", help="make the changes; without it, only show them")
+        parser.add_argument(
+            "--yes",
+            action="store_true",
+            help="make the changes; without it, only show them",
+        )
 
     def run(self, **options: Any) -> None:
         found = fingerprints.trouble()
@@ -31,10 +40,16 @@ class Command(CatmqCommand):
             text = f"Live brokers work with the other keys: {', '.join(living)}. Stop them first."
             raise Conflict(text, code=Code.IN_USE)
         if not options["yes"]:
-            self.stdout.write(found or "The keys of this process are those of the installation.")
-            self.stdout.write("Nothing was changed. To accept the keys of this process, repeat with --yes")
+            self.stdout.write(
+                found or "The keys of this process are those of the installation."
+            )
+            self.stdout.write(
+                "Nothing was changed. To accept the keys of this process, repeat with --yes"
+            )
             return
         lost = fingerprints.accept(actor=self.actor)
         self.stdout.write("The keys of this process are now those of the installation.")
         for name in lost:
-            self.stdout.write(f"The password of node {name} is lost: manage.py set_account {name} USER")
+            self.stdout.write(
+                f"The password of node {name} is lost: manage.py set_account {name} USER"
+            )

@@ -12,14 +12,18 @@ from messagestore.nodes import promotion, promotion_plans
 
 class Command(CatmqCommand):
     help = (
-        "Puts a node into service with the database that is at its address now: a restored backup, a "
-        "replica that took over the address, or an empty database. Messages that may be lost are declared "
+        "Puts a node into service with the database that is at its address now: a restored "
+        "backup, a "
+        "replica that took over the address, or an empty database. Messages that may be "
+        "lost are declared "
         "as gaps, so no consumer skips them silently."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
-        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the changes without making them"
+        )
         parser.add_argument(
             "--rows",
             choices=("keep", "drop"),
@@ -33,8 +37,15 @@ class Command(CatmqCommand):
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))
             return
-        self.confirm("Adopt the database now at the address of node", options["node"], yes=options["yes"])
+        self.confirm(
+            "Adopt the database now at the address of node",
+            options["node"],
+            yes=options["yes"],
+        )
         done = promotion.adopt(
-            name=options["node"], rows=options["rows"], say=self.stderr.write, actor=self.actor
+            name=options["node"],
+            rows=options["rows"],
+            say=self.stderr.write,
+            actor=self.actor,
         )
         self.stdout.write("\n".join(report(done)))

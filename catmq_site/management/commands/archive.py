@@ -12,21 +12,30 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Archives complete days of a topic as Parquet files, except those that are archived already. A day "
-        "is published only when the row counts and checksums of its files equal those of the source. "
+        "Archives complete days of a topic as Parquet files, except those that are "
+        "archived already. A day "
+        "is published only when the row counts and checksums of its files equal those of "
+        "the source. "
         "manage.py purge then deletes archived messages from the nodes."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("topic")
         parser.add_argument(
-            "directory", type=Path, help="archive directory; on a cluster, the same path on all machines"
+            "directory",
+            type=Path,
+            help="archive directory; on a cluster, the same path on all machines",
         )
         when = parser.add_mutually_exclusive_group()
         when.add_argument("--through", metavar="DAY", help="last day (default: yesterday)")
-        when.add_argument("--up-to-now", action="store_true", help="also archive today up to now")
+        when.add_argument(
+            "--up-to-now", action="store_true", help="also archive today up to now"
+        )
         parser.add_argument(
-            "--rows-per-second", type=int, default=0, help="maximum rate of each task (default: no limit)"
+            "--rows-per-second",
+            type=int,
+            default=0,
+            help="maximum rate of each task (default: no limit)",
         )
         parser.add_argument("--master", help="Spark master (default: CATMQ_SPARK_MASTER)")
 
@@ -42,7 +51,9 @@ class Command(CatmqCommand):
         _, directory = spark.run("archive", settings=settings, say=self.stderr.write)
         found = spark.results(directory)
         for one in found["days"]:
-            self.stdout.write(f"{one['day']}: {one['rows']:,} messages, {one['bytes']:,} bytes")
+            self.stdout.write(
+                f"{one['day']}: {one['rows']:,} messages, {one['bytes']:,} bytes"
+            )
         for one in found["notes"]:
             self.stdout.write(f"note: {one['note']}")
         self.stdout.write(f"{len(found['days'])} days archived and verified.")

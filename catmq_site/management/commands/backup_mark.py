@@ -18,14 +18,19 @@ from metadata.errors import Invalid
 
 class Command(CatmqCommand):
     help = (
-        "Writes how far metadata and every node are: positions in their binary logs, log end offsets, "
+        "Writes how far metadata and every node are: positions in their binary logs, log "
+        "end offsets, "
         "committed offsets and counters, as JSON without secrets. Run it just before a backup; "
-        "restore_check compares with it after a restore. Exit codes: 0 done; 3 a node could not be reached."
+        "restore_check compares with it after a restore. Exit codes: 0 done; 3 a node "
+        "could not be reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--file", default="-", metavar="FILE", help="file to write; - for stdout (default)"
+            "--file",
+            default="-",
+            metavar="FILE",
+            help="file to write; - for stdout (default)",
         )
         parser.add_argument(
             "--allow-missing",
@@ -37,11 +42,14 @@ class Command(CatmqCommand):
         mark = backup_marks.take(actor=self.actor)
         away = "; ".join(f"{one.name}: {one.why}" for one in mark.missing)
         if away and not options["allow_missing"]:
-            raise CommandError(f"Nothing was written. Not reached: {away}", returncode=LATER)
+            raise CommandError(
+                f"Nothing was written. Not reached: {away}", returncode=LATER
+            )
         self._write(mark, options["file"])
         for one in mark.nodes:
             if one.binlog is not None and one.binlog.why:
-                self.stderr.write(f"Node {one.name}: file and position of the binary log are not known: "
+                self.stderr.write(f"Node {one.name}: file and position of the binary log "
+                                  "are not known: "
                                   f"{one.binlog.why}")  # fmt: skip
         if away:
             self.stderr.write(f"Not reached, and not in the mark: {away}")

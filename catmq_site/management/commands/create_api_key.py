@@ -12,8 +12,10 @@ from metadata.users import api_keys
 
 class Command(CatmqCommand):
     help = (
-        "Creates an API key and prints it on stdout. Only a digest is stored, so the key cannot be shown "
-        "again. Example: create_api_key shop --right 'produce=orders*' --right 'consume=orders*,billing'"
+        "Creates an API key and prints it on stdout. Only a digest is stored, so the key "
+        "cannot be shown "
+        "again. Example: create_api_key shop --right 'produce=orders*' --right "
+        "'consume=orders*,billing'"
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -23,7 +25,8 @@ class Command(CatmqCommand):
             action="append",
             required=True,
             metavar="RIGHT=PATTERN[,PATTERN]",
-            help="produce, consume, browse, manage or admin, on matching names (admin=* has all rights)",
+            help="produce, consume, browse, manage or admin, on matching names (admin=* "
+            "has all rights)",
         )
 
     def run(self, **options: Any) -> None:
@@ -40,5 +43,7 @@ def parsed(rights: list[str]) -> dict[str, list[str]]:
         right, equals, patterns = text.partition("=")
         if not equals:
             raise Invalid.field("right", f"{text!r} must look like produce=orders*")
-        found.setdefault(right.strip(), []).extend(one.strip() for one in patterns.split(",") if one.strip())
+        found.setdefault(right.strip(), []).extend(
+            one.strip() for one in patterns.split(",") if one.strip()
+        )
     return found

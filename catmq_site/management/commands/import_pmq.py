@@ -1,4 +1,6 @@
-"""manage.py import_pmq: takes over topics, groups and subscriptions of PMQ or of the Java CatMQ."""
+"""manage.py import_pmq: takes over topics, groups and subscriptions of PMQ or of the Java
+CatMQ.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from metadata.users import accounts
 
 URL = "CATMQ_PMQ_URL"
 OFFSETS = (
-    "Offsets are not taken over: they count messages of the tables there, and the topics here begin empty. "
-    "Each group begins at the first message that is sent here. Let a group read its topics there to the end "
+    "Offsets are not taken over: they count messages of the tables there, and the topics "
+    "here begin empty. "
+    "Each group begins at the first message that is sent here. Let a group read its topics "
+    "there to the end "
     "before the last of its consumers moves."
 )
 COLUMNS = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
@@ -29,8 +33,10 @@ COLUMNS = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
 
 class Command(CatmqCommand):
     help = (
-        "Reads topics, queues, groups, subscriptions, offsets and owners from the metadata database of PMQ "
-        "or of the Java CatMQ, and makes what is missing here. Without --apply it only reports. It may be "
+        "Reads topics, queues, groups, subscriptions, offsets and owners from the metadata "
+        "database of PMQ "
+        "or of the Java CatMQ, and makes what is missing here. Without --apply it only "
+        "reports. It may be "
         "repeated: what exists stays as it is. Nothing is written to the other database."
     )
 
@@ -39,7 +45,8 @@ class Command(CatmqCommand):
             "--from",
             dest="url",
             metavar="URL",
-            help="mysql://user:password@host:3306/database of their metadata; to keep the password out of "
+            help="mysql://user:password@host:3306/database of their metadata; to keep the "
+            "password out of "
             f"the process list, set {URL} instead",
         )
         parser.add_argument("--apply", action="store_true", help="make what is missing")
@@ -58,19 +65,27 @@ class Command(CatmqCommand):
         found = Mapping(tables.read(url), users).run()
         planned = self._without_conflicts(found)
         if options["document"]:
-            options["document"].write_text(json.dumps(found.document, ensure_ascii=False, indent=2) + "\n")
+            options["document"].write_text(
+                json.dumps(found.document, ensure_ascii=False, indent=2) + "\n"
+            )
         apply = options["apply"]
         plan = self._take_in(found, dry_run=False) if apply else planned
         tokens = self._tokens(found, apply=apply)
-        self.stdout.write("\n".join([*report(found, plan, done=apply), *section("Send tokens", tokens)]))
+        self.stdout.write(
+            "\n".join([*report(found, plan, done=apply), *section("Send tokens", tokens)])
+        )
         done = "Done." if apply else "Nothing was written. Make what is missing: --apply"
         self.stdout.write(f"\n{done}")
 
     def _take_in(self, found: Found, *, dry_run: bool) -> Plan:
-        return imports.take_in(document=found.document, existing="keep", dry_run=dry_run, actor=self.actor)
+        return imports.take_in(
+            document=found.document, existing="keep", dry_run=dry_run, actor=self.actor
+        )
 
     def _tokens(self, found: Found, *, apply: bool) -> list[list[str]]:
-        """Take over the send tokens of topics that have none here; what is said of each topic."""
+        """Take over the send tokens of topics that have none here; what is said of each
+        topic.
+        """
         said = []
         named = {one["name"] for one in found.document["topics"]}
         for topic, token in sorted(found.tokens.items()):
@@ -79,13 +94,17 @@ class Command(CatmqCommand):
             if not apply:
                 said.append([topic, "would be taken over, if the topic has none here"])
             elif send_tokens.adopt(topic=topic, token=token, actor=self.actor):
-                said.append([topic, "taken over: Java clients go on with it, others are refused"])
+                said.append(
+                    [topic, "taken over: Java clients go on with it, others are refused"]
+                )
             else:
                 said.append([topic, "has its own here, which stay"])
         return said
 
     def _without_conflicts(self, found: Found) -> Plan:
-        """Leave out of the document what cannot be made, and what needs it; return the plan of the rest."""
+        """Leave out of the document what cannot be made, and what needs it; return the plan
+        of the rest.
+        """
         while True:
             plan = self._take_in(found, dry_run=True)
             blocked = plan.of("conflict")
@@ -96,7 +115,9 @@ class Command(CatmqCommand):
 
 
 def leave_out(found: Found, step: Step) -> None:
-    """Move an entry that cannot be made from the document to what is left out, and what needs it."""
+    """Move an entry that cannot be made from the document to what is left out, and what
+    needs it.
+    """
     kind, name = step.entry.kind, step.entry.name
     part = found.document[f"{kind}s"]
     entry = next((one for one in part if name_of(one) == name), None)
@@ -107,7 +128,9 @@ def leave_out(found: Found, step: Step) -> None:
     needing = [one for one in found.document["subscriptions"] if one.get(kind) == name]
     for one in needing:
         found.document["subscriptions"].remove(one)
-        found.left_out.append(Remark("subscription", name_of(one), f"its {kind} is left out"))
+        found.left_out.append(
+            Remark("subscription", name_of(one), f"its {kind} is left out")
+        )
 
 
 def name_of(entry: dict[str, Any]) -> str:
@@ -115,18 +138,30 @@ def name_of(entry: dict[str, Any]) -> str:
 
 
 def report(found: Found, plan: Plan, *, done: bool) -> Iterator[str]:
-    """Return the lines: what is made, what exists, what differs, what is left out, remarks, offsets."""
+    """Return the lines: what is made, what exists, what differs, what is left out, remarks,
+    offsets.
+    """
     kinds = ("topic", "group", "subscription")
-    counts = [[f"{kind}s", *(str(count(plan, kind, one)) for one in COLUMNS.values())] for kind in kinds]
+    counts = [
+        [f"{kind}s", *(str(count(plan, kind, one)) for one in COLUMNS.values())]
+        for kind in kinds
+    ]
     left = [str(sum(one.kind == kind for one in found.left_out)) for kind in kinds]
     yield from aligned(
-        [["", *COLUMNS, "LEFT OUT"], *([*line, out] for line, out in zip(counts, left, strict=True))]
+        [
+            ["", *COLUMNS, "LEFT OUT"],
+            *([*line, out] for line, out in zip(counts, left, strict=True)),
+        ]
     )
     made = [[one.entry.kind, one.entry.name, detail(one)] for one in plan.of("create")]
     yield from section("Made" if done else "Would be made", made)
-    differs = [[one.entry.kind, one.entry.name, differences(one)] for one in plan.of("keep")]
+    differs = [
+        [one.entry.kind, one.entry.name, differences(one)] for one in plan.of("keep")
+    ]
     yield from section("Exists with other settings, which stay", differs)
-    unfinished = [[one.entry.kind, one.entry.name, one.problem] for one in plan.of("unfinished")]
+    unfinished = [
+        [one.entry.kind, one.entry.name, one.problem] for one in plan.of("unfinished")
+    ]
     yield from section("Not known yet", unfinished)
     yield from section("Left out", [[*one] for one in found.left_out])
     yield from section("Remarks", [[*one] for one in found.remarks])
@@ -134,7 +169,11 @@ def report(found: Found, plan: Plan, *, done: bool) -> Iterator[str]:
         [one.group, one.topic, str(one.queues), str(one.consumed), str(one.readers)]
         for one in found.positions
     ]
-    headed = [["GROUP", "TOPIC", "QUEUES", "CONSUMED IDS", "CONSUMERS"], *positions] if positions else []
+    headed = (
+        [["GROUP", "TOPIC", "QUEUES", "CONSUMED IDS", "CONSUMERS"], *positions]
+        if positions
+        else []
+    )
     yield from section("Offsets there", headed)
     yield f"\n{OFFSETS}"
 
@@ -149,7 +188,9 @@ def detail(step: Step) -> str:
 
 
 def differences(step: Step) -> str:
-    return ", ".join(f"{one.field} {one.here!r} here, {one.there!r} there" for one in step.differences)
+    return ", ".join(
+        f"{one.field} {one.here!r} here, {one.there!r} there" for one in step.differences
+    )
 
 
 def section(title: str, lines: list[list[str]]) -> Iterator[str]:

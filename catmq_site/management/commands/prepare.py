@@ -20,9 +20,11 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 
 class Command(CatmqCommand):
     help = (
-        "Migrates the metadata database and creates what is missing: on the embedded engine the nodes main "
+        "Migrates the metadata database and creates what is missing: on the embedded "
+        "engine the nodes main "
         "and failure; the fingerprints of the keys; an administrator and an API key, written to "
-        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is harmless."
+        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is "
+        "harmless."
     )
 
     checks_keys = False  # before the first migration there is no place for them
@@ -36,7 +38,9 @@ class Command(CatmqCommand):
         call_command("migrate", interactive=False, verbosity=1)
         fingerprints.record()
         if config.database is None:
-            call_command("migrate", "django_q", database="jobs", interactive=False, verbosity=0)
+            call_command(
+                "migrate", "django_q", database="jobs", interactive=False, verbosity=0
+            )
             self._register_embedded()
         credentials.ensure(url=options["url"], actor=self.actor)
         schedules.sync()
@@ -45,5 +49,9 @@ class Command(CatmqCommand):
         for name, kind in EMBEDDED_NODES.items():
             if snapshot.current().node(name) is None:
                 registry.register(
-                    name=name, kind=kind, engine="sqlite", database=f"node-{name}.sqlite3", actor=self.actor
+                    name=name,
+                    kind=kind,
+                    engine="sqlite",
+                    database=f"node-{name}.sqlite3",
+                    actor=self.actor,
                 )

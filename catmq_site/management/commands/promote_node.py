@@ -14,18 +14,26 @@ from metadata.rules.tls import MODES
 
 class Command(CatmqCommand):
     help = (
-        "Promotes the replica of a node. Fences the old primary, declares messages that may be lost as "
-        "gaps, and informs brokers and consumers. Nothing needs a restart. If the command fails, the node "
+        "Promotes the replica of a node. Fences the old primary, declares messages that "
+        "may be lost as "
+        "gaps, and informs brokers and consumers. Nothing needs a restart. If the command "
+        "fails, the node "
         "stays offline; repeat the command."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
         parser.add_argument(
-            "--to", metavar="HOST:PORT", help="address of the new primary (default: the node's replica)"
+            "--to",
+            metavar="HOST:PORT",
+            help="address of the new primary (default: the node's replica)",
         )
-        parser.add_argument("--tls", choices=[*MODES], help="encryption there (default: that of the node)")
-        parser.add_argument("--tls-ca", metavar="FILE", help="with --tls verify: certificates of CAs in PEM")
+        parser.add_argument(
+            "--tls", choices=[*MODES], help="encryption there (default: that of the node)"
+        )
+        parser.add_argument(
+            "--tls-ca", metavar="FILE", help="with --tls verify: certificates of CAs in PEM"
+        )
         parser.add_argument(
             "--i-know-it-is-dead",
             action="store_true",
@@ -37,14 +45,22 @@ class Command(CatmqCommand):
             type=float,
             default=promotion.PATIENCE_S,
             metavar="S",
-            help="seconds to wait for brokers, and for the replica to catch up (default %(default)s)",
+            help="seconds to wait for brokers, and for the replica to catch up (default "
+            "%(default)s)",
         )
-        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the changes without making them"
+        )
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
         host, port = address(options["to"])
-        to = {"host": host, "port": port, "tls": options["tls"], "tls_ca": options["tls_ca"]}
+        to = {
+            "host": host,
+            "port": port,
+            "tls": options["tls"],
+            "tls_ca": options["tls_ca"],
+        }
         if options["dry_run"]:
             plan = promotion_plans.promote(name=options["node"], **to, actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))

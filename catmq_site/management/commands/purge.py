@@ -13,9 +13,11 @@ from messagestore import retention
 
 class Command(CatmqCommand):
     help = (
-        "Deletes the archived messages of a topic from the nodes by dropping whole partitions. Every file "
+        "Deletes the archived messages of a topic from the nodes by dropping whole "
+        "partitions. Every file "
         "of the archive is checked first. If one is damaged or of another installation, nothing is "
-        "deleted. Messages that an active group has not read are kept. Exit codes: 0 done, 1 refused, 3 a "
+        "deleted. Messages that an active group has not read are kept. Exit codes: 0 done, "
+        "1 refused, 3 a "
         "queue could not be purged."
     )
 
@@ -23,7 +25,9 @@ class Command(CatmqCommand):
         parser.add_argument("topic")
         parser.add_argument("--archive", type=Path, required=True, help="archive directory")
         parser.add_argument(
-            "--dry-run", action="store_true", help="show what would be deleted, and change nothing"
+            "--dry-run",
+            action="store_true",
+            help="show what would be deleted, and change nothing",
         )
         parser.add_argument(
             "--no-rest",
@@ -34,7 +38,9 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         if not options["dry_run"]:
-            self.confirm("Drop what the archive holds of topic", options["topic"], yes=options["yes"])
+            self.confirm(
+                "Drop what the archive holds of topic", options["topic"], yes=options["yes"]
+            )
         found = retention.purge(
             topic=options["topic"],
             archive=options["archive"],

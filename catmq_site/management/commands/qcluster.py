@@ -1,8 +1,9 @@
-"""manage.py qcluster: django-q's own command, which ends when all its processes are told to stop at once.
+"""manage.py qcluster: django-q's own command, which ends when all its processes are told to
+stop at once.
 
-A service manager sends SIGTERM to each process of a service, and the supervisor passes its own on. django-q
-sets an event inside its signal handler. That waits for ever if a second signal comes meanwhile, or if the
-process that waits for the event has ended by the signal.
+A service manager sends SIGTERM to each process of a service, and the supervisor passes its
+own on. django-q sets an event inside its signal handler. That waits for ever if a second
+signal comes meanwhile, or if the process that waits for the event has ended by the signal.
 """
 
 from __future__ import annotations

@@ -15,14 +15,17 @@ from metadata.membership.rebalance import Move, Moves
 
 class Command(CatmqCommand):
     help = (
-        "Rebalances the queues of groups and prints the moves. Brokers do this automatically when members "
+        "Rebalances the queues of groups and prints the moves. Brokers do this "
+        "automatically when members "
         "join or leave. A balanced assignment is not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("groups", nargs="*", metavar="GROUP")
         parser.add_argument("--all", action="store_true", help="all groups")
-        parser.add_argument("--dry-run", action="store_true", help="show the moves without making them")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the moves without making them"
+        )
 
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]

@@ -16,8 +16,10 @@ from metadata.errors import Invalid
 
 class Command(CatmqCommand):
     help = (
-        "Registers a database as a node. The database must exist, and its account must have all rights on "
-        "it. To keep the password out of the process list, omit URL and set the environment variable "
+        "Registers a database as a node. The database must exist, and its account must "
+        "have all rights on "
+        "it. To keep the password out of the process list, omit URL and set the "
+        "environment variable "
         "CATMQ_NODE_<NAME>_URL."
     )
 
@@ -36,9 +38,13 @@ class Command(CatmqCommand):
             default="normal",
             help="normal: topics; failure: retries and dead letters",
         )
-        parser.add_argument("--dedicated", action="store_true", help="use it for new queues only when named")
         parser.add_argument(
-            "--capacity-gb", type=int, help="disk space for its tables; enables the guard against a full disk"
+            "--dedicated", action="store_true", help="use it for new queues only when named"
+        )
+        parser.add_argument(
+            "--capacity-gb",
+            type=int,
+            help="disk space for its tables; enables the guard against a full disk",
         )
         parser.add_argument(
             "--unsafe",
@@ -48,11 +54,15 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="only test the database: connection, version, rights, clock, durability and contents",
+            help="only test the database: connection, version, rights, clock, durability "
+            "and contents",
         )
 
     def run(self, **options: Any) -> None:
-        given = {name: options[name] for name in ("name", "kind", "dedicated", "capacity_gb", "unsafe")}
+        given = {
+            name: options[name]
+            for name in ("name", "kind", "dedicated", "capacity_gb", "unsafe")
+        }
         given |= where(options["name"], options["url"])
         if options["dry_run"]:
             self._examine(given)
@@ -84,4 +94,10 @@ def where(name: str, url: str | None) -> dict[str, Any]:
     account: dict[str, Any] = {"username": parts.username, "password": parts.password}
     if parts.encryption.mode:
         account |= {"tls": parts.encryption.mode, "tls_ca": parts.encryption.ca}
-    return {"engine": "mysql", "host": parts.host, "port": parts.port, "database": parts.name, **account}
+    return {
+        "engine": "mysql",
+        "host": parts.host,
+        "port": parts.port,
+        "database": parts.name,
+        **account,
+    }

@@ -12,7 +12,8 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Checks every file of an archive and sends its messages to a topic, in the order of each queue. If "
+        "Checks every file of an archive and sends its messages to a topic, in the order "
+        "of each queue. If "
         "a run is repeated within a day with the same --run-id, nothing is stored twice."
     )
 
@@ -21,10 +22,16 @@ class Command(CatmqCommand):
         parser.add_argument("topic", help="archived topic")
         parser.add_argument("to", help="topic to send to")
         parser.add_argument(
-            "--since", metavar="DAY", default="0000", help="first day (default: the first one archived)"
+            "--since",
+            metavar="DAY",
+            default="0000",
+            help="first day (default: the first one archived)",
         )
         parser.add_argument(
-            "--through", metavar="DAY", default="9999", help="last day (default: the last one archived)"
+            "--through",
+            metavar="DAY",
+            default="9999",
+            help="last day (default: the last one archived)",
         )
         parser.add_argument(
             "--messages-per-second",
@@ -32,13 +39,18 @@ class Command(CatmqCommand):
             default=0,
             help="maximum rate of the whole run (default: no limit)",
         )
-        parser.add_argument("--run-id", help="name of the run; repeat a run with the same name")
+        parser.add_argument(
+            "--run-id", help="name of the run; repeat a run with the same name"
+        )
         parser.add_argument("--master", help="Spark master (default: CATMQ_SPARK_MASTER)")
 
     def run(self, **options: Any) -> None:
         settings = {
             "archive": str(options["directory"].resolve()),
-            **{name: options[name] for name in ("topic", "to", "since", "through", "messages_per_second")},
+            **{
+                name: options[name]
+                for name in ("topic", "to", "since", "through", "messages_per_second")
+            },
             **{name: options[name] for name in ("run_id", "master") if options[name]},
         }
         _, directory = spark.run("replay", settings=settings, say=self.stderr.write)

@@ -16,18 +16,26 @@ from metadata.jobs import report_files
 
 class Command(CatmqCommand):
     help = (
-        "Creates a report, prints it and stores it. --engine direct reads log end offsets, partitions and "
-        "a few rows, which takes moments. --engine spark scans all messages and adds exact bytes, keys, "
+        "Creates a report, prints it and stores it. --engine direct reads log end offsets, "
+        "partitions and "
+        "a few rows, which takes moments. --engine spark scans all messages and adds exact "
+        "bytes, keys, "
         "skew, and how long each message waited for its commit."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", choices=sorted(light_reports.REPORTS))
         parser.add_argument("--topic", help="only this topic (default: all)")
-        parser.add_argument("--days", type=int, default=7, help="days to include (default %(default)s)")
+        parser.add_argument(
+            "--days", type=int, default=7, help="days to include (default %(default)s)"
+        )
         parser.add_argument("--engine", choices=reporting.ENGINES, default="direct")
-        parser.add_argument("--output", type=Path, metavar="FILE", help="also write a .csv or .parquet file")
-        parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+        parser.add_argument(
+            "--output", type=Path, metavar="FILE", help="also write a .csv or .parquet file"
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object per line"
+        )
 
     def run(self, **options: Any) -> None:
         output = options["output"]

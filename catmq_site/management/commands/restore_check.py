@@ -27,14 +27,19 @@ METADATA = {
 
 class Command(CatmqCommand):
     help = (
-        "Compares metadata and every node with a file of backup_mark, after a restore: which nodes are "
-        "behind, how many messages are lost in each queue, which groups will be told, and what to do next. "
-        "Changes nothing. Exit codes: 0 nothing to do; 1 something must be done; 3 a node could not be "
+        "Compares metadata and every node with a file of backup_mark, after a restore: "
+        "which nodes are "
+        "behind, how many messages are lost in each queue, which groups will be told, and "
+        "what to do next. "
+        "Changes nothing. Exit codes: 0 nothing to do; 1 something must be done; 3 a node "
+        "could not be "
         "reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", type=Path, metavar="FILE", help="file that backup_mark wrote")
+        parser.add_argument(
+            "file", type=Path, metavar="FILE", help="file that backup_mark wrote"
+        )
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
         parser.add_argument(
             "--raise-ids",
@@ -64,7 +69,10 @@ class Command(CatmqCommand):
 
 def shown(found: RestoreCheck, file: str) -> list[str]:
     """The table of nodes, the losses of queues and groups, and what to do next."""
-    rows = [(one.name, one.state, f"{one.lost:,}", f"{len(one.queues):,}", one.why) for one in found.nodes]
+    rows = [
+        (one.name, one.state, f"{one.lost:,}", f"{len(one.queues):,}", one.why)
+        for one in found.nodes
+    ]
     lines = [*aligned([HEADINGS, *rows]), "", METADATA[found.metadata.state]]
     for node in found.nodes:
         lines += _losses(node)
@@ -76,8 +84,10 @@ def _of_ids(metadata: MetadataCheck, file: str) -> list[str]:
     if not metadata.ids:
         return []
     return [
-        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes hold queues or "
-        "groups of higher ids than metadata has given, and new ones would get their messages and positions."
+        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
+        "hold queues or "
+        "groups of higher ids than metadata has given, and new ones would get their "
+        "messages and positions."
     ]
 
 
@@ -87,14 +97,16 @@ def _losses(node: NodeCheck) -> list[str]:
         if one.lost:
             declared = f", {one.declared} of them declared as a gap" if one.declared else ""
             lines.append(
-                f"{node.name}: {one.topic} queue {one.queue} ends at {one.found}, it was {one.known}: "
+                f"{node.name}: {one.topic} queue {one.queue} ends at {one.found}, it was "
+                f"{one.known}: "
                 f"{one.lost} messages are lost{declared}"
             )
     if node.delayed:
         lines.append(f"{node.name}: {delayed_loss(node.delayed)}")
     for group in node.groups:
         lines.append(
-            f"{node.name}: group {group.group} gets lost_tail in {group.topic} queue {group.queue}: it had "
+            f"{node.name}: group {group.group} gets lost_tail in {group.topic} queue "
+            f"{group.queue}: it had "
             f"not read {group.unread} of the lost messages, and gets {group.again} again"
         )
     return lines
@@ -105,5 +117,7 @@ def as_json(found: RestoreCheck) -> dict[str, Any]:
         "passed": found.passed,
         "complete": found.complete,
         "metadata": asdict(found.metadata),
-        "nodes": [asdict(one) | {"lost": one.lost, "advice": one.advice} for one in found.nodes],
+        "nodes": [
+            asdict(one) | {"lost": one.lost, "advice": one.advice} for one in found.nodes
+        ],
     }

@@ -14,9 +14,12 @@ MOST_NAMES = 20
 class Command(CatmqCommand):
     checks_keys = False
     help = (
-        "Lists API keys and users with `manage` and without `consume` on topics. Until release 0.1.0, such a "
-        "key could subscribe its groups to these topics. Now that needs `consume` on the topic. Existing "
-        "subscriptions stay, and their members read on. Changes nothing, and runs before an upgrade as well."
+        "Lists API keys and users with `manage` and without `consume` on topics. Until "
+        "release 0.1.0, such a "
+        "key could subscribe its groups to these topics. Now that needs `consume` on the "
+        "topic. Existing "
+        "subscriptions stay, and their members read on. Changes nothing, and runs before "
+        "an upgrade as well."
     )
 
     def run(self, **options: Any) -> None:
@@ -29,7 +32,9 @@ class Command(CatmqCommand):
 
 def _lines(entry: ManagesOnly) -> list[str]:
     patterns = ", ".join(entry.patterns)
-    lines = [f"{entry.kind} {entry.name}: manage without consume{patterns and f' on {patterns}'}"]
+    lines = [
+        f"{entry.kind} {entry.name}: manage without consume{patterns and f' on {patterns}'}"
+    ]
     if entry.topics:
         lines.append(f"  cannot subscribe to: {_named(entry.topics)}")
     if entry.subscriptions:

@@ -1,4 +1,6 @@
-"""manage.py run_asked: takes up a run of the data pipeline that somebody asked for in the portal."""
+"""manage.py run_asked: takes up a run of the data pipeline that somebody asked for in the
+portal.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Runs a run of the data pipeline that was requested in the portal. A worker of django-q calls this "
+        "Runs a run of the data pipeline that was requested in the portal. A worker of "
+        "django-q calls this "
         "command. Call it by hand where no worker runs."
     )
 
@@ -21,4 +24,8 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         done = pipeline.carry_out(options["run"])
         number = options["run"]
-        self.stdout.write(f"Run {number} is done." if done else f"Run {number} has already started or ended.")
+        self.stdout.write(
+            f"Run {number} is done."
+            if done
+            else f"Run {number} has already started or ended."
+        )

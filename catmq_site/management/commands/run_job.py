@@ -11,10 +11,15 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    help = "Runs a scheduled job now, in this process, and records the run. The schedule is not changed."
+    help = (
+        "Runs a scheduled job now, in this process, and records the run. The schedule "
+        "is not changed."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", choices=sorted(JOBS), metavar="NAME", help=", ".join(sorted(JOBS)))
+        parser.add_argument(
+            "name", choices=sorted(JOBS), metavar="NAME", help=", ".join(sorted(JOBS))
+        )
 
     def run(self, **options: Any) -> None:
         count = tasks.run_here(options["name"])

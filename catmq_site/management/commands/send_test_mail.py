@@ -15,12 +15,15 @@ from metadata.rules.mail import is_address, may_go_to
 class Command(CatmqCommand):
     help = (
         "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, through the server of "
-        "CATMQ_SMTP_URL. Exit codes: 0 the server accepted all mails, 1 refused, 3 the server cannot be "
+        "CATMQ_SMTP_URL. Exit codes: 0 the server accepted all mails, 1 refused, 3 the "
+        "server cannot be "
         "used now."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("address", nargs="*", help="e-mail addresses (default: CATMQ_ALARM_EMAILS)")
+        parser.add_argument(
+            "address", nargs="*", help="e-mail addresses (default: CATMQ_ALARM_EMAILS)"
+        )
 
     def run(self, **options: Any) -> None:
         if not config.smtp_url:

@@ -12,8 +12,10 @@ from messagestore.nodes import registry
 class Command(CatmqCommand):
     help = (
         "Changes the account that brokers use for a node, after a test connection. Nothing needs a "
-        "restart. The new password is read from the environment variable CATMQ_NODE_<NAME>_PASSWORD and "
-        "stored encrypted. Change the password in the database first, and keep the old account valid until "
+        "restart. The new password is read from the environment variable "
+        "CATMQ_NODE_<NAME>_PASSWORD and "
+        "stored encrypted. Change the password in the database first, and keep the old "
+        "account valid until "
         "all brokers use the new one (a second)."
     )
 
@@ -24,5 +26,7 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         name, username = options["node"], options["username"]
         password = password_of(name, username, "PASSWORD")
-        registry.set_account(name=name, username=username, password=password, actor=self.actor)
+        registry.set_account(
+            name=name, username=username, password=password, actor=self.actor
+        )
         self.stdout.write(f"Node {name} is now used with account {username}.")

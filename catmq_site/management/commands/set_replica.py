@@ -12,13 +12,17 @@ from messagestore.nodes import registry
 
 class Command(CatmqCommand):
     help = (
-        "Sets the address of a node's replica. Pulls are served from the replica while the node is down, "
-        "and promote_node moves the node there. The replica must have the same database and account."
+        "Sets the address of a node's replica. Pulls are served from the replica while the "
+        "node is down, "
+        "and promote_node moves the node there. The replica must have the same database "
+        "and account."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
-        parser.add_argument("to", nargs="?", metavar="HOST:PORT", help="omit to remove the replica")
+        parser.add_argument(
+            "to", nargs="?", metavar="HOST:PORT", help="omit to remove the replica"
+        )
 
     def run(self, **options: Any) -> None:
         host, port = address(options["to"])

@@ -12,7 +12,8 @@ from metadata.rules.tls import MODES
 
 class Command(CatmqCommand):
     help = (
-        "Sets the encryption of connections to a node and its replica, after a test connection. Brokers "
+        "Sets the encryption of connections to a node and its replica, after a test "
+        "connection. Brokers "
         f"take it up within a second. {'; '.join(MODES.values())}."
     )
 
@@ -23,7 +24,8 @@ class Command(CatmqCommand):
             "--ca",
             default="",
             metavar="FILE",
-            help="with verify: certificates of CAs in PEM, at the same path on all brokers (default: those "
+            help="with verify: certificates of CAs in PEM, at the same path on all brokers "
+            "(default: those "
             "of the system)",
         )
 

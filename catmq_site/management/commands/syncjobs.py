@@ -10,7 +10,8 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Synchronizes the schedules of django-q with catmq_site/jobs/schedules.py. Adds new schedules and "
+        "Synchronizes the schedules of django-q with catmq_site/jobs/schedules.py. Adds "
+        "new schedules and "
         "removes others."
     )
 

@@ -18,21 +18,27 @@ HEADINGS = ("NODE", "TABLE", "VERSION", "CHANGE")
 
 class Command(CatmqCommand):
     help = (
-        "Upgrades the tables of nodes to the schema version of this release, one table at a time, while "
-        "brokers use them. No table is copied. First install this release on all brokers: they use nodes "
-        "before and after the upgrade. If the command was killed or fails, repeat it: it goes on where it "
+        "Upgrades the tables of nodes to the schema version of this release, one table at "
+        "a time, while "
+        "brokers use them. No table is copied. First install this release on all brokers: "
+        "they use nodes "
+        "before and after the upgrade. If the command was killed or fails, repeat it: it "
+        "goes on where it "
         "ended. Exit codes: 0 done, 1 refused, 3 a node could not be upgraded."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--node", help="only this node (default: all)")
-        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the changes without making them"
+        )
         parser.add_argument(
             "--pause-ms",
             type=int,
             default=upgrade.PAUSE_MS,
             metavar="N",
-            help="milliseconds between two tables, because senders wait for each (default %(default)s)",
+            help="milliseconds between two tables, because senders wait for each (default "
+            "%(default)s)",
         )
 
     def run(self, **options: Any) -> None:
@@ -51,7 +57,9 @@ class Command(CatmqCommand):
             self.stderr.write(f"{one.node}: {one.problem}")
         if failed:
             text = f"{len(failed)} of {len(found)} nodes could not be upgraded."
-            raise CommandError(f"{text} Correct what is named above, then repeat this.", returncode=LATER)
+            raise CommandError(
+                f"{text} Correct what is named above, then repeat this.", returncode=LATER
+            )
 
 
 def shown(found: Sequence[Upgraded], *, dry_run: bool) -> list[str]:
@@ -66,7 +74,11 @@ def shown(found: Sequence[Upgraded], *, dry_run: bool) -> list[str]:
 
 def _summaries(found: Sequence[Upgraded], dry_run: bool) -> Iterator[str]:
     for one in found:
-        made = f"tables to change: {len(one.changes)}" if dry_run else f"tables changed: {len(one.changes)}"
+        made = (
+            f"tables to change: {len(one.changes)}"
+            if dry_run
+            else f"tables changed: {len(one.changes)}"
+        )
         if one.problem:
             yield f"Node {one.node} was not upgraded; {made}."
         elif one.changes or one.before != one.after:

@@ -25,9 +25,12 @@ FINDING = ("kind", "where", "what", "first", "end", "means", "advice")
 
 class Command(CatmqCommand):
     help = (
-        "Verifies that no message of the topics is missing, stored twice or out of order, and that log end "
-        "offsets, committed offsets and metadata are consistent. Only reads, also while topics are in use. "
-        "Exit codes: 0 no problems; 1 something is wrong; 3 something could not be checked. Ctrl-C prints "
+        "Verifies that no message of the topics is missing, stored twice or out of order, "
+        "and that log end "
+        "offsets, committed offsets and metadata are consistent. Only reads, also while "
+        "topics are in use. "
+        "Exit codes: 0 no problems; 1 something is wrong; 3 something could not be "
+        "checked. Ctrl-C prints "
         "the progress."
     )
 
@@ -37,10 +40,14 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--since",
             metavar="TIME",
-            help="only messages stored since TIME, such as 2h ago (2h), 2026-03-01T12:00, or ms since 1970",
+            help="only messages stored since TIME, such as 2h ago (2h), 2026-03-01T12:00, "
+            "or ms since 1970",
         )
         parser.add_argument(
-            "--json", type=Path, metavar="FILE", help="also write the report as JSON; - for stdout"
+            "--json",
+            type=Path,
+            metavar="FILE",
+            help="also write the report as JSON; - for stdout",
         )
         parser.add_argument(
             "--rows-per-second",
@@ -49,7 +56,11 @@ class Command(CatmqCommand):
             help="maximum rows to read per second (default %(default)s; 0: no limit)",
         )
         parser.add_argument(  # a former name
-            "--rows-per-s", dest="rows_per_second", type=int, default=SUPPRESS, help=SUPPRESS
+            "--rows-per-s",
+            dest="rows_per_second",
+            type=int,
+            default=SUPPRESS,
+            help=SUPPRESS,
         )
         parser.add_argument(
             "--digests",
@@ -73,7 +84,9 @@ class Command(CatmqCommand):
             self.stdout.write("\n".join(shown(report)))
         if options["json"]:
             text = json.dumps(as_json(report), indent=2, ensure_ascii=False)
-            self.stdout.write(text) if to_stdout else options["json"].write_text(text + "\n")
+            self.stdout.write(text) if to_stdout else options["json"].write_text(
+                text + "\n"
+            )
         conclude(report)
 
 
@@ -81,7 +94,8 @@ def parsed_since(text: str | None) -> Since | None:
     """The time that --since means; a date without a zone is this machine's. Raises Invalid.
 
     >>> parsed_since("90m"), parsed_since("1772366400000"), parsed_since("2026-03-01T12:00Z").at_ms
-    (Since(at_ms=None, ago_ms=5400000), Since(at_ms=1772366400000, ago_ms=None), 1772366400000)
+    (Since(at_ms=None, ago_ms=5400000), Since(at_ms=1772366400000, ago_ms=None),
+    1772366400000)
     """
     if text is None:
         return None
@@ -90,7 +104,9 @@ def parsed_since(text: str | None) -> Since | None:
     if re.fullmatch(r"[0-9]{9,15}", text):
         return Since(at_ms=int(text))
     try:
-        return Since(at_ms=round(datetime.fromisoformat(text).astimezone().timestamp() * 1000))
+        return Since(
+            at_ms=round(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        )
     except (ValueError, OverflowError):
         raise Invalid.field(
             "since", f"{text!r} must look like 2h, 2026-03-01T12:00 or 1772366400000"
@@ -102,10 +118,15 @@ def conclude(report: Report) -> None:
     wrong = sum(bool(queue.findings) for queue in report.queues)
     if wrong:
         stopped = "" if report.complete else "Stopped. "
-        text = f"{stopped}{len(report.findings)} findings in {wrong} of {len(report.queues)} queues."
+        text = (
+            f"{stopped}{len(report.findings)} findings in {wrong} of "
+            f"{len(report.queues)} queues."
+        )
         raise CommandError(text, returncode=FOUND)
     if not report.complete:
-        raise CommandError("Stopped: no problems so far, but not everything was checked.", returncode=LATER)
+        raise CommandError(
+            "Stopped: no problems so far, but not everything was checked.", returncode=LATER
+        )
     if report.unseen:
         text = f"{len(report.unseen)} of {len(report.queues)} queues could not be checked."
         raise CommandError(text, returncode=LATER)
@@ -127,7 +148,9 @@ def shown(report: Report) -> list[str]:
                 f"  Means: {one.means}",
                 f"  Do: {one.advice}",
             ]
-    rows, batches = (sum(getattr(queue, what) for queue in report.queues) for what in ("rows", "batches"))
+    rows, batches = (
+        sum(getattr(queue, what) for queue in report.queues) for what in ("rows", "batches")
+    )
     return [
         *lines,
         "",
@@ -145,7 +168,11 @@ def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
     opening = queue.opening
     offsets = "-"
     if opening is not None:
-        offsets = f"{opening.start:,} … {opening.head - 1:,}" if opening.start < opening.head else "none"
+        offsets = (
+            f"{opening.start:,} … {opening.head - 1:,}"
+            if opening.start < opening.head
+            else "none"
+        )
         if queue.reached < opening.head:
             offsets += f", seen up to {max(queue.reached, opening.start):,}"
     numbers = (f"{queue.rows:,}", f"{queue.batches:,}", f"{queue.readers:,}")
@@ -194,5 +221,7 @@ def queue_as_json(queue: QueueReport) -> dict[str, Any]:
         "positions": queue.readers,
         "unseen": queue.unseen,
         "notes": queue.notes,
-        "findings": [{name: getattr(one, name) for name in FINDING} for one in queue.findings],
+        "findings": [
+            {name: getattr(one, name) for name in FINDING} for one in queue.findings
+        ],
     }

@@ -25,16 +25,18 @@ COMMIT_WITHIN_S = 30.0
 
 
 class Consumer(Reader[Message]):
-    """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
+    """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in
+    threads.
 
-    A message is finished when the application asks for the next one: in iteration the next message, in
-    poll() the next batch; in run() when its handler returns. Finished messages are committed every
-    auto_commit_interval_ms, before a queue is released, and on close. The committed offset never passes
-    an unfinished message. If you leave a loop, its last message is not finished: call commit() first if
-    you have handled it. Options and defaults: ConsumerOptions.
+    A message is finished when the application asks for the next one: in iteration the next
+    message, in poll() the next batch; in run() when its handler returns. Finished messages
+    are committed every auto_commit_interval_ms, before a queue is released, and on close.
+    The committed offset never passes an unfinished message. If you leave a loop, its last
+    message is not finished: call commit() first if you have handled it. Options and
+    defaults: ConsumerOptions.
 
-    Use it from one thread; stop() and close() may be called from any. It connects when the first
-    message is requested. It cannot be used in a forked process.
+    Use it from one thread; stop() and close() may be called from any. It connects when the
+    first message is requested. It cannot be used in a forked process.
     """
 
     options: ConsumerOptions
@@ -56,23 +58,32 @@ class Consumer(Reader[Message]):
         return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
     def run(
-        self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
+        self,
+        handler: Handler,
+        *,
+        threads: int = 8,
+        order: str = "key",
+        batch: int | None = None,
     ) -> None:
-        """Call `handler(message)` in threads until stop() or a signal; then finish, commit and leave.
+        """Call `handler(message)` in threads until stop() or a signal; then finish, commit
+        and leave.
 
-        order: "key" (the messages of a key one by one, in order), "queue" or "none". batch: the handler gets
-        a list of at most so many messages of one topic. If the handler raises, the message is stored for a
-        retry; in an ordered subscription it is retried in place. A queue stops at a message that cannot be
-        stored for a retry. Raises HandlerFailed when all queues have stopped, or at the end if one has.
+        order: "key" (the messages of a key one by one, in order), "queue" or "none". batch:
+        the handler gets a list of at most so many messages of one topic. If the handler
+        raises, the message is stored for a retry; in an ordered subscription it is retried
+        in place. A queue stops at a message that cannot be stored for a retry. Raises
+        HandlerFailed when all queues have stopped, or at the end if one has.
         """
         self._run_handler(handler, threads=threads, order=order, batch=batch)
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its retries are used up.
+        """Report a failed message. It is delivered again from the retry topic, until its
+        retries are used up.
 
-        After that, and in an ordered subscription at once, it becomes a dead letter. It counts as finished
-        when the broker has stored it; no commit passes it before. If its queue moved to another member,
-        nothing is reported and that member gets the message again.
+        After that, and in an ordered subscription at once, it becomes a dead letter. It
+        counts as finished when the broker has stored it; no commit passes it before. If its
+        queue moved to another member, nothing is reported and that member gets the message
+        again.
         """
         self._check_process()
         with self._state.changed:
@@ -81,34 +92,49 @@ class Consumer(Reader[Message]):
                 log.info("%r: its queue moved to another member, which repeats it", message)
                 return
             self._state.failed += 1
-            self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
+            self._reporter.add(
+                owned, message, error, last=self._state.settings_of(owned).ordered
+            )
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commit all yielded messages (in run(): those whose handlers returned), or `offsets` by queue.
+        """Commit all yielded messages (in run(): those whose handlers returned), or
+        `offsets` by queue.
 
-        Raises CommitFailed if a queue moved to another member since the last commit, Unavailable if
-        something could not be stored within COMMIT_WITHIN_S seconds, and OptionError for an offset
-        above the log end offset.
+        Raises CommitFailed if a queue moved to another member since the last commit,
+        Unavailable if something could not be stored within COMMIT_WITHIN_S seconds, and
+        OptionError for an offset above the log end offset.
         """
         self._check_process()
         if not self._state.in_run:
             with self._state.changed:
                 self._finish_hand()
         self._reporter.settle_new(COMMIT_WITHIN_S)
-        commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
+        commits = (
+            self._committer.due() if offsets is None else self._committer.explicit(offsets)
+        )
         stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
         with self._state.changed:
             unreported = self._state.unreported
-            gone = {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
+            gone = {
+                q: unreported.pop(q)
+                for q in [*unreported]
+                if offsets is None or q in offsets
+            }
         gone |= {owned.queue: owned for owned in stopped_being_ours}
         if gone:
             names = ", ".join(map(str, gone.values()))
-            raise CommitFailed(f"{names} moved to another member; its messages will be repeated there")
+            raise CommitFailed(
+                f"{names} moved to another member; its messages will be repeated there"
+            )
 
     def assignment(self) -> list[AssignedQueue]:
         """Return the owned queues."""
         with self._state.changed:
-            return [o.name for o in self._state.queues.values() if o.acquired and o.revoked_until is None]
+            return [
+                o.name
+                for o in self._state.queues.values()
+                if o.acquired and o.revoked_until is None
+            ]
 
     def position(self, queue: int) -> int:
         """Return the offset of the next message."""
@@ -121,7 +147,9 @@ class Consumer(Reader[Message]):
             return self._owned(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Continue at `offset`. Going back repeats messages, but does not lower the committed offset."""
+        """Continue at `offset`. Going back repeats messages, but does not lower the
+        committed offset.
+        """
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets start at 0")
         with self._state.changed:
@@ -137,7 +165,9 @@ class Consumer(Reader[Message]):
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Deliver nothing from these queues (default: all owned) until resume(). They stay assigned."""
+        """Deliver nothing from these queues (default: all owned) until resume(). They stay
+        assigned.
+        """
         self._set_paused(queues, True)
 
     def resume(self, *queues: int) -> None:
@@ -157,10 +187,11 @@ class Consumer(Reader[Message]):
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commit finished messages, within `timeout_s` (default rebalance_timeout_ms), and leave the group.
+        """Commit finished messages, within `timeout_s` (default rebalance_timeout_ms), and
+        leave the group.
 
-        With an `instance_id` it does not leave: its queues stay assigned to this instance until the
-        session timeout has passed.
+        With an `instance_id` it does not leave: its queues stay assigned to this instance
+        until the session timeout has passed.
         """
         super().close(timeout_s)
 
@@ -202,18 +233,31 @@ class Consumer(Reader[Message]):
         state = self._state
         with state.changed:
             if self.options.on_revoked:
-                owned_now = [o for o in state.queues.values() if o.acquired and not o.tell_revoked]
+                owned_now = [
+                    o for o in state.queues.values() if o.acquired and not o.tell_revoked
+                ]
                 state.events.extend((False, owned) for owned in owned_now)
         self._call_back()
         if not self._reporter.flush(within_s):
-            log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
+            log.warning(
+                "group %s: some failures were not reported; messages will be repeated",
+                self.group,
+            )
         if not self.options.enable_auto_commit:
             return
         try:
-            for owned in self._committer.commit_until(self._committer.due(), within_s=within_s):
-                log.warning("%s moved to another member: its messages will be repeated", owned)
+            for owned in self._committer.commit_until(
+                self._committer.due(), within_s=within_s
+            ):
+                log.warning(
+                    "%s moved to another member: its messages will be repeated", owned
+                )
         except CatmqError as error:
-            log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
+            log.warning(
+                "group %s: the last commit failed, messages will be repeated: %s",
+                self.group,
+                error,
+            )
 
     def _owned(self, queue: int) -> OwnedQueue:
         owned = self._state.queues.get(queue)

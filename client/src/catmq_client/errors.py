@@ -1,6 +1,7 @@
 """Every error that the client raises, in one tree.
 
-CatmqError                          code, detail, retriable, outcome_unknown, errors, retry_after_ms, status
+CatmqError                          code, detail, retriable, outcome_unknown, errors,
+│                                   retry_after_ms, status
 ├── OptionError                     an option or argument is wrong (also a ValueError)
 ├── Closed                          used after close(), or a Consumer used after fork
 ├── ConnectFailed                   no broker could be reached; nothing was sent
@@ -8,7 +9,7 @@ CatmqError                          code, detail, retriable, outcome_unknown, er
 ├── Refused                         a broker answered with a problem
 │   ├── InvalidRequest              400, 405, 406, 413, 415, 422: correct it, do not repeat it
 │   ├── Unauthenticated  Forbidden  NotFound  Conflict  Gone  NotBuilt
-│   ├── ServerFailed                500: a bug; the detail carries the id that is in the broker's log
+│   ├── ServerFailed                500: a bug; its detail has the id of the broker's log line
 │   └── Unavailable                 temporarily impossible: repeat it
 ├── SendError                       a message was not sent, or perhaps not
 │   ├── MessageRefused              the broker took the request but refused this message
@@ -57,7 +58,11 @@ class CatmqError(Exception):
     held: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(
-        cls, *, code: str | None = None, retriable: bool = False, outcome_unknown: bool = False
+        cls,
+        *,
+        code: str | None = None,
+        retriable: bool = False,
+        outcome_unknown: bool = False,
     ) -> None:
         cls.code, cls.retriable = code or cls.code, retriable or cls.retriable
         cls.outcome_unknown = outcome_unknown or cls.outcome_unknown
@@ -98,7 +103,9 @@ class ConnectFailed(CatmqError, code="connect_failed", retriable=True):
 
 
 class AnswerLost(CatmqError, code="answer_lost", retriable=True, outcome_unknown=True):
-    """The request was sent, but no response came. Repeat it only if doing it twice does no harm."""
+    """The request was sent, but no response came. Repeat it only if doing it twice does no
+    harm.
+    """
 
 
 class Refused(CatmqError, code="refused"):
@@ -174,7 +181,9 @@ class ConsumerReplaced(ConsumerError, code="replaced"):
 
 
 class MaxPollIntervalExceeded(ConsumerError, code="max_poll_interval"):
-    """The application did not poll for max_poll_interval_ms and lost its queues. Poll again to rejoin."""
+    """The application did not poll for max_poll_interval_ms and lost its queues. Poll again
+    to rejoin.
+    """
 
 
 class OffsetReset(ConsumerError, code="offset_out_of_range"):
@@ -186,7 +195,9 @@ class HandlerFailed(ConsumerError, code="handler_failed"):
 
 
 class HandlerTimeout(ConsumerError, code="handler_timeout"):
-    """A handler did not return within handler_timeout_ms of its subscription. Its message failed."""
+    """A handler did not return within handler_timeout_ms of its subscription. Its message
+    failed.
+    """
 
 
 _BY_STATUS: dict[int, type[Refused]] = {
@@ -203,31 +214,40 @@ _BY_STATUS: dict[int, type[Refused]] = {
 def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     """The error for an `application/problem+json` answer.
 
-    `problem` is `{detail, code, retriable, retry_after_ms?, errors?: [{field, message}]}`; what is
-    missing (a proxy's own page) is filled from the status. 502, 504 and an unexplained 503 come
-    from something between us and the broker, so nobody knows whether the broker did it.
+    `problem` is `{detail, code, retriable, retry_after_ms?, errors?: [{field, message}]}`;
+    what is missing (a proxy's own page) is filled from the status. 502, 504 and an
+    unexplained 503 come from something between us and the broker, so nobody knows whether
+    the broker did it.
     """
     code = problem.get("code") if isinstance(problem.get("code"), str) else None
     if code is None and status >= 500 and status not in (500, 501):
         return AnswerLost(f"HTTP {status} from a proxy or a dying broker", status=status)
-    kind = _BY_STATUS.get(status) or (Unavailable if status >= 500 or status == 429 else InvalidRequest)
+    kind = _BY_STATUS.get(status) or (
+        Unavailable if status >= 500 or status == 429 else InvalidRequest
+    )
     error = kind(
         str(problem.get("detail") or problem.get("title") or f"HTTP {status}"),
         code=code,
         retriable=problem.get("retriable"),
-        errors=[FieldError(str(e.get("field")), str(e.get("message"))) for e in _fields(problem)],
+        errors=[
+            FieldError(str(e.get("field")), str(e.get("message"))) for e in _fields(problem)
+        ],
         retry_after_ms=_pause_ms(problem.get("retry_after_ms")),
         status=status,
     )
     error.metadata_silent_ms = problem.get("metadata_silent_ms")
-    error.held = {name: problem[name] for name in ("assigned", "subscriptions") if problem.get(name)}
+    error.held = {
+        name: problem[name] for name in ("assigned", "subscriptions") if problem.get(name)
+    }
     if code == "outcome_unknown" or status in (502, 504):
         error.outcome_unknown = True
     return error
 
 
 def _pause_ms(asked: object) -> int | None:
-    """Return what a broker asks to wait, if that is a number; no longer than anybody should."""
+    """Return what a broker asks to wait, if that is a number; no longer than anybody
+    should.
+    """
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
         return None
     return min(asked, MOST_PAUSE_MS)
@@ -235,4 +255,8 @@ def _pause_ms(asked: object) -> int | None:
 
 def _fields(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     errors = problem.get("errors")
-    return [one for one in errors if isinstance(one, Mapping)] if isinstance(errors, list) else []
+    return (
+        [one for one in errors if isinstance(one, Mapping)]
+        if isinstance(errors, list)
+        else []
+    )

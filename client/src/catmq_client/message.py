@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from catmq_client.http.wire import body_of
 
-# A message as a broker answers it in rows: offset, key, tag, headers (JSON text), body, trace id, stored at
+# A message as a broker answers it in rows: offset, key, tag, headers (JSON text), body,
+# trace id, stored at
 # (ms since 1970), attempt.
 Row = Sequence[Any]
 OFFSET, KEY, TAG, HEADERS, BODY, TRACE_ID, STORED_AT_MS, ATTEMPT = range(8)
@@ -30,7 +31,9 @@ def row_of(view: Mapping[str, Any]) -> Row:
 
 
 class Source(NamedTuple):
-    """Source of messages: a queue, the topic they were sent to, and the epoch they are read in."""
+    """Source of messages: a queue, the topic they were sent to, and the epoch they are read
+    in.
+    """
 
     topic: str
     queue: int
@@ -51,17 +54,30 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """One message; `epoch` rises whenever its queue changes hands and serves as a fencing token.
+    """One message; `epoch` rises whenever its queue changes hands and serves as a fencing
+    token.
 
-    A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and `offset` are
+    A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and
+    `offset` are
     those of the retry topic, because they are committed.
 
     Most fields are decoded from the row only when they are read.
     """
 
-    __slots__ = ("_headers", "_origin", "_row", "_source", "body", "failed", "offset", "tries")
+    __slots__ = (
+        "_headers",
+        "_origin",
+        "_row",
+        "_source",
+        "body",
+        "failed",
+        "offset",
+        "tries",
+    )
 
-    def __init__(self, source: Source, row: Row, origin: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: Source, row: Row, origin: Mapping[str, Any] | None = None
+    ) -> None:
         """Hundreds are made of an answer."""
         self._source = source
         self.offset: int = row[OFFSET]
@@ -156,7 +172,9 @@ M = TypeVar("M", bound=Message)
 
 
 def messages_of(item: Mapping[str, Any], source: Source, make: Callable[..., M]) -> list[M]:
-    """The messages of an answer, which has them as rows or, with a name for each value, as objects."""
+    """The messages of an answer, which has them as rows or, with a name for each value, as
+    objects.
+    """
     rows = item.get("rows")
     if rows is None:
         return [make(source, row_of(view), view.get("origin")) for view in item["messages"]]

@@ -1,7 +1,8 @@
-"""The options of producers and consumers: one frozen value each, checked when the object is made.
+"""The options of producers and consumers: one frozen value each, checked when the object is
+made.
 
-Names follow kafka-python where it has them; units stand in the names. An unknown name is refused
-with a proposal, because an option that is silently ignored is found in production.
+Names follow kafka-python where it has them; units stand in the names. An unknown name is
+refused with a proposal, because an option that is silently ignored is found in production.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from catmq_client.errors import OptionError
 
 # What users of kafka-python will write, and what it is called here.
 _KAFKA_NAMES = {
-    "bootstrap_servers": "write the broker URLs as the first argument: 'http://host:port' or a list",
+    "bootstrap_servers": "write the broker URLs as the first argument: 'http://host:port' "
+    "or a list",
     "group_id": "did you mean group?",
     "client_id": "did you mean name? (the consumer's name within its group)",
     "group_instance_id": "did you mean instance_id?",
@@ -28,7 +30,8 @@ _KAFKA_NAMES = {
     "retries": "tries are bounded by time: did you mean delivery_timeout_ms?",
     "acks": "a send is always answered after it is durable; use send_oneway to not wait",
     "max_partition_fetch_bytes": "did you mean fetch_max_bytes?",
-    "heartbeat_interval_ms": "it is told by the server: a third of the group's session timeout, at most 3 s",
+    "heartbeat_interval_ms": "it is told by the server: a third of the group's session "
+    "timeout, at most 3 s",
     "value_serializer": "pass bytes, text, or json=…",
     "value_deserializer": "read message.body, .text or .json()",
     "key_serializer": "keys are text",
@@ -55,7 +58,8 @@ class ProducerOptions:
     buffer_messages: int = 10_000
     # The same in bytes.
     buffer_bytes: int = 64 * 1024 * 1024
-    # How long a send may wait for room in the buffer, or for a topic's layout at its first use, ms.
+    # How long a send may wait for room in the buffer, or for a topic's layout at its first
+    # use, ms.
     max_block_ms: int = 60_000
     # Limit of one HTTP request, ms.
     request_timeout_ms: int = 10_000
@@ -66,7 +70,8 @@ class ProducerOptions:
     retry_backoff_max_ms: int = 10_000
     # How long a topic's layout is believed before it is fetched again, ms.
     metadata_max_age_ms: int = 60_000
-    # Batches under way at once, each for another queue; threads are started as they are needed.
+    # Batches under way at once, each for another queue; threads are started as they are
+    # needed.
     max_in_flight: int = 16
 
 
@@ -74,22 +79,30 @@ class ProducerOptions:
 class ConsumerOptions:
     """Options of a Consumer: fetching, committing and sharing a group."""
 
-    # Static identity: close() does not leave the group, and a process that comes back with the same one
-    # within the session timeout gets its queues back; nothing moves meanwhile. None = the name, but
+    # Static identity: close() does not leave the group, and a process that comes back with
+    # the same one
+    # within the session timeout gets its queues back; nothing moves meanwhile. None = the
+    # name, but
     # close() leaves.
     instance_id: str | None = None
-    # The group's, if this consumer makes it: "clustering" (members share the queues), "broadcasting" (each
-    # instance_id reads all). None = clustering, or what the group is. A group that differs refuses.
+    # The group's, if this consumer makes it: "clustering" (members share the queues),
+    # "broadcasting" (each
+    # instance_id reads all). None = clustering, or what the group is. A group that differs
+    # refuses.
     mode: str | None = None
-    # The same: after how long a member that is not heard loses its queues, ms, 2,000-300,000. None = 15,000.
+    # The same: after how long a member that is not heard loses its queues, ms,
+    # 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
-    # Where to go when there is no position, or it is gone: "earliest", "latest", "none" (raise).
+    # Where to go when there is no position, or it is gone: "earliest", "latest", "none"
+    # (raise).
     auto_offset_reset: str = "earliest"
     # Commit what the application came back from, without being told.
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 1_000
-    # Messages one poll() returns at most; also the size of a pull and the bound of what is held ahead, in
-    # run() with what its handlers have not begun. Fast handlers may have as much again under way.
+    # Messages one poll() returns at most; also the size of a pull and the bound of what is
+    # held ahead, in
+    # run() with what its handlers have not begun. Fast handlers may have as much again
+    # under way.
     max_poll_records: int = 500
     # Bytes of one pull, and bound of what is held ahead.
     fetch_max_bytes: int = 4 * 1024 * 1024
@@ -104,17 +117,22 @@ class ConsumerOptions:
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # Tries of a raising handler in run(), at once and in place, before its message is handed over to come
+    # Tries of a raising handler in run(), at once and in place, before its message is
+    # handed over to come
     # again later. Ordered subscriptions retry in place, as often as the subscription says.
     handler_attempts: int = 1
     # Iteration ends after so long without a message, ms; None = never.
     consumer_timeout_ms: int | None = None
-    # When the metadata database is down for longer than the session timeout: "continue" (the nodes
-    # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded again).
-    # None = ordered subscriptions stop, because another member may have begun with their messages;
+    # When the metadata database is down for longer than the session timeout: "continue"
+    # (the nodes
+    # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded
+    # again).
+    # None = ordered subscriptions stop, because another member may have begun with their
+    # messages;
     # others continue.
     on_coordinator_loss: str | None = None
-    # Called with the queues gained, before their first message, in the application's thread.
+    # Called with the queues gained, before their first message, in the application's
+    # thread.
     on_assigned: Callable[[list[Any]], object] | None = None
     # Called with the queues to give up, before they are committed and released.
     on_revoked: Callable[[list[Any]], object] | None = None
@@ -127,30 +145,39 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConsumerOptions:
-    """Options of a ShareConsumer: leases, fetching ahead, and settings of a group that it makes."""
+    """Options of a ShareConsumer: leases, fetching ahead, and settings of a group that it
+    makes.
+    """
 
-    # Asking for the next message accepts the one before; False: only accept(), release() and reject() count.
+    # Asking for the next message accepts the one before; False: only accept(), release()
+    # and reject() count.
     auto_accept: bool = True
-    # Messages held ahead of the application. None = as many as it will begin with in a second, at most 16, or
+    # Messages held ahead of the application. None = as many as it will begin with in a
+    # second, at most 16, or
     # twice the threads of run() if that is more.
     prefetch: int | None = None
     # Messages held at once, those at work among them.
     max_in_flight: int = 500
-    # A message at work for longer goes back to the group, ms; None = its lease is renewed until it is done.
+    # A message at work for longer goes back to the group, ms; None = its lease is renewed
+    # until it is done.
     max_processing_ms: int | None = None
     # Finished messages of a run that is not finished are reported so often, ms.
     auto_commit_interval_ms: int = 200
-    # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000; most messages
-    # that are leased together, None = 10; deliveries of a message before it is a dead letter, 0 = no limit,
+    # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000;
+    # most messages
+    # that are leased together, None = 10; deliveries of a message before it is a dead
+    # letter, 0 = no limit,
     # None = 5. A group that differs refuses.
     lease_ms: int | None = None
     run_messages: int | None = None
     max_deliveries: int | None = None
-    # The same: after how long a member that is not heard loses its leases, ms, 2,000-300,000. None = 15,000.
+    # The same: after how long a member that is not heard loses its leases, ms,
+    # 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
-    # Topics are preferred in their order. Each pull of so many prefers them in reverse, so that the last ones
+    # Topics are preferred in their order. Each pull of so many prefers them in reverse, so
+    # that the last ones
     # do not starve; None = none does.
     reverse_topics_every: int | None = None
     # Messages one poll() returns at most.
@@ -166,7 +193,8 @@ class ShareConsumerOptions:
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # Tries of a raising handler in run(), at once and in place, before its message is handed over to come
+    # Tries of a raising handler in run(), at once and in place, before its message is
+    # handed over to come
     # again later.
     handler_attempts: int = 1
     # Iteration ends after so long without a message, ms; None = never.
@@ -176,11 +204,15 @@ class ShareConsumerOptions:
         """Return the group settings that the application gave."""
         names = ("lease_ms", "run_messages", "max_deliveries", "session_timeout_ms")
         given = {name: getattr(self, name) for name in names}
-        return {"mode": "share"} | {name: value for name, value in given.items() if value is not None}
+        return {"mode": "share"} | {
+            name: value for name, value in given.items() if value is not None
+        }
 
     def of_member(self) -> ConsumerOptions:
         """Return what a member of any group needs of them."""
-        shared = {field.name for field in fields(self)} & {field.name for field in fields(ConsumerOptions)}
+        shared = {field.name for field in fields(self)} & {
+            field.name for field in fields(ConsumerOptions)
+        }
         return ConsumerOptions(**{name: getattr(self, name) for name in shared})
 
 
@@ -205,7 +237,9 @@ def checked(kind: type[O], given: Mapping[str, Any]) -> O:
     known = {field.name for field in fields(kind)}
     for name in given:
         if name not in known:
-            raise OptionError(f"{name} is not an option of a {kind.__name__[:-7]}: {_proposal(name, known)}")
+            raise OptionError(
+                f"{name} is not an option of a {kind.__name__[:-7]}: {_proposal(name, known)}"
+            )
     types_of = typing.get_type_hints(kind)
     for name, value in given.items():
         _check_value(name, value, types_of[name])
@@ -221,8 +255,14 @@ def checked(kind: type[O], given: Mapping[str, Any]) -> O:
 def _proposal(name: str, known: set[str]) -> str:
     if name in _KAFKA_NAMES:
         return _KAFKA_NAMES[name]
-    close = difflib.get_close_matches(name, sorted(known | {"group", "topics", "api_key", "name"}), n=1)
-    return f"did you mean {close[0]}?" if close else "the options are " + ", ".join(sorted(known))
+    close = difflib.get_close_matches(
+        name, sorted(known | {"group", "topics", "api_key", "name"}), n=1
+    )
+    return (
+        f"did you mean {close[0]}?"
+        if close
+        else "the options are " + ", ".join(sorted(known))
+    )
 
 
 def _check_value(name: str, value: Any, hint: Any) -> None:

@@ -29,7 +29,9 @@ SENDER_IDLE_S = 30.0
 
 
 class _Sending:
-    """The moving parts of a producer in one process: made at the first send, and anew after a fork."""
+    """The moving parts of a producer in one process: made at the first send, and anew after
+    a fork.
+    """
 
     def __init__(self, transport: Transport, options: ProducerOptions) -> None:
         self.pid = os.getpid()
@@ -41,7 +43,10 @@ class _Sending:
             on_failure=lambda error: self.delivery.log_failure(error),
         )
         self.delivery = Delivery(
-            transport=transport, accumulator=self.accumulator, layouts=self.layouts, options=options
+            transport=transport,
+            accumulator=self.accumulator,
+            layouts=self.layouts,
+            options=options,
         )
         self.accumulator.on_full = self.start_sender_if_needed
         self._most = options.max_in_flight
@@ -57,8 +62,14 @@ class _Sending:
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Start one more thread when a batch waits, no sender is idle and there may be more."""
-        if self.accumulator.idle or self._senders >= self._most or not self.accumulator.needs_sender():
+        """Start one more thread when a batch waits, no sender is idle and there may be
+        more.
+        """
+        if (
+            self.accumulator.idle
+            or self._senders >= self._most
+            or not self.accumulator.needs_sender()
+        ):
             return
         with self._lock:
             if self._senders >= self._most:
@@ -73,11 +84,14 @@ class _Sending:
                     self._senders -= 1
             raise
 
-    def deliver_here(self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]) -> None:
-        """Send in the caller's thread while its buffer is free: a send alone needs no other thread.
+    def deliver_here(
+        self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]
+    ) -> None:
+        """Send in the caller's thread while its buffer is free: a send alone needs no other
+        thread.
 
-        `own`: the futures of the caller's messages, `future` among them. An exception that is
-        raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
+        `own`: the futures of the caller's messages, `future` among them. An exception that
+        is raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
         """
         taken = None
         try:
@@ -95,7 +109,8 @@ class _Sending:
                 self._call_back_elsewhere(taken[1])
             raise
         finally:
-            # Others may have come while the buffer was ours, or a try failed and waits for its
+            # Others may have come while the buffer was ours, or a try failed and waits for
+            # its
             # time.
             self.start_sender_if_needed()
 
@@ -109,7 +124,8 @@ class _Sending:
         finally:
             with self._lock:
                 self._senders -= 1
-            # A message that came between our last look and now must not wait for the next send.
+            # A message that came between our last look and now must not wait for the next
+            # send.
             self.start_sender_if_needed()
 
     def _call_back_elsewhere(self, batch: Batch) -> None:
@@ -122,12 +138,16 @@ class _Sending:
             return
         call = self.accumulator.callbacks.call
         try:
-            threading.Thread(target=call, args=(batch,), name="catmq-sender", daemon=True).start()
+            threading.Thread(
+                target=call, args=(batch,), name="catmq-sender", daemon=True
+            ).start()
         except RuntimeError:  # no more threads, or the interpreter is ending
             call(batch)
 
     def _call_back(self, batch: Batch) -> None:
-        """Run callbacks. They may wait for other sends, so this thread does not count as a sender now."""
+        """Run callbacks. They may wait for other sends, so this thread does not count as a
+        sender now.
+        """
         with self._lock:
             self._senders -= 1
         try:
@@ -141,8 +161,8 @@ class _Sending:
 class Producer(AbstractContextManager["Producer"]):
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
-    Each batch gets its batch_id and queue before the first try and keeps both in retries, so it is
-    stored only once. Options and their defaults: ProducerOptions.
+    Each batch gets its batch_id and queue before the first try and keeps both in retries,
+    so it is stored only once. Options and their defaults: ProducerOptions.
     """
 
     def __init__(
@@ -156,12 +176,18 @@ class Producer(AbstractContextManager["Producer"]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
+        """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and
+        ProducerOptions.
+        """
         self.options = checked(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(
-                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
+                urls,
+                api_key=api_key,
+                verify=verify,
+                proxies=proxies,
+                compression=compression,
             )
         self._transport = transport
         self._state: _Sending | None = None
@@ -190,12 +216,14 @@ class Producer(AbstractContextManager["Producer"]):
     ) -> Receipt:
         """Send a message and return its receipt once it is stored durably.
 
-        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`, `headers`
-        and `trace_id` are optional. Messages of one key keep their order. `queue` chooses the
-        queue; with queue_strict=False another queue is used if it is closed. `delay_ms` or
-        `deliver_at` (a datetime with a time zone) delays delivery by up to a year; until then the
-        message can be recalled. Raises OptionError, NotFound, InvalidRequest, …, DeliveryTimeout
-        (not stored) or SendOutcomeUnknown.
+        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`,
+        `headers`
+        and `trace_id` are optional. Messages of one key keep their order. `queue` chooses
+        the queue; with queue_strict=False another queue is used if it is closed. `delay_ms`
+        or
+        `deliver_at` (a datetime with a time zone) delays delivery by up to a year; until
+        then the message can be recalled. Raises OptionError, NotFound, InvalidRequest, …,
+        DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
@@ -221,9 +249,11 @@ class Producer(AbstractContextManager["Producer"]):
         delay_ms: int | None = None,
         deliver_at: datetime | None = None,
     ) -> SendFuture:
-        """Return a future of the receipt. The message is sent in a batch, after linger_ms at most.
+        """Return a future of the receipt. The message is sent in a batch, after linger_ms
+        at most.
 
-        Waits up to max_block_ms while the buffer is full, then raises BufferFull. Else as send().
+        Waits up to max_block_ms while the buffer is full, then raises BufferFull. Else as
+        send().
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
@@ -243,7 +273,9 @@ class Producer(AbstractContextManager["Producer"]):
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Send without a receipt. Messages that could not be stored are logged, and counted in `lost`."""
+        """Send without a receipt. Messages that could not be stored are logged, and counted
+        in `lost`.
+        """
         message, sending = as_sent(body, json=json, key=key, tag=tag), self._sending()
         try:
             future, _ = self._append(sending, topic, message, block_s=0.0)
@@ -263,27 +295,39 @@ class Producer(AbstractContextManager["Producer"]):
         made = [from_item(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
-        sent, buffers, last = sending.accumulator.append_all(routes, made, block_s=self._block_s)
+        sent, buffers, last = sending.accumulator.append_all(
+            routes, made, block_s=self._block_s
+        )
         if last is not None:
             if len(buffers) > 1:
                 sending.start_sender_if_needed()
-            sending.deliver_here(*last, own={future for future in sent if isinstance(future, SendFuture)})
-        return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
+            sending.deliver_here(
+                *last, own={future for future in sent if isinstance(future, SendFuture)}
+            )
+        return [
+            one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent
+        ]
 
     def recall(self, message_id: str) -> None:
-        """Delete a delayed message before it is delivered, by the `message_id` of its receipt.
+        """Delete a delayed message before it is delivered, by the `message_id` of its
+        receipt.
 
-        Raises Conflict (code `already_delivered`) if it is in its queue already, NotFound if there is none.
+        Raises Conflict (code `already_delivered`) if it is in its queue already, NotFound
+        if there is none.
         """
         if self._closed:
             raise Closed("the producer is closed")
         timeout_s = self.options.request_timeout_ms / 1000
-        self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
+        self._transport.request(
+            "DELETE", api_path("messages", message_id), timeout_s=timeout_s
+        )
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all accepted messages are sent or failed, and their callbacks have returned.
+        """Wait until all accepted messages are sent or failed, and their callbacks have
+        returned.
 
-        Inside a callback it does not wait for callbacks. Raises TimeoutError after `timeout_s` seconds.
+        Inside a callback it does not wait for callbacks. Raises TimeoutError after
+        `timeout_s` seconds.
         """
         state = self._state
         if state is None or state.pid != os.getpid():
@@ -292,13 +336,19 @@ class Producer(AbstractContextManager["Producer"]):
         futures = state.accumulator.hurry_all()
         state.start_sender_if_needed()
         for future in futures:
-            future.exception(None if give_up_at is None else max(0.0, give_up_at - time.monotonic()))
+            future.exception(
+                None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+            )
         left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
         if not state.accumulator.await_callbacks(futures, left_s):
-            raise TimeoutError(f"all was sent, but callbacks did not return within {timeout_s} s")
+            raise TimeoutError(
+                f"all was sent, but callbacks did not return within {timeout_s} s"
+            )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush for at most `timeout_s` (default: delivery_timeout_ms), then close the connections."""
+        """Flush for at most `timeout_s` (default: delivery_timeout_ms), then close the
+        connections.
+        """
         if self._closed:
             return
         self._closed = True
@@ -306,7 +356,11 @@ class Producer(AbstractContextManager["Producer"]):
         state = self._state
         if state is not None and state.pid == os.getpid():
             try:
-                self.flush(self.options.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s)
+                self.flush(
+                    self.options.delivery_timeout_ms / 1000
+                    if timeout_s is None
+                    else timeout_s
+                )
             finally:
                 state.accumulator.close()
         if self._own_transport is not None:
@@ -347,9 +401,12 @@ class Producer(AbstractContextManager["Producer"]):
 
     def _count_lost(self, error: CatmqError) -> None:
         self.lost += 1
-        # The first, then ever more rarely: a broken topic must not fill the disk with its own log.
+        # The first, then ever more rarely: a broken topic must not fill the disk with its
+        # own log.
         if self.lost & (self.lost - 1) == 0:
-            log.error("send_oneway: %d messages lost so far; the last: %s", self.lost, error)
+            log.error(
+                "send_oneway: %d messages lost so far; the last: %s", self.lost, error
+            )
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

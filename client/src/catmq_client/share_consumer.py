@@ -21,17 +21,19 @@ COMMIT_WITHIN_S = 30.0
 
 
 class ShareConsumer(Reader[ShareMessage]):
-    """Reads messages that any member of its group may get: iterate, `poll`, or `run` a handler in threads.
+    """Reads messages that any member of its group may get: iterate, `poll`, or `run` a
+    handler in threads.
 
-    There may be more members than queues. Each message is leased to one member; the lease is renewed while
-    the process works. A message is accepted when the application asks for the next one: in iteration the
-    next message, in poll() the next batch; in run() when its handler returns. accept(), release() and
-    reject() of a message say so earlier, and with auto_accept=False nothing else does. What is not accepted
-    when the consumer closes, or when its process dies and the lease has run out, is delivered again, to
-    anybody. Options and defaults: ShareConsumerOptions.
+    There may be more members than queues. Each message is leased to one member; the lease
+    is renewed while the process works. A message is accepted when the application asks for
+    the next one: in iteration the next message, in poll() the next batch; in run() when its
+    handler returns. accept(), release() and reject() of a message say so earlier, and with
+    auto_accept=False nothing else does. What is not accepted when the consumer closes, or
+    when its process dies and the lease has run out, is delivered again, to anybody. Options
+    and defaults: ShareConsumerOptions.
 
-    Take messages in one thread; any thread may accept them, and call stop() and close(). It connects when
-    the first message is requested. It cannot be used in a forked process.
+    Take messages in one thread; any thread may accept them, and call stop() and close(). It
+    connects when the first message is requested. It cannot be used in a forked process.
     """
 
     options: ShareConsumerOptions
@@ -43,7 +45,9 @@ class ShareConsumer(Reader[ShareMessage]):
 
     def _assemble(self) -> None:
         transport, book, settle = self._transport, self._state, self._membership.settle
-        self._puller = Puller(transport=transport, book=book, settle=settle, topics=self.topics)
+        self._puller = Puller(
+            transport=transport, book=book, settle=settle, topics=self.topics
+        )
         self._renewer = Renewer(transport=transport, book=book, settle=settle)
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
@@ -52,20 +56,24 @@ class ShareConsumer(Reader[ShareMessage]):
         return self._puller.run, self._renewer.run
 
     def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
-        """Call `handler(message)` in threads until stop() or a signal; then finish, report and leave.
+        """Call `handler(message)` in threads until stop() or a signal; then finish, report
+        and leave.
 
-        batch: the handler gets a list of at most so many messages of one topic. If the handler returns, its
-        messages are accepted, except for those that it released or rejected. If it raises, the message is
-        stored for a retry. Messages are handled in no order. Raises HandlerFailed, and gives its messages
-        back to the group, if a failed message cannot be stored for a retry.
+        batch: the handler gets a list of at most so many messages of one topic. If the
+        handler returns, its messages are accepted, except for those that it released or
+        rejected. If it raises, the message is stored for a retry. Messages are handled in
+        no order. Raises HandlerFailed, and gives its messages back to the group, if a
+        failed message cannot be stored for a retry.
         """
         self._state.threads, self._state.most_at_work = threads, threads * (batch or 1)
         self._run_handler(handler, threads=threads, order="none", batch=batch)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its retries are used up.
+        """Report a failed message. It is delivered again from the retry topic, until its
+        retries are used up.
 
-        After that it becomes a dead letter. It counts as finished when the broker has stored it.
+        After that it becomes a dead letter. It counts as finished when the broker has
+        stored it.
         """
         self._check_process()
         with self._state.changed:
@@ -73,19 +81,26 @@ class ShareConsumer(Reader[ShareMessage]):
                 self._state.failed += 1
                 self._reporter.add(message.run, message, error)
             else:
-                log.info("%r: no longer leased to this member, so its failure is not reported", message)
+                log.info(
+                    "%r: no longer leased to this member, so its failure is not reported",
+                    message,
+                )
 
     def commit(self) -> None:
-        """Report all that is accepted, released or rejected; in iteration and after poll() accept it before.
+        """Report all that is accepted, released or rejected; in iteration and after poll()
+        accept it before.
 
-        Raises CommitFailed if somebody else had accepted messages by then, because their lease had run out,
-        and Unavailable if something could not be reported within COMMIT_WITHIN_S seconds.
+        Raises CommitFailed if somebody else had accepted messages by then, because their
+        lease had run out, and Unavailable if something could not be reported within
+        COMMIT_WITHIN_S seconds.
         """
         self._check_process()
         if not self._state.in_run:
             with self._state.changed:
                 self._finish_hand()
-        told = self._reporter.settle_new(COMMIT_WITHIN_S) and self._renewer.flush(COMMIT_WITHIN_S)
+        told = self._reporter.settle_new(COMMIT_WITHIN_S) and self._renewer.flush(
+            COMMIT_WITHIN_S
+        )
         with self._state.changed:
             lost, self._state.unreported = self._state.unreported, {}
         if lost:
@@ -94,10 +109,14 @@ class ShareConsumer(Reader[ShareMessage]):
                 f"{names}: the lease ran out before the report, and somebody else got messages"
             )
         if not told:
-            raise Unavailable("not reported: brokers or nodes do not answer", code="node_unavailable")
+            raise Unavailable(
+                "not reported: brokers or nodes do not answer", code="node_unavailable"
+            )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Report what is done, in `timeout_s` (default close_timeout_ms), give back the rest, and leave."""
+        """Report what is done, in `timeout_s` (default close_timeout_ms), give back the
+        rest, and leave.
+        """
         super().close(timeout_s)
 
     def _close_limit_s(self) -> float:
@@ -117,10 +136,17 @@ class ShareConsumer(Reader[ShareMessage]):
         self._state.changed.reports.notify_all()
 
     def _give_up_all(self, within_s: float) -> None:
-        # The application never got what waits: its lease is not to count. A pull that is under way may bring
+        # The application never got what waits: its lease is not to count. A pull that is
+        # under way may bring
         # it back, and then gives it back, too. Leaving frees what is left.
         self._state.part()
         if not self._reporter.flush(within_s):
-            log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
+            log.warning(
+                "group %s: some failures were not reported; messages will be repeated",
+                self.group,
+            )
         if not self._renewer.flush(within_s):
-            log.warning("group %s: brokers were not told of all that is done; it may be repeated", self.group)
+            log.warning(
+                "group %s: brokers were not told of all that is done; it may be repeated",
+                self.group,
+            )

@@ -1,4 +1,6 @@
-"""The version of the package, of `catmq --version` and of the server, which reads this file alone."""
+"""The version of the package, of `catmq --version` and of the server, which reads this file
+alone.
+"""
 
 import platform
 

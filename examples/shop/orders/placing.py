@@ -1,6 +1,7 @@
 """An order, its receipt and the message that tells of it: all of them exist, or none.
 
-The job of Celery is sent after the commit, as Celery does: if the process dies in between, it is not sent.
+The job of Celery is sent after the commit, as Celery does: if the process dies in between,
+it is not sent.
 """
 
 from decimal import Decimal
@@ -18,5 +19,10 @@ def place_order(customer: str, total: Decimal) -> Order:
         order = Order.objects.create(customer=customer, total=total)
         send_receipt.enqueue(order.pk)
         pack.delay_on_commit(order.pk)
-        outbox.send("shop.orders", json={"id": order.pk, "total": str(total)}, key=customer, tag="new")
+        outbox.send(
+            "shop.orders",
+            json={"id": order.pk, "total": str(total)},
+            key=customer,
+            tag="new",
+        )
     return order

@@ -33,10 +33,13 @@ class OrderTests(TestCase):
     def test_an_order_is_told_of_under_the_key_of_its_customer(self) -> None:
         place_order("bob", Decimal(3))
         message = OutboxMessage.objects.get(topic="shop.orders")
-        self.assertEqual((message.key, json.loads(bytes(message.body))["total"]), ("bob", "3"))
+        self.assertEqual(
+            (message.key, json.loads(bytes(message.body))["total"]), ("bob", "3")
+        )
 
     def test_an_order_that_is_refused_leaves_nothing(self) -> None:
-        with self.assertRaises((OptionError, DataError)):  # of the message's key, or of the column
+        # of the message's key, or of the column
+        with self.assertRaises((OptionError, DataError)):
             place_order("carol" * 50, Decimal(1))
         self.assertEqual((Order.objects.count(), OutboxMessage.objects.count()), (0, 0))
 
@@ -50,12 +53,19 @@ class OrderTests(TestCase):
             place_order(customer, Decimal("1.25"))
         add_up.enqueue()
         run_tasks(queues=["default"])
-        self.assertEqual((Totals.objects.get().orders, Totals.objects.get().sum), (2, Decimal("2.50")))
+        self.assertEqual(
+            (Totals.objects.get().orders, Totals.objects.get().sum), (2, Decimal("2.50"))
+        )
 
     def test_the_page_takes_orders(self) -> None:
         answer = self.client.post(
             "/orders/", {"customer": "erin", "total": "2"}, content_type="application/json"
         )
         self.assertEqual((answer.status_code, answer.json()["customer"]), (201, "erin"))
-        self.assertEqual(self.client.get(f"/orders/{answer.json()['id']}/").json()["total"], "2.00")
-        self.assertEqual(self.client.post("/orders/", "{", content_type="application/json").status_code, 400)
+        self.assertEqual(
+            self.client.get(f"/orders/{answer.json()['id']}/").json()["total"], "2.00"
+        )
+        self.assertEqual(
+            self.client.post("/orders/", "{", content_type="application/json").status_code,
+            400,
+        )

@@ -20,7 +20,9 @@ def place(request: HttpRequest) -> JsonResponse:
         asked = json.loads(request.body)
         customer, total = str(asked["customer"]), Decimal(str(asked["total"]))
     except (ValueError, KeyError, TypeError, InvalidOperation):
-        return JsonResponse({"error": 'send {"customer": "alice", "total": "9.50"}'}, status=400)
+        return JsonResponse(
+            {"error": 'send {"customer": "alice", "total": "9.50"}'}, status=400
+        )
     return JsonResponse(_shown(place_order(customer, total)), status=201)
 
 

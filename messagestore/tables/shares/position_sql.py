@@ -1,4 +1,6 @@
-"""Verbs on the positions of share groups, and what is read of a queue before anything of it is leased."""
+"""Verbs on the positions of share groups, and what is read of a queue before anything of it
+is leased.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ MOST_FOR_FLOOR = 100  # of the lowest runs that are read for it
 
 
 class ShareView(NamedTuple):
-    """A queue as a share group has it: its bounds, the reader row, the position and how many runs there are.
+    """A queue as a share group has it: its bounds, the reader row, the position and how
+    many runs there are.
 
-    `position_epoch` and `next_offset` are None before the first lease. `due_in_ms`: until the first lease
-    ends, negative when it has; None without runs.
+    `position_epoch` and `next_offset` are None before the first lease. `due_in_ms`: until
+    the first lease ends, negative when it has; None without runs.
     """
 
     queue: int
@@ -49,31 +52,41 @@ def create_share_tables(session: Session) -> None:
     session.run(step(session, "create_share_tables"))
 
 
-def read_views(session: Session, *, group_id: int, queues: Sequence[int]) -> dict[int, ShareView]:
+def read_views(
+    session: Session, *, group_id: int, queues: Sequence[int]
+) -> dict[int, ShareView]:
     """{queue: view} of those queues in which the group has a reader row, in one round trip."""
     named = {"group_id": group_id, "queues": ids(queues)}
     views, runs = session.run(step(session, "select_share_views", **named))
     found = {row[0]: ShareView(*row) for row in views.rows}
     for queue, count, due_us in runs.rows:
         if queue in found:
-            found[queue] = found[queue]._replace(runs=int(count), due_in_ms=int(due_us) // 1000)
+            found[queue] = found[queue]._replace(
+                runs=int(count), due_in_ms=int(due_us) // 1000
+            )
     return found
 
 
 def start(session: Session, *, group_id: int, queue: int) -> None:
-    """Begin at the committed offset, where the position is of an earlier epoch than the reader row or there
-    is none; runs of earlier epochs go. Harmless where it was done."""
+    """Begin at the committed offset, where the position is of an earlier epoch than the
+    reader row or there is none; runs of earlier epochs go. Harmless where it was done."""
     session.transact(step(session, "start_share", group_id=group_id, queue=queue))
 
 
 def read_floor(session: Session, *, group_id: int, queue: int) -> Floor | None:
-    """The lowest unfinished offset, or one below it where there are very many runs; None without position."""
+    """The lowest unfinished offset, or one below it where there are very many runs; None
+    without position.
+    """
     named = {"group_id": group_id, "queue": queue, "most": MOST_FOR_FLOOR}
     rows = rows_of(session, "select_floor", **named)
     if not rows:
         return None
     epoch, position = rows[0][:2]
-    runs = [(first, end, sharing.bits_of(done)) for *_, first, end, done in rows if first is not None]
+    runs = [
+        (first, end, sharing.bits_of(done))
+        for *_, first, end, done in rows
+        if first is not None
+    ]
     return Floor(epoch, sharing.floor(position, runs, all_read=len(rows) < MOST_FOR_FLOOR))
 
 
@@ -83,14 +96,22 @@ def raise_committed(session: Session, *, group_id: int, queue: int, to: Floor) -
     session.transact(step(session, "raise_committed", **named))
 
 
-def delete_shares(session: Session, *, group_id: int, queues: Sequence[int], below: int) -> None:
-    """Delete positions and runs of a group whose epoch is below a bound; a node without such tables has
-    none."""
+def delete_shares(
+    session: Session, *, group_id: int, queues: Sequence[int], below: int
+) -> None:
+    """Delete positions and runs of a group whose epoch is below a bound; a node without
+    such tables has none."""
     with suppress(db_errors.Altered):
-        session.transact(step(session, "delete_shares", group_id=group_id, queues=ids(queues), below=below))
+        session.transact(
+            step(
+                session, "delete_shares", group_id=group_id, queues=ids(queues), below=below
+            )
+        )
 
 
 def delete_queue_shares(session: Session, *, queue: int) -> None:
-    """Delete the positions and runs of all groups in a queue; a node without such tables has none."""
+    """Delete the positions and runs of all groups in a queue; a node without such tables
+    has none.
+    """
     with suppress(db_errors.Altered):
         session.transact(step(session, "delete_queue_shares", queue=queue))

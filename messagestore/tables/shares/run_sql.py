@@ -1,7 +1,7 @@
 """Verbs on runs: lease them, take them over, record what is finished, give them back.
 
-A change of a run names what its row must still be: grant and finished offsets. One that meets another row
-changes nothing, and the caller reads it again.
+A change of a run names what its row must still be: grant and finished offsets. One that
+meets another row changes nothing, and the caller reads it again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Key = tuple[int, int, int]  # queue, first offset, end
 class Run(NamedTuple):
     """A run as its row stands. `done`: bits of the offsets that have left it.
 
-    `uncounted`: `deliveries` does not contain the last lease yet. The row does not have it: it is
-    known only of a run that was just leased.
+    `uncounted`: `deliveries` does not contain the last lease yet. The row does not have it:
+    it is known only of a run that was just leased.
     """
 
     queue: int
@@ -66,11 +66,15 @@ class Run(NamedTuple):
 
     def has(self, offset: int) -> bool:
         """Return True if an offset is still in the run."""
-        return self.first <= offset < self.end and bool(self.left >> (offset - self.first) & 1)
+        return self.first <= offset < self.end and bool(
+            self.left >> (offset - self.first) & 1
+        )
 
 
 class Wish(NamedTuple):
-    """A lease that somebody wants: of how many new messages. `counted`: it is a delivery of them."""
+    """A lease that somebody wants: of how many new messages. `counted`: it is a delivery of
+    them.
+    """
 
     owner: str
     messages: int
@@ -79,7 +83,9 @@ class Wish(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Owner and length of a lease that is given; `lease_ms` 0: it is over at once, for anybody to take."""
+    """Owner and length of a lease that is given; `lease_ms` 0: it is over at once, for
+    anybody to take.
+    """
 
     owner: str = ""
     lease_ms: int = 0
@@ -118,7 +124,12 @@ def _run(queue: int, row: Sequence[Any]) -> Run:
 
 def _guard(group_id: int, run: Run) -> dict[str, object]:
     """The row as it must still be."""
-    named = {"group_id": group_id, "queue": run.queue, "first_offset": run.first, "end_offset": run.end}
+    named = {
+        "group_id": group_id,
+        "queue": run.queue,
+        "first_offset": run.first,
+        "end_offset": run.end,
+    }
     seen = sharing.row_of(run.done, length=run.length)
     return {**named, "epoch": run.epoch, "grant_no": run.grant_no, "seen": seen}
 
@@ -133,10 +144,11 @@ def take(
     end: int,
     wishes: Sequence[Wish],
 ) -> Taken:
-    """Lease the next offsets below `end`, one run for each wish in order, in one transaction.
+    """Lease the next offsets below `end`, one run for each wish in order, in one
+    transaction.
 
-    Offsets below `start` are passed over. Raises `db_errors.*`; then nothing is leased, unless it is
-    Ambiguous.
+    Offsets below `start` are passed over. Raises `db_errors.*`; then nothing is leased,
+    unless it is Ambiguous.
     """
     place: dict[str, object] = {"group_id": group_id, "queue": queue}
     bounds = {**place, "epoch": epoch, "from_offset": start, "end_offset": end}
@@ -166,12 +178,19 @@ def take(
 
 
 def select_due(
-    session: Session, *, group_id: int, queue: int, epoch: int, most: int, limit: int, exhausted: bool = False
+    session: Session,
+    *,
+    group_id: int,
+    queue: int,
+    epoch: int,
+    most: int,
+    limit: int,
+    exhausted: bool = False,
 ) -> list[Run]:
     """Runs whose lease is over, the lowest first.
 
-    Those of a single message that was leased `limit` times (0: no limit) only if they are asked for, and
-    then only these.
+    Those of a single message that was leased `limit` times (0: no limit) only if they are
+    asked for, and then only these.
     """
     rows = rows_of(
         session,
@@ -190,32 +209,58 @@ def select_over(
     session: Session, *, group_id: int, queue: int, epoch: int, below: int, most: int
 ) -> list[Run]:
     """Runs whose lease is over and that begin below an offset, the lowest first."""
-    named = {"group_id": group_id, "queue": queue, "epoch": epoch, "below": below, "most": most}
+    named = {
+        "group_id": group_id,
+        "queue": queue,
+        "epoch": epoch,
+        "below": below,
+        "most": most,
+    }
     return [_run(queue, row) for row in rows_of(session, "select_over_runs", **named)]
 
 
-def read_runs(session: Session, *, group_id: int, firsts: Mapping[int, Collection[int]]) -> dict[Key, Run]:
+def read_runs(
+    session: Session, *, group_id: int, firsts: Mapping[int, Collection[int]]
+) -> dict[Key, Run]:
     """{(queue, first, end): run} of the runs that begin at some offsets, {queue: offsets}."""
     queues = [queue for queue, offsets in firsts.items() if offsets]
     if not queues:
         return {}
     results = session.run(
         *(
-            step(session, "select_shares", group_id=group_id, queue=queue, offsets=ids(sorted(firsts[queue])))
+            step(
+                session,
+                "select_shares",
+                group_id=group_id,
+                queue=queue,
+                offsets=ids(sorted(firsts[queue])),
+            )
             for queue in queues
         )
     )
-    found = [_run(queue, row) for queue, result in zip(queues, results, strict=True) for row in result.rows]
+    found = [
+        _run(queue, row)
+        for queue, result in zip(queues, results, strict=True)
+        for row in result.rows
+    ]
     return {run.key: run for run in found}
 
 
-def take_over(session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True) -> Run | None:
+def take_over(
+    session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True
+) -> Run | None:
     """Lease a due run anew, whole; None if it is not as it was read.
 
     With `counted` the lease is a delivery at once, else when its member says that it began.
     """
-    values = {**_guard(group_id, run), "owner": lease.owner, "lease_us": 1000 * lease.lease_ms}
-    (result,) = session.transact(step(session, "take_over_run", **values, counted=int(counted)))
+    values = {
+        **_guard(group_id, run),
+        "owner": lease.owner,
+        "lease_us": 1000 * lease.lease_ms,
+    }
+    (result,) = session.transact(
+        step(session, "take_over_run", **values, counted=int(counted))
+    )
     if result.matched != 1:
         return None
     return run._replace(
@@ -227,13 +272,21 @@ def take_over(session: Session, *, group_id: int, run: Run, lease: Lease, counte
 
 
 def leave(
-    session: Session, *, group_id: int, run: Run, bits: int, lease: Lease | None = None, deliveries: int = 0
+    session: Session,
+    *,
+    group_id: int,
+    run: Run,
+    bits: int,
+    lease: Lease | None = None,
+    deliveries: int = 0,
 ) -> list[Run] | None:
-    """Let offsets leave a run, in one transaction; None, and nothing is done, if it is not as it was read.
+    """Let offsets leave a run, in one transaction; None, and nothing is done, if it is not
+    as it was read.
 
-    With a `lease` each stretch of them becomes a run of its own, leased so and delivered so often; these are
-    returned. Without one they are finished. The row goes with its last offset. Numbers of leases go on from
-    those of the run: one that leaves whole and comes back must not get a number that somebody knows.
+    With a `lease` each stretch of them becomes a run of its own, leased so and delivered so
+    often; these are returned. Without one they are finished. The row goes with its last
+    offset. Numbers of leases go on from those of the run: one that leaves whole and comes
+    back must not get a number that somebody knows.
     """
     done = run.done | bits
     values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
@@ -269,24 +322,44 @@ def _added(session: Session, group_id: int, part: Run, lease: Lease) -> Step:
 
 
 def release(session: Session, *, group_id: int, run: Run) -> bool:
-    """Give a run back as it is, so that its lease is worth nothing; False if it is not as it was read."""
-    return session.transact(step(session, "release_run", **_guard(group_id, run)))[0].matched == 1
+    """Give a run back as it is, so that its lease is worth nothing; False if it is not as
+    it was read.
+    """
+    return (
+        session.transact(step(session, "release_run", **_guard(group_id, run)))[0].matched
+        == 1
+    )
 
 
-def finish(session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]]) -> list[bool]:
-    """Finish whole runs, by (queue, grant), in one transaction; for each whether its grant still held."""
+def finish(
+    session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]]
+) -> list[bool]:
+    """Finish whole runs, by (queue, grant), in one transaction; for each whether its grant
+    still held.
+    """
     return _each(session, "finish_run", group_id, grants)
 
 
 def renew(
     session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]], lease: Lease
 ) -> list[bool]:
-    """Begin leases anew, by (queue, grant), in one transaction; for each whether its grant still held."""
-    return _each(session, "renew_run", group_id, grants, owner=lease.owner, lease_us=1000 * lease.lease_ms)
+    """Begin leases anew, by (queue, grant), in one transaction; for each whether its grant
+    still held.
+    """
+    return _each(
+        session,
+        "renew_run",
+        group_id,
+        grants,
+        owner=lease.owner,
+        lease_us=1000 * lease.lease_ms,
+    )
 
 
 class Count(NamedTuple):
-    """A member's report on its lease: whether it counts by now, as number `delivery` of its messages."""
+    """A member's report on its lease: whether it counts by now, as number `delivery` of its
+    messages.
+    """
 
     delivery: int
     begun: bool
@@ -297,10 +370,13 @@ class Count(NamedTuple):
         return self.delivery if self.begun else self.delivery - 1
 
 
-def count(session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, Count]]) -> list[bool]:
+def count(
+    session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, Count]]
+) -> list[bool]:
     """Write whether leases count as deliveries, by (queue, grant), in one transaction.
 
-    For each, return whether its grant still held and it is the next delivery, or the last one.
+    For each, return whether its grant still held and it is the next delivery, or the last
+    one.
     """
     results = session.transact(
         *(
@@ -329,17 +405,26 @@ def _named(group_id: int, queue: int, grant: Grant) -> dict[str, object]:
 
 
 def _each(
-    session: Session, name: str, group_id: int, grants: Sequence[tuple[int, Grant]], **more: object
+    session: Session,
+    name: str,
+    group_id: int,
+    grants: Sequence[tuple[int, Grant]],
+    **more: object,
 ) -> list[bool]:
     results = session.transact(
-        *(step(session, name, **_named(group_id, queue, grant), **more) for queue, grant in grants)
+        *(
+            step(session, name, **_named(group_id, queue, grant), **more)
+            for queue, grant in grants
+        )
     )
     return [result.matched == 1 for result in results]
 
 
 def free_runs_of(session: Session, *, group_id: int, owner: str) -> int:
     """End every lease of one owner; return how many."""
-    return session.transact(step(session, "free_runs_of", group_id=group_id, owner=owner))[0].matched
+    return session.transact(step(session, "free_runs_of", group_id=group_id, owner=owner))[
+        0
+    ].matched
 
 
 def end_leases(session: Session, *, group_id: int, queue: int, first: int) -> int:
@@ -357,8 +442,9 @@ def select_held(
 
 
 class Standing(NamedTuple):
-    """Leases of a queue: runs, messages that are out, those of them that were leased before, and the ms until
-    the lease ends that began first; None without one that lasts."""
+    """Leases of a queue: runs, messages that are out, those of them that were leased
+    before, and the ms until the lease ends that began first; None without one that
+    lasts."""
 
     next_offset: int
     runs: int = 0
@@ -367,7 +453,9 @@ class Standing(NamedTuple):
     oldest_left_ms: int | None = None
 
 
-def standing(session: Session, *, group_id: int, queues: Sequence[int]) -> dict[int, Standing]:
+def standing(
+    session: Session, *, group_id: int, queues: Sequence[int]
+) -> dict[int, Standing]:
     """{queue: leases} of the queues that a share group has begun to read."""
     views = position_sql.read_views(session, group_id=group_id, queues=queues)
     runs = grouped(
@@ -393,19 +481,24 @@ def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
 def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
     """{(group, queue): (next offset, messages in leases)} of all share groups on a node."""
     try:
-        positions, runs = (result.rows for result in session.run(step(session, "select_leased")))
+        positions, runs = (
+            result.rows for result in session.run(step(session, "select_leased"))
+        )
     except db_errors.Altered:
         return {}  # a node without such tables
     counts: Counter[tuple[int, int]] = Counter()
     for group_id, queue, length, done in runs:
         counts[group_id, queue] += length - sharing.bits_of(done).bit_count()
     return {
-        (group_id, queue): (int(offset), counts[group_id, queue]) for group_id, queue, offset in positions
+        (group_id, queue): (int(offset), counts[group_id, queue])
+        for group_id, queue, offset in positions
     }
 
 
 def has_finished(session: Session, *, group_id: int, queue: int, offset: int) -> bool:
-    """Return True if a share group is done with a message, wherever its committed offset is."""
+    """Return True if a share group is done with a message, wherever its committed offset
+    is.
+    """
     view = position_sql.read_views(session, group_id=group_id, queues=[queue]).get(queue)
     if view is None or not view.has_started or offset >= (view.next_offset or 0):
         return False
@@ -413,14 +506,20 @@ def has_finished(session: Session, *, group_id: int, queue: int, offset: int) ->
     return not any(one.run.epoch == view.epoch and one.run.has(offset) for one in runs)
 
 
-def list_runs(session: Session, *, group_id: int, queues: Sequence[int], most: int) -> list[ListedRun]:
+def list_runs(
+    session: Session, *, group_id: int, queues: Sequence[int], most: int
+) -> list[ListedRun]:
     """At most so many runs of some queues, by queue and offset."""
-    rows = rows_of(session, "select_share_runs", group_id=group_id, queues=ids(queues), most=most)
+    rows = rows_of(
+        session, "select_share_runs", group_id=group_id, queues=ids(queues), most=most
+    )
     return [ListedRun(_run(row[0], row[1:-1]), int(row[-1]) // 1000) for row in rows]
 
 
 def shares_of(session: Session, *, queue: int) -> list[QueueShare]:
-    """The leases of every share group in a queue, as of one moment; none on a node without such tables."""
+    """The leases of every share group in a queue, as of one moment; none on a node without
+    such tables.
+    """
     try:
         rows = rows_of(session, "select_queue_shares", queue=queue)
     except db_errors.Altered:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class Look(NamedTuple):
-    """The position of a group in a queue at some moment from `asked_ms` to `told_ms`, ms since 1970.
+    """The position of a group in a queue at some moment from `asked_ms` to `told_ms`, ms
+    since 1970.
 
     Both by the clock of the node, as the times at which it stored messages.
     """
@@ -18,7 +19,9 @@ class Look(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The offsets first … end - 1 were first committed after `after_ms` (None: nobody knows), by `by_ms`."""
+    """The offsets first … end - 1 were first committed after `after_ms` (None: nobody
+    knows), by `by_ms`.
+    """
 
     first: int
     end: int
@@ -27,12 +30,14 @@ class Step(NamedTuple):
 
 
 def steps(looks: Iterable[Look]) -> list[Step]:
-    """Return the steps that looks, in order, tell of a queue from offset 0 on; none: nothing was committed.
+    """Return the steps that looks, in order, tell of a queue from offset 0 on; none:
+    nothing was committed.
 
     A group that goes back commits nothing for the first time until it is where it was.
 
     >>> steps([Look(5, 10, 11), Look(5, 20, 21), Look(9, 30, 31), Look(7, 40, 41), Look(9, 50, 51)])
-    [Step(first=0, end=5, after_ms=None, by_ms=11), Step(first=5, end=9, after_ms=20, by_ms=31)]
+    [Step(first=0, end=5, after_ms=None, by_ms=11), Step(first=5, end=9, after_ms=20,
+    by_ms=31)]
     >>> steps([Look(0, 10, 11), Look(3, 20, 21)])
     [Step(first=0, end=3, after_ms=10, by_ms=21)]
     """

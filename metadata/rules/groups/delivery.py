@@ -1,4 +1,6 @@
-"""Delivery of a topic's messages to a group: settings of a subscription, and the pure rules about them."""
+"""Delivery of a topic's messages to a group: settings of a subscription, and the pure rules
+about them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from metadata.rules.groups.filters import MessageFilter
 from metadata.rules.setting_types import Flag, Headers, Numbers, Tags, Whole, setting
 
 SEPARATOR = "||"  # between the tags of a filter; a comma will do
-# Operators and quotes of other systems' filters, and words that only stand between two tags.
+# Operators and quotes of other systems' filters, and words that only stand between two
+# tags.
 _EXPRESSION = re.compile(
     r"""[&()<>=!]|^(["']).*\1$|\s(and|or|not|in|is|like|between)\s|^not\s""", re.IGNORECASE
 )
@@ -18,9 +21,11 @@ RETRY_DELAYS_S = (10, 30, 60, 300, 600, 1_800, 3_600)
 
 
 def tags_of(text: str) -> tuple[str, ...]:
-    """The tags of a filter such as `new || paid` or `new,paid`; none for one that takes everything.
+    """The tags of a filter such as `new || paid` or `new,paid`; none for one that takes
+    everything.
 
-    Raises ValueError. What older versions stored is read as it is; `check_filter` refuses more.
+    Raises ValueError. What older versions stored is read as it is; `check_filter` refuses
+    more.
 
     >>> tags_of("new || paid"), tags_of("new,paid"), tags_of("*"), tags_of("")
     (('new', 'paid'), ('new', 'paid'), (), ())
@@ -40,13 +45,13 @@ def tags_of(text: str) -> tuple[str, ...]:
 
 
 def check_filter(text: str) -> None:
-    """Raise ValueError for a filter that cannot be meant: an expression, which would be taken for one tag.
+    """Raise ValueError for a filter that cannot be meant: an expression, which would be
+    taken for one tag.
 
     No message carries such a tag, so everything would be passed over, and committed.
 
     >>> check_filter("a && b")
-    Traceback (most recent call last):
-    ValueError: 'a && b' is an expression, not a tag
+    Traceback (most recent call last): ValueError: 'a && b' is an expression, not a tag
     """
     for tag in tags_of(text):
         if _EXPRESSION.search(tag):
@@ -67,7 +72,8 @@ CLIENT = "the client decides"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The settings of a subscription that say when and how often a message comes; they change while running.
+    """The settings of a subscription that say when and how often a message comes; they
+    change while running.
 
     None: no limit, or whoever reads decides (the client's own option).
     """
@@ -85,7 +91,10 @@ class Delivery:
         "Deliver only messages that have each of these headers, with one of its values.",
     )
     delay_s: int = setting(
-        0, Whole(0, YEAR_S, "s"), "Delivery delay", "Time between storing a message and delivering it."
+        0,
+        Whole(0, YEAR_S, "s"),
+        "Delivery delay",
+        "Time between storing a message and delivering it.",
     )
     ordered: bool = setting(
         False,
@@ -107,7 +116,10 @@ class Delivery:
         "Pauses before retry 1, 2, …, such as 10,30,60. The last one repeats.",
     )
     dead_days: int = setting(
-        30, Whole(1, 3650, "days"), "Retention of dead letters", "Time to keep dead letters."
+        30,
+        Whole(1, 3650, "days"),
+        "Retention of dead letters",
+        "Time to keep dead letters.",
     )
     handler_timeout_ms: int | None = setting(
         None,
@@ -152,7 +164,8 @@ class Delivery:
         0,
         Whole(0, 100, "%"),
         "Traced messages",
-        "Share of the messages of which is recorded which member handled them, when and for how long. Kept "
+        "Share of the messages of which is recorded which member handled them, when and "
+        "for how long. Kept "
         "for 3 days, at most 10,000 attempts of a group; 0: none.",
     )
 

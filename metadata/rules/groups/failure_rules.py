@@ -7,19 +7,28 @@ import hashlib
 from metadata.rules.groups.delivery import Delivery, retry_delay_s
 from metadata.rules.topics.routing_rules import as_uuid7
 
-JITTER = 0.1  # of the delay, to either side: what failed together need not come back together
+# of the delay, to either side: what failed together need not come back together
+JITTER = 0.1
 MAX_ERROR_CHARS = 2_000
 MAX_CLASS_CHARS = 100
 
 
 def copy_id(
-    *, stored_at_ms: int, subscription: int, queue: int, offset: int, attempt: int, reset_count: int
+    *,
+    stored_at_ms: int,
+    subscription: int,
+    queue: int,
+    offset: int,
+    attempt: int,
+    reset_count: int,
 ) -> bytes:
-    """The batch id of the copy that a failure makes: the shape of UUIDv7, the same for every report of it.
+    """The batch id of the copy that a failure makes: the shape of UUIDv7, the same for
+    every report of it.
 
-    Its time is when the failing message was stored, not when it failed: another member that gets the message
-    after a crash, and fails at it again, makes the same copy, and not a second one. After a reset of the
-    position, or under another subscription of the group, it is another copy.
+    Its time is when the failing message was stored, not when it failed: another member that
+    gets the message after a crash, and fails at it again, makes the same copy, and not a
+    second one. After a reset of the position, or under another subscription of the group,
+    it is another copy.
 
     >>> where = {"stored_at_ms": 1, "subscription": 2, "queue": 3, "offset": 4, "reset_count": 0}
     >>> one = copy_id(attempt=1, **where)
@@ -49,7 +58,11 @@ def delay_ms(delivery: Delivery, attempt: int, copy: bytes) -> int:
     True
     """
     share = int.from_bytes(copy[12:16], "big") / 0xFFFF_FFFF  # 0 to 1
-    return round(retry_delay_s(delivery.retry_delays_s, attempt) * 1000 * (1 + JITTER * (2 * share - 1)))
+    return round(
+        retry_delay_s(delivery.retry_delays_s, attempt)
+        * 1000
+        * (1 + JITTER * (2 * share - 1))
+    )
 
 
 def is_dead(delivery: Delivery, attempt: int) -> bool:
@@ -61,7 +74,8 @@ def is_dead(delivery: Delivery, attempt: int) -> bool:
 
 
 def error_class(error: str) -> str:
-    """The kind of an error, by which dead messages are counted: its first line up to the first colon.
+    """The kind of an error, by which dead messages are counted: its first line up to the
+    first colon.
 
     >>> error_class("ValueError: bad 42"), error_class("timed out"), error_class("")
     ('ValueError', 'timed out', 'unknown')

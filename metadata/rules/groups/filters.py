@@ -1,16 +1,20 @@
-"""Filters of a subscription: which messages of a topic a group takes, by their tags and headers."""
+"""Filters of a subscription: which messages of a topic a group takes, by their tags and
+headers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-Headers = tuple[tuple[str, tuple[str, ...]], ...]  # names, each with the values that are taken
+# names, each with the values that are taken
+Headers = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """A tag filter and a header filter, both of which a message must match; an empty one takes all.
+    """A tag filter and a header filter, both of which a message must match; an empty one
+    takes all.
 
     A filter is true if it leaves anything out.
     """
@@ -22,7 +26,8 @@ class MessageFilter:
         return bool(self.tags or self.headers)
 
     def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:
-        """Return True for a message with one of the tags, and with one of the values of each header.
+        """Return True for a message with one of the tags, and with one of the values of
+        each header.
 
         >>> only = MessageFilter(("new",), (("region", ("eu", "us")), ("kind", ("order",))))
         >>> only.takes("new", {"region": "us", "kind": "order", "more": "x"})
@@ -45,7 +50,8 @@ def headers_of(written: Mapping[str, Iterable[str]]) -> Headers:
 
 
 def read_headers(text: str) -> dict[str, list[str]]:
-    """Return a header filter from lines as people write them. Raises ValueError, naming the line.
+    """Return a header filter from lines as people write them. Raises ValueError, naming the
+    line.
 
     >>> read_headers("region=eu, us\\nkind=order")
     {'region': ['eu', 'us'], 'kind': ['order']}
@@ -55,7 +61,9 @@ def read_headers(text: str) -> dict[str, list[str]]:
         name, equals, values = line.partition("=")
         if not equals:
             raise ValueError(f"{line!r} is not name=value")
-        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(","))
+        found.setdefault(name.strip(), []).extend(
+            value.strip() for value in values.split(",")
+        )
     return found
 
 

@@ -37,18 +37,25 @@ HOT = 0.8  # of a topic's unread messages in one queue
 HOT_LEAST = 20  # unread messages in it
 HOT_KEY = 0.5  # of the messages that wait first in that queue
 FAILING = 0.1  # of what was handled
-FAILING_LEAST = 3  # dead letters in an hour; one says nothing of a group that handles little
+# dead letters in an hour; one says nothing of a group that handles little
+FAILING_LEAST = 3
 MANY_REBALANCES = 3  # of ten minutes
 LONG_MS = 60_000  # a handler that is at work for so long
 HOUR_S = 3600
 READ: tuple[State, ...] = ("keeps_up", "nothing_sent")  # what is unread came just now
-BEHIND: tuple[State, ...] = ("stalled", "steady", "catches_up", "falls_behind", "too_little_data")
+BEHIND: tuple[State, ...] = (
+    "stalled",
+    "steady",
+    "catches_up",
+    "falls_behind",
+    "too_little_data",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadQueue:
-    """A queue as the group reads it; `lag` None: its node does not answer. `is_retry`: it holds the retries
-    of `topic`."""
+    """A queue as the group reads it; `lag` None: its node does not answer. `is_retry`: it
+    holds the retries of `topic`."""
 
     topic: str
     id: int
@@ -62,7 +69,9 @@ class ReadQueue:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A member; `active`: it may own queues. `slowest`: its handler that is at work for the longest time."""
+    """A member; `active`: it may own queues. `slowest`: its handler that is at work for the
+    longest time.
+    """
 
     name: str
     silent_ms: int | None = 0
@@ -72,11 +81,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts on a group: its trend, and rates of the last minutes a second (None: not known).
+    """The facts on a group: its trend, and rates of the last minutes a second (None: not
+    known).
 
-    `paused`: topics of it that are. `threads` and `ordered` are of its subscriptions that have unread
-    messages. `rebalances` are those of the last ten minutes; `reset_by`: who moved its offsets then, or ''.
-    `dead_last_hour`: dead letters. `keys`: those of the messages that wait first in the hottest queue.
+    `paused`: topics of it that are. `threads` and `ordered` are of its subscriptions that
+    have unread messages. `rebalances` are those of the last ten minutes; `reset_by`: who
+    moved its offsets then, or ''.
+    `dead_last_hour`: dead letters. `keys`: those of the messages that wait first in the
+    hottest queue.
     """
 
     trend: State
@@ -103,7 +115,11 @@ class Facts:
     @property
     def waiting(self) -> list[ReadQueue]:
         """The queues with unread messages that are to be read."""
-        return [one for one in self.queues if one.lag and not one.stopped and one.topic not in self.paused]
+        return [
+            one
+            for one in self.queues
+            if one.lag and not one.stopped and one.topic not in self.paused
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +142,8 @@ def causes(facts: Facts) -> list[Cause]:
     found = [*_broken(facts), *_stopped(facts)]
     if facts.stopped:
         return found
-    if facts.trend not in READ:  # else a hand-over or a late heartbeat would look like a cause
+    # else a hand-over or a late heartbeat would look like a cause
+    if facts.trend not in READ:
         found += _unread(facts)
     if not facts.waiting or facts.trend not in BEHIND or found:
         return found
@@ -151,10 +168,18 @@ def _stopped(facts: Facts) -> Iterator[Cause]:
         if facts.lag:
             yield Cause("paused", words={"lag": facts.lag})
         return
-    topics = [name for name in facts.paused if any(one.lag for one in facts.queues if one.topic == name)]
+    topics = [
+        name
+        for name in facts.paused
+        if any(one.lag for one in facts.queues if one.topic == name)
+    ]
     if topics:
         yield Cause("topics_paused", topics)
-    queues = [one.id for one in facts.queues if one.stopped and one.lag and one.topic not in facts.paused]
+    queues = [
+        one.id
+        for one in facts.queues
+        if one.stopped and one.lag and one.topic not in facts.paused
+    ]
     if queues:
         yield Cause("queues_paused", queues)
 
@@ -182,13 +207,16 @@ def _unread(facts: Facts) -> Iterator[Cause]:
 
 
 def _silent(facts: Facts) -> list[str]:
-    """The members that hold unread messages and were not heard for half of the time after which they go."""
+    """The members that hold unread messages and were not heard for half of the time after
+    which they go.
+    """
     owners = {one.owner for one in facts.waiting}
     shares = facts.mode != "clustering"
     return [
         one.name
         for one in facts.members
-        if (one.silent_ms or 0) > facts.session_timeout_ms / 2 and (shares or one.name in owners)
+        if (one.silent_ms or 0) > facts.session_timeout_ms / 2
+        and (shares or one.name in owners)
     ]
 
 
@@ -220,11 +248,17 @@ def _slowed(facts: Facts) -> Iterator[Cause]:
     # So few messages may all lie in one queue by chance.
     hot = None if facts.trend == "too_little_data" else hottest(facts)
     if hot is not None:
-        of_topic = sum(one.lag or 0 for one in facts.waiting if one.topic == hot.topic and not one.is_retry)
+        of_topic = sum(
+            one.lag or 0
+            for one in facts.waiting
+            if one.topic == hot.topic and not one.is_retry
+        )
         words = {"share": (hot.lag or 0) / of_topic, "owner": hot.owner}
         key, times = (Counter(facts.keys).most_common(1) or [(None, 0)])[0]
         if key is not None and times >= HOT_KEY * len(facts.keys):
-            yield Cause("hot_key", [hot.id, key], {**words, "of_keys": times / len(facts.keys)})
+            yield Cause(
+                "hot_key", [hot.id, key], {**words, "of_keys": times / len(facts.keys)}
+            )
         else:
             yield Cause("hot_queue", [hot.id], words)
     retries = sum(one.lag or 0 for one in facts.waiting if one.is_retry)
@@ -261,7 +295,10 @@ def hottest(facts: Facts) -> ReadQueue | None:
 def _too_slow(facts: Facts) -> Iterator[Cause]:
     """Yield that members handle less than is sent, or did so for a while."""
     if facts.trend == "catches_up":
-        yield Cause("more_was_sent", words={"handled": facts.handled_per_s, "sent": facts.sent_per_s})
+        yield Cause(
+            "more_was_sent",
+            words={"handled": facts.handled_per_s, "sent": facts.sent_per_s},
+        )
     if facts.trend not in ("falls_behind", "steady") or not facts.handled_per_s:
         return
     active = sum(one.active for one in facts.members)
@@ -272,7 +309,9 @@ def _too_slow(facts: Facts) -> Iterator[Cause]:
         "members": active,
         "threads": facts.threads,
         "queues": queues,
-        "message_ms": 1000 * active * facts.threads / facts.handled_per_s if facts.threads else None,
+        "message_ms": 1000 * active * facts.threads / facts.handled_per_s
+        if facts.threads
+        else None,
         "has_room": "yes" if facts.mode == "share" or active < queues else "",
     }
     yield Cause("slow_handler", words=words)

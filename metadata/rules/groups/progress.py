@@ -20,15 +20,18 @@ State = Literal[
 WINDOW_S = 600  # the lag of now is compared with the one of so long ago
 LEAST_S = 120  # or of less long ago, where nothing older is known, but of no less than this
 FRESH_MS = 10_000  # who has nothing older to read waits for its next commit
-UNDER_WAY_S = 2.0  # what is sent or handled within that is no trend: it lies between two commits
+# what is sent or handled within that is no trend: it lies between two commits
+UNDER_WAY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The figures known of a group in the topics where it is not paused; None: not known.
 
-    `lag`: messages that are unread now, `oldest_ms`: age of the oldest of them; `lag_before`: what was unread
-    `between_s` seconds ago, and since then so many messages were `sent` to its topics and `handled` by it.
+    `lag`: messages that are unread now, `oldest_ms`: age of the oldest of them;
+    `lag_before`: what was unread
+    `between_s` seconds ago, and since then so many messages were `sent` to its topics and
+    `handled` by it.
     """
 
     members: int
@@ -53,7 +56,8 @@ class Progress:
     too_little_data  how far it was behind is not known for long enough
     stalled          it has members and unread messages, and handled none of them
     steady           its lag neither grows nor shrinks
-    catches_up       its lag shrinks by `per_s` messages a second and is gone `in_s` seconds from now
+    catches_up       its lag shrinks by `per_s` messages a second and is gone `in_s` seconds
+                     from now
     falls_behind     its lag grows by `per_s` messages a second
     """
 
@@ -103,6 +107,7 @@ def _trend(seen: Seen, *, grown: int) -> Progress:
     per_s = abs(grown) / seen.between_s
     if grown > 0:
         return Progress("falls_behind", per_s)
-    if seen.handled is not None:  # more than it handled is what retention took, not progress
+    # more than it handled is what retention took, not progress
+    if seen.handled is not None:
         per_s = min(per_s, seen.handled / seen.between_s)
     return Progress("catches_up", per_s, (seen.lag or 0) / per_s if per_s else None)

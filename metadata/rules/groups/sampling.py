@@ -1,4 +1,6 @@
-"""Sample of messages whose handling is traced: the same for all members, and at each attempt."""
+"""Sample of messages whose handling is traced: the same for all members, and at each
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from zlib import crc32
 
 
 def is_traced(queue: int, offset: int, percent: int) -> bool:
-    """Return True if a message is in a sample of so many percent; a larger one contains a smaller one.
+    """Return True if a message is in a sample of so many percent; a larger one contains a
+    smaller one.
 
     The client has the same function (catmq_client.telemetry.traces).
 

@@ -1,7 +1,8 @@
-"""Rules of share groups: leases of runs, how many messages one gets, and what of it is finished.
+"""Rules of share groups: leases of runs, how many messages one gets, and what of it is
+finished.
 
-A run is a stretch of offsets of one queue. The offsets that have left it are bits of a number, the first
-offset the lowest bit.
+A run is a stretch of offsets of one queue. The offsets that have left it are bits of a
+number, the first offset the lowest bit.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-ALONE_FROM = 3  # from this delivery on a message is leased alone, so that it takes no other with it
-_GRANT = re.compile(r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,7})", re.ASCII)
+# from this delivery on a message is leased alone, so that it takes no other with it
+ALONE_FROM = 3
+_GRANT = re.compile(
+    r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,7})", re.ASCII
+)
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MOST = (1 << 63) - 1
 MOST_MESSAGES = 1_000  # of a run
@@ -44,7 +48,11 @@ class Grant(NamedTuple):
         if found is None:
             return None
         grant = cls(*(int(part, 36) for part in found.groups()))
-        return grant if max(grant) <= _MOST and 0 < grant.end - grant.first <= MOST_MESSAGES else None
+        return (
+            grant
+            if max(grant) <= _MOST and 0 < grant.end - grant.first <= MOST_MESSAGES
+            else None
+        )
 
 
 def _base36(number: int) -> str:
@@ -56,7 +64,8 @@ def _base36(number: int) -> str:
 
 
 def fair_cut(*, backlog: int, members: int, asked: int) -> int:
-    """Return how many messages one member gets of a backlog: its share, at most what it asks for.
+    """Return how many messages one member gets of a backlog: its share, at most what it
+    asks for.
 
     >>> fair_cut(backlog=2000, members=300, asked=500), fair_cut(backlog=3, members=8, asked=10)
     (7, 1)
@@ -109,7 +118,8 @@ def row_of(bits: int, *, length: int) -> bytes | None:
 
 
 def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
-    """The bits of some stretches of a run; None if one is not inside, or ends before it begins.
+    """The bits of some stretches of a run; None if one is not inside, or ends before it
+    begins.
 
     >>> bits_in([(10, 12), (11, 13)], run=(10, 20)), bits_in([(5, 11)], run=(10, 20))
     (7, None)
@@ -155,8 +165,8 @@ def spans_of(bits: int, *, first: int) -> Iterator[Span]:
 def floor(position: int, runs: Sequence[tuple[int, int, int]], *, all_read: bool) -> int:
     """The lowest unfinished offset of a queue, or one below it.
 
-    `position` is the first offset that was never leased; `runs` are (first, end, bits), rising, perhaps
-    only the lowest.
+    `position` is the first offset that was never leased; `runs` are (first, end, bits),
+    rising, perhaps only the lowest.
 
     >>> floor(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True), floor(30, [], all_read=True)
     (2, 30)

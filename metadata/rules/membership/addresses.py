@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-MAX_PROXIES = 256  # addresses of one network of proxies, where clients are let in by their address
+# addresses of one network of proxies, where clients are let in by their address
+MAX_PROXIES = 256
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return networks such as 10.0.0.0/8; a single address counts as one. Raises ValueError."""
+    """Return networks such as 10.0.0.0/8; a single address counts as one. Raises
+    ValueError.
+    """
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
@@ -46,7 +49,9 @@ def is_address(text: str) -> bool:
 
 
 def is_within(address: str, trusted: Sequence[Network]) -> bool:
-    """Return whether an address belongs to one of the networks; what is no address does not."""
+    """Return whether an address belongs to one of the networks; what is no address does
+    not.
+    """
     try:
         known = ipaddress.ip_address(address)
     except ValueError:
@@ -57,10 +62,12 @@ def is_within(address: str, trusted: Sequence[Network]) -> bool:
 
 
 def client_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """Return the address of the client: the last one in `X-Forwarded-For` that is no trusted proxy's.
+    """Return the address of the client: the last one in `X-Forwarded-For` that is no
+    trusted proxy's.
 
-    Each proxy adds whom it was asked by at the end, so what stands further left may be invented. Without a
-    proxy, and when the header is of no use, it is `peer`, who is connected.
+    Each proxy adds whom it was asked by at the end, so what stands further left may be
+    invented. Without a proxy, and when the header is of no use, it is `peer`, who is
+    connected.
 
     >>> client_of("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", networks(["10.0.0.0/8"]))
     '192.0.2.7'

@@ -1,13 +1,17 @@
-"""Liveness and names of brokers: when one counts as alive, and which process may go by a broker's name.
+"""Liveness and names of brokers: when one counts as alive, and which process may go by a
+broker's name.
 
-A name belongs to one life of a broker (its incarnation: one gunicorn master). Whoever wants a name that
-another life holds gets it
+A name belongs to one life of a broker (its incarnation: one gunicorn master). Whoever wants
+a name that another life holds gets it
 
 * if that life is over: it said good-bye, or was silent for ALIVE_S;
-* at a start, if the other has the same URL: only one process can listen there, so this is the same broker
-  after a crash. Should the other live nevertheless, it notices that it was replaced and gives way.
+* at a start, if the other has the same URL: only one process can listen there, so this is
+  the same broker
+  after a crash. Should the other live nevertheless, it notices that it was replaced and
+  gives way.
 
-Two lives with different URLs that want one name are two brokers with one name: the first one keeps it.
+Two lives with different URLs that want one name are two brokers with one name: the first
+one keeps it.
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ class Claim(StrEnum):
 
 
 def alive(*, last_seen: datetime, stopped_at: datetime | None, now: datetime) -> bool:
-    """Return True if a broker lives, by the database's clock; a clock set back makes nobody live long."""
+    """Return True if a broker lives, by the database's clock; a clock set back makes nobody
+    live long.
+    """
     return stopped_at is None and abs((now - last_seen).total_seconds()) < ALIVE_S
 
 
 def claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
-    """The fate of a claim to a name that another life holds; `held`: the claimant had it before.
+    """The fate of a claim to a name that another life holds; `held`: the claimant had it
+    before.
 
     >>> claim(holder_alive=True, same_url=True, held=False)
     <Claim.TAKE: 'take'>

@@ -1,7 +1,7 @@
 """Members of a group that may own queues: those at an allowed address, at most so many.
 
-The others stay registered and stand by. Who holds queues already goes first, then who joined first, so a
-member that comes back does not push out the one that took its place.
+The others stay registered and stand by. Who holds queues already goes first, then who
+joined first, so a member that comes back does not push out the one that took its place.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from metadata.rules.membership.addresses import Network, is_within
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member: its id (ids rise as members join), where it speaks from, and how many queues it has now."""
+    """A member: its id (ids rise as members join), where it speaks from, and how many
+    queues it has now.
+    """
 
     member: int
     address: str
     queues: int
 
 
-def eligible(members: Iterable[Candidate], *, allow: str, deny: str, most: int | None) -> list[int]:
+def eligible(
+    members: Iterable[Candidate], *, allow: str, deny: str, most: int | None
+) -> list[int]:
     """Ids of the members that may own queues, rising.
 
-    `allow` and `deny` list addresses and networks ('' allows all, denies none; what is denied is not
-    allowed, whatever `allow` says); `most` is the largest number of them, None for no limit.
+    `allow` and `deny` list addresses and networks ('' allows all, denies none; what is
+    denied is not allowed, whatever `allow` says); `most` is the largest number of them,
+    None for no limit.
 
     >>> two = [Candidate(1, "10.0.0.1", 0), Candidate(2, "10.0.0.2", 3)]
     >>> eligible(two, allow="10.0.0.0/24", deny="", most=1)
@@ -42,7 +47,9 @@ def eligible(members: Iterable[Candidate], *, allow: str, deny: str, most: int |
 
 
 def networks(text: str) -> list[Network]:
-    """The networks of a list separated by commas or blanks; raises ValueError naming the first wrong word."""
+    """The networks of a list separated by commas or blanks; raises ValueError naming the
+    first wrong word.
+    """
     return [ip_network(word, strict=False) for word in re.split(r"[,\s]+", text) if word]
 
 

@@ -20,7 +20,8 @@ class SlowHandler:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Threads for handlers, and those at work; messages that wait in memory; counts since the start.
+    """Threads for handlers, and those at work; messages that wait in memory; counts since
+    the start.
 
     `failed` counts failed attempts. `slowest` is None while no handler is at work.
     """
@@ -44,7 +45,8 @@ def pack(report: ProcessReport) -> str:
 
 
 def unpack(text: str) -> ProcessReport | None:
-    """Return the report of a text; None for '' and for what another release wrote that says less.
+    """Return the report of a text; None for '' and for what another release wrote that says
+    less.
 
     >>> unpack(pack(ProcessReport(8, 1, 5, 900, 40, 1, SlowHandler(7, 12, 3000)))).slowest
     SlowHandler(queue=7, offset=12, running_ms=3000)
@@ -58,7 +60,8 @@ def unpack(text: str) -> ProcessReport | None:
         slowest = found["slowest"]
         return ProcessReport(
             **{name: found[name] for name in ProcessReport.__slots__ if name != "slowest"},
-            slowest=slowest and SlowHandler(**{name: slowest[name] for name in SlowHandler.__slots__}),
+            slowest=slowest
+            and SlowHandler(**{name: slowest[name] for name in SlowHandler.__slots__}),
         )
     except KeyError:
         return None

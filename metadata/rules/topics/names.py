@@ -8,7 +8,8 @@ from metadata.errors import Code, Invalid
 
 MAX_CHARS = 100
 FAILURE_SUFFIX = "_fail"  # names of failure topics, which only the system makes
-# In names of topics that Celery's transport makes for itself: shop._log.celeryev, shop._p3.mails.
+# In names of topics that Celery's transport makes for itself: shop._log.celeryev,
+# shop._p3.mails.
 INTERNAL_MARK = "._"
 LANE = re.compile(r"(.+)\.(?:high|low)[0-9]*")
 PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -24,7 +25,8 @@ def is_name(text: str) -> bool:
 
 
 def failure_name(group: str, topic: str) -> str:
-    """The name of the failure topic of a pair; for display and old clients, the pair identifies it.
+    """The name of the failure topic of a pair; for display and old clients, the pair
+    identifies it.
 
     >>> failure_name("billing", "orders")
     'billing_orders_fail'
@@ -33,7 +35,8 @@ def failure_name(group: str, topic: str) -> str:
 
 
 def lane_base(name: str) -> str:
-    """Return the topic whose tasks of another priority Django's tasks put into this one; '' if none.
+    """Return the topic whose tasks of another priority Django's tasks put into this one; ''
+    if none.
 
     Users may give topics such names, too: it is a lane only if the returned topic exists.
 
@@ -45,17 +48,22 @@ def lane_base(name: str) -> str:
 
 
 def check_name(kind: str, text: str, *, field: str = "name") -> str:
-    """`text` itself if users may call a `kind` (topic, group, node, …) so; raises Invalid naming `field`."""
+    """`text` itself if users may call a `kind` (topic, group, node, …) so; raises Invalid
+    naming `field`.
+    """
     check_spelling(kind, text, field=field)
     if text.endswith(FAILURE_SUFFIX):
         raise Invalid.field(
-            field, f"names ending in {FAILURE_SUFFIX} are reserved for retry topics: choose another"
+            field,
+            f"names ending in {FAILURE_SUFFIX} are reserved for retry topics: choose another",
         )
     return text
 
 
 def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
-    """`text` itself if it is spelled as a name, whatever it ends in; raises Invalid naming `field`."""
+    """`text` itself if it is spelled as a name, whatever it ends in; raises Invalid naming
+    `field`.
+    """
     if not is_name(text):
         raise Invalid.field(
             field,
@@ -68,4 +76,7 @@ def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
 def check_confirmed(name: str, confirm: str | None) -> None:
     """Raise Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
     if confirm != name:
-        raise Invalid(f"Deleting {name} must be confirmed: give confirm={name}", code=Code.NOT_CONFIRMED)
+        raise Invalid(
+            f"Deleting {name} must be confirmed: give confirm={name}",
+            code=Code.NOT_CONFIRMED,
+        )

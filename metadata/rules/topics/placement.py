@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def place(*, count: int, load: Mapping[int, int], held: Mapping[int, int] | None = None) -> list[int]:
-    """Node ids for `count` queues; `load` maps each eligible node to the queues it holds already.
+def place(
+    *, count: int, load: Mapping[int, int], held: Mapping[int, int] | None = None
+) -> list[int]:
+    """Node ids for `count` queues; `load` maps each eligible node to the queues it holds
+    already.
 
-    Spread first, those of the topic itself counted (`held`: node → how many it has), then the emptier node,
-    then the lower id.
+    Spread first, those of the topic itself counted (`held`: node → how many it has), then
+    the emptier node, then the lower id.
 
     >>> place(count=3, load={1: 10, 2: 0})
     [2, 1, 2]

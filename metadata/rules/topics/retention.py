@@ -21,8 +21,8 @@ class Span(NamedTuple):
 def by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
     """The lowest offset from which on rising spans take at most `most` bytes.
 
-    `whole`: spans go as a whole, and the last one, which is written to, always stays. Otherwise at least the
-    last offset does.
+    `whole`: spans go as a whole, and the last one, which is written to, always stays.
+    Otherwise at least the last offset does.
 
     >>> spans = [Span(0, 10, 100), Span(10, 20, 100), Span(20, 25, 50)]
     >>> by_size(spans, most=170, whole=True), by_size(spans, most=170, whole=False)
@@ -41,14 +41,15 @@ def by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
 
 
 def by_age(*, expired: int, long_expired: int, unread: Sequence[int]) -> int:
-    """The offset to keep from: what is expired goes, unless it is unread and not long expired.
+    """The offset to keep from: what is expired goes, unless it is unread and not long
+    expired.
 
     `unread`: where the groups stand for whom messages are kept longer.
 
     >>> by_age(expired=90, long_expired=20, unread=[50, 70])
     50
-    >>> by_age(expired=90, long_expired=60, unread=[50, 70]), by_age(expired=90, long_expired=0, unread=[])
-    (60, 90)
+    >>> (by_age(expired=90, long_expired=60, unread=[50, 70]),
+    ...  by_age(expired=90, long_expired=0, unread=[])) (60, 90)
     """
     return min([expired, max(long_expired, min(unread, default=expired))])
 
@@ -63,7 +64,8 @@ def lost(*, committed: int, low: int, keep_from: int) -> int:
 
 
 def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> str | None:
-    """Return why a node's time cannot be trusted, beside the metadata database's and its own newest message.
+    """Return why a node's time cannot be trusted, beside the metadata database's and its
+    own newest message.
 
     >>> clock_problem(now_ms=10**9, reference_ms=0, newest_ms=None)
     "the node's clock is 11.6 days ahead of the metadata database's"
@@ -79,10 +81,12 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
 
 
 def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
-    """Return why a clock by which `passed_s` went by cannot be trusted, when it really were `elapsed_s`.
+    """Return why a clock by which `passed_s` went by cannot be trusted, when it really were
+    `elapsed_s`.
 
     >>> jump_problem(passed_s=90_000, elapsed_s=600)
-    "the metadata database's clock has jumped 24.8 hours ahead; if it is right now, run manage.py cleanup"
+    "the metadata database's clock has jumped 24.8 hours ahead; if it is right now, run
+    manage.py cleanup"
     >>> jump_problem(passed_s=700, elapsed_s=600)
     """
     ahead = passed_s - elapsed_s
@@ -93,4 +97,8 @@ def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
 
 def _shown(seconds: float) -> AlarmText:
     hours = seconds / 3600
-    return say("hours", hours=f"{hours:.1f}") if hours < 48 else say("days", days=f"{hours / 24:.1f}")
+    return (
+        say("hours", hours=f"{hours:.1f}")
+        if hours < 48
+        else say("days", days=f"{hours / 24:.1f}")
+    )

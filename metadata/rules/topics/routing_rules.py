@@ -1,4 +1,6 @@
-"""Choice of the queue for a message; every answer is a pure function, so any broker repeats it."""
+"""Choice of the queue for a message; every answer is a pure function, so any broker repeats
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ def candidates(batch_id: UUID, queues: Sequence[int]) -> list[int]:
         return list(queues)
     seed = batch_id.bytes
     return sorted(
-        set(queues), key=lambda queue: (hashlib.sha256(seed + queue.to_bytes(8, "big")).digest(), queue)
+        set(queues),
+        key=lambda queue: (hashlib.sha256(seed + queue.to_bytes(8, "big")).digest(), queue),
     )
 
 
 def derived_batch_id(batch_id: UUID, part: int) -> UUID:
-    """The id of a part of a batch, by the part's number: the time of `batch_id`, version 7, the rest a hash.
+    """The id of a part of a batch, by the part's number: the time of `batch_id`, version 7,
+    the rest a hash.
 
     >>> parent = UUID("0190163d-8694-739b-aea5-966c26f8ad91")
     >>> derived_batch_id(parent, 5).version, str(derived_batch_id(parent, 5))[:13]
@@ -38,7 +42,8 @@ def derived_batch_id(batch_id: UUID, part: int) -> UUID:
 
 
 def as_uuid7(at_ms: int, rest: bytes) -> bytes:
-    """The UUID of version 7 of a time, ms since 1970, and of the first ten bytes of something.
+    """The UUID of version 7 of a time, ms since 1970, and of the first ten bytes of
+    something.
 
     >>> as_uuid7(1, bytes(32)).hex()
     '00000000000170008000000000000000'

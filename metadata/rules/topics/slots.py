@@ -28,12 +28,16 @@ def initial_layout(queue_ids: Sequence[int]) -> Layout:
     return tuple(queue_ids[slot % len(queue_ids)] for slot in range(SLOTS))
 
 
-def spread(layout: Sequence[int], *, open_queues: Iterable[int], closed: Iterable[int] = ()) -> Layout:
-    """The layout over other queues than before: as even as can be, and with as few slots moved as that takes.
+def spread(
+    layout: Sequence[int], *, open_queues: Iterable[int], closed: Iterable[int] = ()
+) -> Layout:
+    """The layout over other queues than before: as even as can be, and with as few slots
+    moved as that takes.
 
-    `open_queues` (at least one) share the slots; those in `closed` take no messages now, so they give slots
-    away but get none. A queue that is in neither loses all it has. Slots of queues with too many go, the
-    highest first, to whoever lacks most. The result depends on nothing but the arguments, not on their order.
+    `open_queues` (at least one) share the slots; those in `closed` take no messages now, so
+    they give slots away but get none. A queue that is in neither loses all it has. Slots of
+    queues with too many go, the highest first, to whoever lacks most. The result depends on
+    nothing but the arguments, not on their order.
 
     >>> before = initial_layout([7, 8])
     >>> after = spread(before, open_queues=[7, 8, 9])
@@ -41,8 +45,12 @@ def spread(layout: Sequence[int], *, open_queues: Iterable[int], closed: Iterabl
     ([342, 341, 341], 341)
     """
     held = Counter(layout)
-    quota = _quotas({one: held[one] for one in open_queues}, {one: held[one] for one in closed})
-    lack = Counter({queue: want - held[queue] for queue, want in quota.items() if want > held[queue]})
+    quota = _quotas(
+        {one: held[one] for one in open_queues}, {one: held[one] for one in closed}
+    )
+    lack = Counter(
+        {queue: want - held[queue] for queue, want in quota.items() if want > held[queue]}
+    )
     spare = {queue: have - quota.get(queue, 0) for queue, have in held.items()}
     result = list(layout)
     for slot in reversed(range(len(layout))):
@@ -58,17 +66,22 @@ def spread(layout: Sequence[int], *, open_queues: Iterable[int], closed: Iterabl
 def _quotas(of_open: Mapping[int, int], of_closed: Mapping[int, int]) -> dict[int, int]:
     """Queue → how many slots it shall have; both arguments say how many each has now.
 
-    A closed queue that has less than an even share keeps what it has, and the others share the rest. Where
-    the rest cannot be divided evenly, those that would have to give slots away keep one more.
+    A closed queue that has less than an even share keeps what it has, and the others share
+    the rest. Where the rest cannot be divided evenly, those that would have to give slots
+    away keep one more.
     """
     total, sharing = SLOTS, {**of_open, **of_closed}
     quota: dict[int, int] = {}
-    while small := [one for one in of_closed if one in sharing and sharing[one] * len(sharing) < total]:
+    while small := [
+        one for one in of_closed if one in sharing and sharing[one] * len(sharing) < total
+    ]:
         for queue in small:
             quota[queue] = sharing.pop(queue)
             total -= quota[queue]
     base, extras = divmod(total, len(sharing))
-    ranked = sorted(sharing, key=lambda queue: (sharing[queue] <= base, queue in of_closed, queue))
+    ranked = sorted(
+        sharing, key=lambda queue: (sharing[queue] <= base, queue in of_closed, queue)
+    )
     return quota | {queue: base + (place < extras) for place, queue in enumerate(ranked)}
 
 

@@ -70,7 +70,9 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         errors=_errors(name, summary),
         dead=found.messages,
         table=_dead(name, found),
-        following=_link(topic=topic, error=error, key=key, after=found.next) if found.next else "",
+        following=_link(topic=topic, error=error, key=key, after=found.next)
+        if found.next
+        else "",
         redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
     )
 
@@ -85,7 +87,9 @@ def _count(summary: Summary, error: str | None) -> int:
 
 
 def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> list[Link]:
-    """Return the actions on all that the page is about; how many that are, stands on the buttons."""
+    """Return the actions on all that the page is about; how many that are, stands on the
+    buttons.
+    """
     if not count:
         return []
     which = _link(topic=topic, error=error, everything="" if topic or error else "on")
@@ -93,7 +97,9 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if topic or error:
         redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
-        Link(redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "primary"),
+        Link(
+            redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "primary"
+        ),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):
@@ -122,12 +128,16 @@ def _errors(name: str, summary: Summary) -> Table:
         return _link(topic=one.topic, error=one.error_class)
 
     columns: Columns[DeadCount] = [
-        Column(_("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))),
+        Column(
+            _("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))
+        ),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Dead letters"), lambda one: number(one.count), right=True),
         Column(_("First"), lambda one: when(one.first_at_ms)),
         Column(_("Last"), lambda one: when(one.last_at_ms)),
-        Column(_("Action"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
+        Column(
+            _("Action"), lambda one: text(_("redrive"), to("redrive", name) + which(one))
+        ),
     ]
     return plain(columns, summary.errors, Empty(_("No dead letters")))
 

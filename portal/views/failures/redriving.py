@@ -23,11 +23,17 @@ class Choosing(forms.Form):
     ids = forms.CharField(
         label=lazy("Messages"),
         required=False,
-        help_text=lazy("Ids of dead letters, separated by commas. Leave empty to use the fields below."),
+        help_text=lazy(
+            "Ids of dead letters, separated by commas. Leave empty to use the fields below."
+        ),
     )
-    topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210, widget=Picker("topic"))
+    topic = forms.CharField(
+        label=lazy("Topic"), required=False, max_length=210, widget=Picker("topic")
+    )
     error = forms.CharField(label=lazy("Error class"), required=False, max_length=200)
-    everything = forms.BooleanField(label=lazy("All dead letters of the group"), required=False)
+    everything = forms.BooleanField(
+        label=lazy("All dead letters of the group"), required=False
+    )
 
 
 class Redriving(Choosing):
@@ -41,7 +47,10 @@ class Redriving(Choosing):
         ),
     )
     rate = forms.IntegerField(
-        label=lazy("Maximum rate, messages/s"), required=False, min_value=1, help_text=lazy("Empty: 200.")
+        label=lazy("Maximum rate, messages/s"),
+        required=False,
+        min_value=1,
+        help_text=lazy("Empty: 200."),
     )
 
 
@@ -81,9 +90,15 @@ class OfTheDead(GroupAction):
         dead_letters.check_choice(**choice)
         if choice["ids"]:
             dead_letters.by_node(choice["ids"])
-            return Preview(effects=[what % {"count": len(set(choice["ids"])), "group": self.name}])
-        summary = dead_letters.summary(group=self.name, topic=choice["topic"], actor=self.actor)
-        reached = [one for one in summary.errors if choice["error"] in (None, one.error_class)]
+            return Preview(
+                effects=[what % {"count": len(set(choice["ids"])), "group": self.name}]
+            )
+        summary = dead_letters.summary(
+            group=self.name, topic=choice["topic"], actor=self.actor
+        )
+        reached = [
+            one for one in summary.errors if choice["error"] in (None, one.error_class)
+        ]
         columns: Columns[DeadCount] = [
             Column(_("Error"), lambda one: code(one.error_class)),
             Column(_("Topic"), lambda one: code(one.topic)),
@@ -101,12 +116,18 @@ class Redrive(OfTheDead):
     title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return self.effects(fields, _("Dead letters of group %(group)s that are redriven: %(count)d."))
+        return self.effects(
+            fields, _("Dead letters of group %(group)s that are redriven: %(count)d.")
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Asks for it; a broker does it step by step."""
         redrives.request(
-            group=self.name, to=fields["to"], rate=fields["rate"], actor=self.actor, **chosen(fields)
+            group=self.name,
+            to=fields["to"],
+            rate=fields["rate"],
+            actor=self.actor,
+            **chosen(fields),
         )
         return _("The redrive has started. Its progress is shown below.")
 
@@ -119,7 +140,8 @@ class DropDead(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         return self.effects(
-            fields, _("Dead letters of group %(group)s that are deleted for good: %(count)d.")
+            fields,
+            _("Dead letters of group %(group)s that are deleted for good: %(count)d."),
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -128,12 +150,16 @@ class DropDead(OfTheDead):
 
 
 class SawDead(OfTheDead):
-    """Says that somebody has looked at what is dead: the first page is quiet until more dies."""
+    """Says that somebody has looked at what is dead: the first page is quiet until more
+    dies.
+    """
 
     form_class = NoFields
     button = lazy("Mark as seen")
     title = lazy("Mark the dead letters of %(name)s as seen")
-    would = lazy("The dead letters are kept. The overview does not mention them until there is a new one.")
+    would = lazy(
+        "The dead letters are kept. The overview does not mention them until there is a new one."
+    )
 
     def initial(self) -> dict[str, Any]:
         return {}

@@ -29,7 +29,9 @@ from portal.kit.tables import (
 def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
     internal = request.GET.get("kind") == "internal"
-    found = topic_lists.subscriptions(wanted=wanted(request), actor=actor(request), internal=internal)
+    found = topic_lists.subscriptions(
+        wanted=wanted(request), actor=actor(request), internal=internal
+    )
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Topic"), lambda one: rows.topic(one.topic), "topic"),
@@ -42,13 +44,22 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No matching subscriptions"), "catmq subscribe billing orders")
     table = listed(request, columns, found, empty=hint)
     filters = []
-    if (hidden := topic_lists.count_internal_subscriptions(actor=actor(request))) or internal:
+    if (
+        hidden := topic_lists.count_internal_subscriptions(actor=actor(request))
+    ) or internal:
         url = to("subscriptions")
         filters = [
             Link(_("Subscriptions"), url, "" if internal else "on"),
-            Link(_("Internal topics"), f"{url}?kind=internal", "on" if internal else "", hidden),
+            Link(
+                _("Internal topics"),
+                f"{url}?kind=internal",
+                "on" if internal else "",
+                hidden,
+            ),
         ]
-    return pages.list_page(request, _("Subscriptions"), table, section="subscriptions", filters=filters)
+    return pages.list_page(
+        request, _("Subscriptions"), table, section="subscriptions", filters=filters
+    )
 
 
 def consumers(request: HttpRequest) -> HttpResponse:
@@ -58,15 +69,23 @@ def consumers(request: HttpRequest) -> HttpResponse:
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(
-            _("Last heartbeat"), lambda one: rows.silence(one.silent_ms, one.timeout_ms), "heard", right=True
+            _("Last heartbeat"),
+            lambda one: rows.silence(one.silent_ms, one.timeout_ms),
+            "heard",
+            right=True,
         ),
         Column(_("Address"), lambda one: code(one.address)),
         Column(_("Client"), lambda one: text(one.sdk or None)),
         Column(_("Since"), lambda one: when(one.joined_at_ms), "joined"),
     ]
-    hint = Empty(_("No consumer is connected. Start one:"), "catmq consume orders --group billing")
+    hint = Empty(
+        _("No consumer is connected. Start one:"), "catmq consume orders --group billing"
+    )
     return pages.list_page(
-        request, _("Consumers"), listed(request, columns, found, empty=hint), section="consumers"
+        request,
+        _("Consumers"),
+        listed(request, columns, found, empty=hint),
+        section="consumers",
     )
 
 
@@ -84,4 +103,6 @@ def rebalances(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No rebalances yet. They happen when consumers join or leave."))
     table = listed(request, columns, found, empty=hint)
     place = places.of_list(request, "rebalances", name=request.GET.get("q", ""))
-    return pages.list_page(request, _("Rebalances"), table, **{"section": "rebalances", **place})
+    return pages.list_page(
+        request, _("Rebalances"), table, **{"section": "rebalances", **place}
+    )

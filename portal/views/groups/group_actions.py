@@ -26,13 +26,20 @@ PAUSED = ("stopped",)  # by an action of its own
 
 @with_settings(GROUP, without=PAUSED)
 class NewGroup(forms.Form):
-    name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
+    name = forms.CharField(
+        label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
+    )
     mode = forms.ChoiceField(
         label=lazy("Mode"),
         choices=(
             ("clustering", lazy("clustering: members share the queues")),
             ("broadcasting", lazy("broadcasting: every instance reads all")),
-            ("share", lazy("share: members lease messages; there may be more members than queues")),
+            (
+                "share",
+                lazy(
+                    "share: members lease messages; there may be more members than queues"
+                ),
+            ),
         ),
     )
 
@@ -56,13 +63,15 @@ class CreateGroup(Create):
     back_to = ("groups",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        return _("Group %s will be created. It receives no messages until it subscribes to a topic.") % str(
-            fields["name"]
-        )
+        return _(
+            "Group %s will be created. It receives no messages until it subscribes to a topic."
+        ) % str(fields["name"])
 
     def run(self, fields: dict[str, Any]) -> Text:
         settings = given(fields, GROUP)
-        groups.create(name=fields["name"], mode=fields["mode"], settings=settings, actor=self.actor)
+        groups.create(
+            name=fields["name"], mode=fields["mode"], settings=settings, actor=self.actor
+        )
         return _("Group %s is ready.") % str(fields["name"])
 
 
@@ -87,13 +96,17 @@ class StopGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         topics, members = len(view.subscriptions), len(view.members)
-        what = ngettext("%d topic will not be delivered.", "%d topics will not be delivered.", topics)
+        what = ngettext(
+            "%d topic will not be delivered.", "%d topics will not be delivered.", topics
+        )
         whom = ngettext("%d member will wait.", "%d members will wait.", members) % members
         return Preview(effects=[what % topics, whom, _("Offsets are kept.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
-        return (_("Group %s is paused.") if self.stopped else _("Group %s is resumed.")) % self.name
+        return (
+            _("Group %s is paused.") if self.stopped else _("Group %s is resumed.")
+        ) % self.name
 
 
 class StartGroup(StopGroup):
@@ -106,7 +119,9 @@ class StartGroup(StopGroup):
         view = groups.describe(name=self.name, actor=self.actor)
         members = len(view.members)
         what = ngettext(
-            "%d member will continue at its offsets.", "%d members will continue at their offsets.", members
+            "%d member will continue at its offsets.",
+            "%d members will continue at their offsets.",
+            members,
         )
         return Preview(effects=[what % members])
 
@@ -122,7 +137,10 @@ class RebalanceGroup(GroupAction):
             Column(_("From"), lambda one: text(one.source or _("nobody"))),
             Column(_("To"), lambda one: text(one.target or _("nobody"))),
             Column(
-                _("When"), lambda one: badge(_("at once") if one.at_once else _("when its owner releases it"))
+                _("When"),
+                lambda one: badge(
+                    _("at once") if one.at_once else _("when its owner releases it")
+                ),
             ),
         ]
         moves = len(plan.moves)
@@ -133,7 +151,10 @@ class RebalanceGroup(GroupAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = rebalance.ask(group=self.name, actor=self.actor)
-        return _("%(count)d queues of %(name)s move.") % {"count": len(done.moves), "name": self.name}
+        return _("%(count)d queues of %(name)s move.") % {
+            "count": len(done.moves),
+            "name": self.name,
+        }
 
 
 class DeleteGroup(Delete, GroupAction):
@@ -143,7 +164,9 @@ class DeleteGroup(Delete, GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         what = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
-        return Preview(effects=[what % {"name": self.name, "topics": len(view.subscriptions)}])
+        return Preview(
+            effects=[what % {"name": self.name, "topics": len(view.subscriptions)}]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         groups.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -51,7 +51,9 @@ from portal.views.groups import leases, resetting
 
 
 class Matrix(NamedTuple):
-    """The queues of a topic as a group reads them, and those of its retry topic; None: there is none."""
+    """The queues of a topic as a group reads them, and those of its retry topic; None:
+    there is none.
+    """
 
     topic: str
     table: Table
@@ -67,31 +69,46 @@ def groups_list(request: HttpRequest) -> HttpResponse:
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
         *figures,
-        Column(_("Dead letters"), lambda one: _dead_count(dead.get(one.pk)), right=True, lead=True),
+        Column(
+            _("Dead letters"),
+            lambda one: _dead_count(dead.get(one.pk)),
+            right=True,
+            lead=True,
+        ),
         Column(_("Topics"), lambda one: number(one.topics), right=True),
         minutes,
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
-        _("No matching groups. A consumer creates its group when it starts. To create one by hand:"),
+        _(
+            "No matching groups. A consumer creates its group when it starts. To create "
+            "one by hand:"
+        ),
         "catmq group create billing && catmq subscribe billing orders",
         to("group-create"),
         _("Create a group"),
     )
     table = listed(request, columns, found, empty=hint)
     actions = [Link(_("Create a group"), to("group-create"))]
-    return pages.list_page(request, _("Consumer groups"), table, section="groups", actions=actions)
+    return pages.list_page(
+        request, _("Consumer groups"), table, section="groups", actions=actions
+    )
 
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
     offsets, found = lag.standing(group=name, actor=actor(request))
-    whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
+    whose: dict[str, Any] = {
+        "group_id": view.id,
+        "sent_to": [one.topic_id for one in view.subscriptions],
+    }
     span = charts.span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
     marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
-    reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
+    reasons = lag_causes.of_group(
+        view=view, offsets=offsets, found=found, actor=actor(request)
+    )
     return pages.show(
         request,
         "groups/group",
@@ -125,7 +142,11 @@ def _actions(view: GroupView) -> list[Link]:
         switch,
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
-        *([] if view.mode == "share" else [Link(_("Rebalance"), to("group-rebalance", view.name))]),
+        *(
+            []
+            if view.mode == "share"
+            else [Link(_("Rebalance"), to("group-rebalance", view.name))]
+        ),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]
@@ -150,7 +171,12 @@ def _tiles(
         Fact(_("Pulled per second"), now.pulled, kind="rate"),
         Fact(_("Sent per second"), now.sent, kind="rate"),
         Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
-        Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
+        Fact(
+            _("Oldest unread"),
+            oldest,
+            kind="lasts",
+            tone="warn" if (oldest or 0) > rows.LATE_MS else "",
+        ),
         *(leases.tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
         *_dead_letters(view.name, dead, manages=manages),
@@ -164,7 +190,9 @@ def _dead_count(dead: GroupDeadLetters | None) -> Cell:
     return number(dead.messages, to("group", dead.group), "bad" if dead.unseen else "")
 
 
-def _dead_letters(group: str, dead: GroupDeadLetters | None, *, manages: bool) -> list[Fact]:
+def _dead_letters(
+    group: str, dead: GroupDeadLetters | None, *, manages: bool
+) -> list[Fact]:
     """Return the tile of a group's dead letters; none for a group without any."""
     if dead is None:
         return []
@@ -174,14 +202,22 @@ def _dead_letters(group: str, dead: GroupDeadLetters | None, *, manages: bool) -
     return [Fact(_("Dead letters"), dead.messages, href, tone, kind="number", note=newest)]
 
 
-def _matrices(request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
-    """Return each topic with its queues, their owners and positions; its retry topic is folded into it."""
+def _matrices(
+    request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]
+) -> list[Matrix]:
+    """Return each topic with its queues, their owners and positions; its retry topic is
+    folded into it.
+    """
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
     shares = view.mode == "share"
     held = leases.columns() if shares else _owner(heard)
-    fence: Columns[QueueLag] = [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
-    mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
+    fence: Columns[QueueLag] = (
+        [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
+    )
+    mine = {
+        topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)
+    }
     retries = {topic: failure_name(view.name, topic) for topic in mine}
     found = []
     for topic in sorted(mine.keys() - set(retries.values())):
@@ -228,7 +264,11 @@ def _matrix(
 def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
     return [
         Column(_("Owner"), _reader),
-        Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
+        Column(
+            _("Last heartbeat"),
+            lambda one: lasting(_silent_ms(heard.get(one.owner or ""))),
+            right=True,
+        ),
     ]
 
 
@@ -238,7 +278,9 @@ def _position(one: QueueLag) -> Cell:
 
 
 def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
-    """Describe whether the queue can be read, which does not say that its messages are handled."""
+    """Describe whether the queue can be read, which does not say that its messages are
+    handled.
+    """
     if one.head is None or one.queue in stopped:
         return rows.state("away" if one.head is None else "stopped")
     return badge(_("open"))
@@ -263,12 +305,17 @@ def _members(request: HttpRequest, view: GroupView) -> Table:
             right=True,
         ),
         Column(_("Queues"), lambda one: number(len(one.queues)), right=True),
-        Column(_("State"), lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by"))),
+        Column(
+            _("State"),
+            lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by")),
+        ),
         Column(_("Address"), lambda one: code(one.address)),
         Column(_("Client"), lambda one: text(one.sdk or None)),
         Column(_("Since"), lambda one: when(one.joined_at_ms)),
     ]
-    hint = Empty(_("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
+    hint = Empty(
+        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
+    )
     return part(request, columns, view.members, hint, word="members")
 
 
@@ -281,12 +328,18 @@ def _processes(request: HttpRequest, view: GroupView) -> Table | None:
         Column(_("Slowest handler"), lambda one: rows.place_of_handler(one[1].slowest)),
         Column(_("Running for"), lambda one: _running(one[1]), right=True),
         Column(_("Buffered messages"), lambda one: number(one[1].buffered), right=True),
-        Column(_("Buffered bytes"), lambda one: Cell(one[1].buffered_bytes, "size"), right=True),
+        Column(
+            _("Buffered bytes"), lambda one: Cell(one[1].buffered_bytes, "size"), right=True
+        ),
         Column(_("Handled since start"), lambda one: number(one[1].handled), right=True),
         Column(_("Failed attempts"), lambda one: number(one[1].failed), right=True),
         Column(_("Reported"), lambda one: lasting(one[0].process_age_ms), right=True),
     ]
-    return part(request, columns, reporting, Empty(""), word="processes") if reporting else None
+    return (
+        part(request, columns, reporting, Empty(""), word="processes")
+        if reporting
+        else None
+    )
 
 
 def _threads(one: ProcessReport) -> Cell:
@@ -297,14 +350,23 @@ def _threads(one: ProcessReport) -> Cell:
 def _running(one: ProcessReport) -> Cell:
     if one.slowest is None:
         return lasting(None)
-    return lasting(one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else "")
+    return lasting(
+        one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else ""
+    )
 
 
 def _facts(view: GroupView) -> list[Fact]:
     return [
         Fact(_("Mode"), rows.state(view.mode).value),
-        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}&of=group", kind="number"),
-        *facts(GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]),
+        Fact(
+            _("Generation"),
+            view.generation,
+            f"{to('rebalances')}?q={view.name}&of=group",
+            kind="number",
+        ),
+        *facts(
+            GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]
+        ),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),

@@ -1,4 +1,6 @@
-"""Messages that the members of a share group have: who, since when, and a lease that is to end."""
+"""Messages that the members of a share group have: who, since when, and a lease that is to
+end.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,36 @@ from metadata.groups.groups import GroupView
 from portal.actions.action import Preview
 from portal.kit import rows
 from portal.kit.pages import Fact, to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, code, lasting, number, plain, text
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Table,
+    Text,
+    badge,
+    code,
+    lasting,
+    number,
+    plain,
+    text,
+)
 from portal.views.groups.group_actions import GroupAction
 
 SHOWN = 50
 
 
 class Leases(NamedTuple):
-    """Leased runs of a group as a page shows them; `notes`: why its members get nothing, '' if they do."""
+    """Leased runs of a group as a page shows them; `notes`: why its members get nothing, ''
+    if they do.
+    """
 
     table: Table
     notes: list[Text]
 
 
-def of(view: GroupView, offsets: Sequence[QueueLag], *, manages: bool, actor: Actor) -> Leases | None:
+def of(
+    view: GroupView, offsets: Sequence[QueueLag], *, manages: bool, actor: Actor
+) -> Leases | None:
     """Return the leases of a share group; None of another."""
     if view.mode != "share":
         return None
@@ -64,9 +82,13 @@ def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
         yield _("The group is paused: no messages are delivered.")
     if not view.members:
         yield _("There are no members, so nobody gets messages.")
-    held = ", ".join(rows.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS)
+    held = ", ".join(
+        rows.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS
+    )
     if held:
-        what = _("Members do not finish what they have. New messages are not leased in queues: %s")
+        what = _(
+            "Members do not finish what they have. New messages are not leased in queues: %s"
+        )
         yield what % held
     if not any(one.lag for one in offsets):
         yield _("All messages are handled: nothing is left to lease.")
@@ -76,7 +98,9 @@ def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
     shown: list[Column[LeasedRun]] = [
         Column(_("Queue"), lambda one: rows.queue(one.queue)),
         Column(_("Offsets"), lambda one: code(f"{one.first} … {one.end - 1}")),
-        Column(_("Member"), lambda one: text(one.owner) if one.owner else badge(_("nobody"))),
+        Column(
+            _("Member"), lambda one: text(one.owner) if one.owner else badge(_("nobody"))
+        ),
         Column(_("Unfinished"), lambda one: number(one.messages), right=True),
         Column(_("Finished"), lambda one: number(one.finished), right=True),
         Column(_("Deliveries"), lambda one: number(one.deliveries), right=True),
@@ -85,7 +109,9 @@ def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
     if manages:
         shown.append(Column(_("Action"), lambda one: _release_link(view, one)))
     away = ", ".join(sorted(found.away))
-    caption = _("Node %s does not answer, so its leases are not listed.") % away if away else ""
+    caption = (
+        _("Node %s does not answer, so its leases are not listed.") % away if away else ""
+    )
     return plain(shown, found.runs, Empty(_("No messages are leased.")), caption=caption)
 
 
@@ -106,14 +132,20 @@ class ReleaseRun(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         queue, first = int(self.word("queue")), int(self.word("first"))
-        found = listing.runs(group=self.name, queue=queue, limit=1_000, actor=self.actor).runs
+        found = listing.runs(
+            group=self.name, queue=queue, limit=1_000, actor=self.actor
+        ).runs
         mine = [one for one in found if one.first == first and one.is_leased]
         count = sum(one.messages for one in mine)
-        owners = ", ".join(sorted({one.owner or _("nobody") for one in mine})) or _("nobody")
+        owners = ", ".join(sorted({one.owner or _("nobody") for one in mine})) or _(
+            "nobody"
+        )
         what = ngettext(
-            "%(count)d message of %(owners)s will be delivered to the next member that asks, unless it is "
+            "%(count)d message of %(owners)s will be delivered to the next member that "
+            "asks, unless it is "
             "finished before.",
-            "%(count)d messages of %(owners)s will be delivered to the next member that asks, unless "
+            "%(count)d messages of %(owners)s will be delivered to the next member that "
+            "asks, unless "
             "they are finished before.",
             count,
         )

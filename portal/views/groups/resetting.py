@@ -1,4 +1,6 @@
-"""Moving the offsets of a group, with a preview, and taking such moves back; the group may be running."""
+"""Moving the offsets of a group, with a preview, and taking such moves back; the group may
+be running.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,11 @@ class Resetting(forms.Form):
             ("group", lazy("the offsets of another group")),
         ),
     )
-    offset = only_for(forms.IntegerField(label=lazy("Offset"), required=False, min_value=0), "to", "offset")
+    offset = only_for(
+        forms.IntegerField(label=lazy("Offset"), required=False, min_value=0),
+        "to",
+        "offset",
+    )
     at = only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
     minutes_ago = only_for(
         forms.IntegerField(
@@ -83,7 +89,9 @@ class Resetting(forms.Form):
             required=False,
             max_length=100,
             widget=Picker("group"),
-            help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
+            help_text=lazy(
+                "For the offsets of another group, as it has committed them in this topic."
+            ),
         ),
         "to",
         "group",
@@ -95,7 +103,9 @@ class Resetting(forms.Form):
         help_text=lazy("Names such as orders/3, separated by commas; empty: all."),
     )
     instance = forms.CharField(
-        label=lazy("Instance"), required=False, help_text=lazy("Only for broadcasting groups.")
+        label=lazy("Instance"),
+        required=False,
+        help_text=lazy("Only for broadcasting groups."),
     )
 
 
@@ -112,11 +122,18 @@ class MoveOffsets(GroupAction):
 
     def _effects(self, found: Sequence[Move]) -> list[Text]:
         topics = sorted({one.topic for one in found})
-        where = ", ".join([*topics[:SHOWN_FIRST], *(["…"] if len(topics) > SHOWN_FIRST else [])])
-        queues = ngettext(
-            "%(count)d queue of %(topics)s is reset.", "%(count)d queues of %(topics)s are reset.", len(found)
+        where = ", ".join(
+            [*topics[:SHOWN_FIRST], *(["…"] if len(topics) > SHOWN_FIRST else [])]
         )
-        repeated, skipped = sum(one.repeated for one in found), sum(one.skipped for one in found)
+        queues = ngettext(
+            "%(count)d queue of %(topics)s is reset.",
+            "%(count)d queues of %(topics)s are reset.",
+            len(found),
+        )
+        repeated, skipped = (
+            sum(one.repeated for one in found),
+            sum(one.skipped for one in found),
+        )
         what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
         effects: list[Text] = [
             queues % {"count": len(found), "topics": where},
@@ -127,10 +144,17 @@ class MoveOffsets(GroupAction):
         kept = ", ".join(rows.queue_name(one.queue) for one in found if one.kept)
         if kept:
             effects.append(
-                _("The other group has no offset in these queues, which stay as they are: %s") % kept
+                _(
+                    "The other group has no offset in these queues, which stay as they are: %s"
+                )
+                % kept
             )
         if not groups.describe(name=self.name, actor=self.actor).stopped:
-            effects.append(_("The group is running. Its members continue at the new offsets within moments."))
+            effects.append(
+                _(
+                    "The group is running. Its members continue at the new offsets within moments."
+                )
+            )
             effects.append(
                 _(
                     "Messages that are being handled at that moment may be handled although they "
@@ -157,11 +181,20 @@ class ResetGroup(MoveOffsets):
         return {"topic": first, "to": "earliest", **super().initial()}
 
     def words(self) -> dict[str, Any]:
-        """Return links to the previews of the usual resets, of all topics unless the URL names one."""
+        """Return links to the previews of the usual resets, of all topics unless the URL
+        names one.
+        """
         topic = urlencode({"topic": self.request.GET.get("topic", "")})
         page = f"{to('group-reset', self.name)}?preview=yes&{topic}"
-        usual = [Link(_("Earliest"), f"{page}&to=earliest"), Link(_("Latest"), f"{page}&to=latest")]
-        for label, minutes in ((_("15 min ago"), 15), (_("1 hour ago"), 60), (_("1 day ago"), 1440)):
+        usual = [
+            Link(_("Earliest"), f"{page}&to=earliest"),
+            Link(_("Latest"), f"{page}&to=latest"),
+        ]
+        for label, minutes in (
+            (_("15 min ago"), 15),
+            (_("1 hour ago"), 60),
+            (_("1 day ago"), 1440),
+        ):
             usual.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
         return {"quick": usual}
 
@@ -180,7 +213,8 @@ class ResetGroup(MoveOffsets):
             source_group=fields["source_group"] if fields["to"] == "group" else None,
         )
         return offset_reset.reset(
-            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"] or None,
+            group=self.name, topic=fields["topic"] or None, target=target,
+            queues=fields["queues"] or None,
             instance=fields["instance"] or None, actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
@@ -190,7 +224,9 @@ class UndoReset(MoveOffsets):
     title = lazy("Undo an offset reset of %(name)s")
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        return offset_reset.undo(group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run)
+        return offset_reset.undo(
+            group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run
+        )
 
 
 def _planned(found: Sequence[Move]) -> Table:
@@ -208,8 +244,12 @@ def _planned(found: Sequence[Move]) -> Table:
 def moves_of(request: HttpRequest, name: str) -> HttpResponse:
     """Show where a group's offsets were moved by hand, by whom, and the way back."""
     after = request.GET.get("after", "")
-    before_id = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
-    page = offset_resets.page(group=name, limit=SHOWN, after=before_id, actor=actor(request))
+    before_id = (
+        int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
+    )
+    page = offset_resets.page(
+        group=name, limit=SHOWN, after=before_id, actor=actor(request)
+    )
     return pages.show(
         request,
         "groups/moves",
@@ -223,7 +263,9 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
 
 def latest(*, group: str, manages: bool, actor: Actor) -> Table:
     """The latest moves of a group's offsets, for its page."""
-    found = offset_resets.page(group=group, limit=SHOWN_FIRST, after=None, actor=actor).items
+    found = offset_resets.page(
+        group=group, limit=SHOWN_FIRST, after=None, actor=actor
+    ).items
     return _past(group, found, manages=manages)
 
 
@@ -238,13 +280,19 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
         Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
     ]
     if manages:
-        columns.append(Column(_("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)))
+        columns.append(
+            Column(
+                _("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)
+            )
+        )
     return plain(columns, found, Empty(_("No offset resets")))
 
 
 def _queue(one: PastMove) -> Cell:
     name = rows.queue_name(one.queue)
-    return code(f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic))
+    return code(
+        f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic)
+    )
 
 
 def _moved(one: PastMove, *, undone: bool) -> Cell:

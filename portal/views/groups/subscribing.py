@@ -42,7 +42,9 @@ class Subscribing(forms.Form):
 
 @with_settings(SUBSCRIPTION)
 class SubscriptionSettings(EditFields):
-    """Settings of a subscription: what a group reads, when and how often, and how it handles messages."""
+    """Settings of a subscription: what a group reads, when and how often, and how it
+    handles messages.
+    """
 
 
 class Subscribe(GroupAction):
@@ -52,15 +54,24 @@ class Subscribe(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         where = _where(fields["start"], _start_at_ms(fields))
         what = _("Group %(group)s will read %(topic)s from %(where)s.")
-        return Preview(effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}])
+        return Preview(
+            effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         at_ms = _start_at_ms(fields)
         start = "earliest" if at_ms is not None else fields["start"]
         subscriptions.create(
-            group=self.name, topic=fields["topic"], start=start, start_at_ms=at_ms, actor=self.actor
+            group=self.name,
+            topic=fields["topic"],
+            start=start,
+            start_at_ms=at_ms,
+            actor=self.actor,
         )
-        return _("Group %(group)s reads %(topic)s.") % {"group": self.name, "topic": fields["topic"]}
+        return _("Group %(group)s reads %(topic)s.") % {
+            "group": self.name,
+            "topic": fields["topic"],
+        }
 
 
 def _start_at_ms(fields: dict[str, Any]) -> int | None:
@@ -87,29 +98,45 @@ class ChangeSubscription(Edit, GroupAction):
     title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
-        view = subscription_rows.named(group=self.name, topic=self.word("topic"), actor=self.actor)
+        view = subscription_rows.named(
+            group=self.name, topic=self.word("topic"), actor=self.actor
+        )
         return {
-            name: one.kind.written(getattr(view.delivery if name in DELIVERY else view, name))
+            name: one.kind.written(
+                getattr(view.delivery if name in DELIVERY else view, name)
+            )
             for name, one in SUBSCRIPTION.items()
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The settings that change; of another filter, how many of the last messages it would take."""
+        """The settings that change; of another filter, how many of the last messages it
+        would take.
+        """
         found = super().preview(fields)
         merge = self._merge(fields)
         if not {"tags", "headers"} & merge.changed.keys():
             return found
         wanted = {**merge.now, **merge.changed}
         tags, headers = wanted["tags"], wanted["headers"]
-        taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, headers=headers, actor=self.actor))
-        return replace(found, effects=[*found.effects, *taken.effects], warnings=taken.warnings)
+        taken = _taken(
+            tag_matches(
+                topic=self.word("topic"), tags=tags, headers=headers, actor=self.actor
+            )
+        )
+        return replace(
+            found, effects=[*found.effects, *taken.effects], warnings=taken.warnings
+        )
 
     def save(self, changed: dict[str, Any]) -> None:
         topic = self.word("topic")
-        subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
+        subscription_rows.update(
+            group=self.name, topic=topic, settings=changed, actor=self.actor
+        )
 
     def saved(self) -> Text:
-        said: str = _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
+        said: str = (
+            _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
+        )
         return said
 
 
@@ -118,10 +145,16 @@ def _taken(found: TagMatches) -> Preview:
     away = ", ".join(found.away)
     if not found.looked_at:
         if away:
-            unknown = _("How many messages would match is not known. Nodes that do not answer: %s.")
+            unknown = _(
+                "How many messages would match is not known. Nodes that do not answer: %s."
+            )
             return Preview(warnings=[unknown % away])
-        return Preview(effects=[_("The topic has no messages yet, so the filter cannot be tested.")])
-    uncounted = _("Messages of these nodes are not counted, because they do not answer: %s.")
+        return Preview(
+            effects=[_("The topic has no messages yet, so the filter cannot be tested.")]
+        )
+    uncounted = _(
+        "Messages of these nodes are not counted, because they do not answer: %s."
+    )
     warnings: list[Text] = [uncounted % away] if away else []
     words = {"looked": count(found.looked_at), "matching": count(found.matching)}
     if found.matching:
@@ -150,4 +183,7 @@ class Unsubscribe(GroupAction):
     def run(self, fields: dict[str, Any]) -> Text:
         topic = self.word("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
-        return _("Group %(group)s no longer reads %(topic)s.") % {"group": self.name, "topic": topic}
+        return _("Group %(group)s no longer reads %(topic)s.") % {
+            "group": self.name,
+            "topic": topic,
+        }

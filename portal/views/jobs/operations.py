@@ -50,7 +50,9 @@ def jobs(request: HttpRequest) -> HttpResponse:
     columns = run_columns(opens=cancels)
     if cancels:
         columns.append(Column(_("Cancel"), _ending))
-    hint = Empty(_("No matching runs. Check that a worker is running."), "python manage.py qcluster")
+    hint = Empty(
+        _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
+    )
     return pages.show(
         request,
         "jobs/jobs",
@@ -67,7 +69,9 @@ def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
     """Return the columns of a list of runs; `opens`: with links to their own pages."""
     return [
         Column(_("Started"), lambda one: when(one.started_at_ms), "at"),
-        Column(_("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"),
+        Column(
+            _("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"
+        ),
         Column(_("State"), _state),
         Column(_("Duration"), lambda one: lasting(one.took_ms), right=True),
         Column(_("Processed"), lambda one: number(one.count), right=True),
@@ -82,7 +86,11 @@ def _state(one: RunRow) -> Cell:
 def _ending(one: RunRow) -> Cell:
     if one.cancelling:
         return text(_("cancel requested"))
-    return text(_("cancel"), to("run-cancel", one.id)) if one.state == "running" else text(None)
+    return (
+        text(_("cancel"), to("run-cancel", one.id))
+        if one.state == "running"
+        else text(None)
+    )
 
 
 def _where(row: RunRow) -> str:
@@ -103,7 +111,10 @@ def _schedules(request: HttpRequest) -> Table:
         Column(_("Job"), lambda one: code(one[0], f"{to('jobs')}?q={one[0]}")),
         Column(_("What it does"), lambda one: text(_(one[1].text))),
         Column(_("Every"), lambda one: lasting(one[1].every_minutes * 60_000)),
-        Column(_("Last run"), lambda one: when(last[one[0]].started_at_ms if one[0] in last else None)),
+        Column(
+            _("Last run"),
+            lambda one: when(last[one[0]].started_at_ms if one[0] in last else None),
+        ),
         Column(_("State"), lambda one: _last_state(last.get(one[0]))),
         Column(_("Next run"), lambda one: _next(following.get(one[0]))),
     ]
@@ -147,7 +158,8 @@ class CancelRun(Action):
     title = lazy("Cancel run %(run)d")
     back_to = ("run", "run")
     would = lazy(
-        "A long job checks for this request regularly and then ends. A short job may complete first."
+        "A long job checks for this request regularly and then ends. A short job may "
+        "complete first."
     )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -156,10 +168,17 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    name, who = (request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who"))
+    name, who = (
+        request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who")
+    )
     since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
     found = operation_lists.audit(
-        wanted=wanted(request), actor=actor(request), name=name, who=who, since=since, until=until
+        wanted=wanted(request),
+        actor=actor(request),
+        name=name,
+        who=who,
+        since=since,
+        until=until,
     )
     columns: Columns[AuditRow] = [
         Column(_("When"), lambda one: when(one.at_ms), "at"),
@@ -170,14 +189,23 @@ def audit(request: HttpRequest) -> HttpResponse:
         Column(_("After"), lambda one: long(_values(one.after))),
     ]
     hint = Empty(_("No matching changes"))
-    mine = "" if may(request, "admin") else _("You see what was done to topics and groups that you manage.")
+    mine = (
+        ""
+        if may(request, "admin")
+        else _("You see what was done to topics and groups that you manage.")
+    )
     intro = _("Changes of %s") % name if name else mine
     filters = [Link(_("All changes"), to("audit"))] if name else []
     table = listed(request, columns, found, empty=hint)
     place = {"section": "audit", **places.of_list(request, "audit", name=name)}
     labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
     asked = [
-        {"name": one, "label": labels[one], "type": "text" if one == "who" else "date", "value": shown or ""}
+        {
+            "name": one,
+            "label": labels[one],
+            "type": "text" if one == "who" else "date",
+            "value": shown or "",
+        }
         for one, shown in (
             ("who", who),
             ("since", since and since.isoformat()),
@@ -186,7 +214,14 @@ def audit(request: HttpRequest) -> HttpResponse:
     ]
     chips = pages.chips(request, labels)
     return pages.list_page(
-        request, _("Audit log"), table, intro=intro, filters=filters, asked=asked, chips=chips, **place
+        request,
+        _("Audit log"),
+        table,
+        intro=intro,
+        filters=filters,
+        asked=asked,
+        chips=chips,
+        **place,
     )
 
 
@@ -200,11 +235,17 @@ def _day(word: str) -> date | None:
 def _who(request: HttpRequest, one: AuditRow) -> Cell:
     """Return who changed something, with a link to all that he did."""
     kind = rows.ACTORS.get(one.actor_kind, one.actor_kind)
-    return Cell((f"{kind} {one.actor}", one.address), "who", with_words(request, who=one.actor, page=""))
+    return Cell(
+        (f"{kind} {one.actor}", one.address),
+        "who",
+        with_words(request, who=one.actor, page=""),
+    )
 
 
 def _values(values: Mapping[str, Any] | None) -> str | None:
     if not values:
         return None
-    shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    shown = ", ".join(
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+    )
     return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"

@@ -1,4 +1,6 @@
-"""The data pipeline: what the archive has, jobs of Spark that are asked for, and each run with its log."""
+"""The data pipeline: what the archive has, jobs of Spark that are asked for, and each run
+with its log.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ from portal.views.jobs.operations import run_columns
 def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
-    found = operation_lists.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
+    found = operation_lists.runs(
+        wanted=wanted(request), actor=actor(request), pipeline=True
+    )
     hint = Empty(_("No matching runs"))
     actions = [
         Link(_("Archive a topic"), to("archive-start")),
@@ -59,7 +63,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         section="pipeline",
         live=True,
         intro=_(
-            "Spark jobs archive topics by day to Parquet files, replay archived days, and create reports."
+            "Spark jobs archive topics by day to Parquet files, replay archived days, and "
+            "create reports."
         ),
         actions=actions,
         blocked_by=place.blocked_by or problem,
@@ -113,7 +118,9 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
 
 def _facts(found: RunView) -> list[Fact]:
     asked = ", ".join(
-        f"{name}: {value}" for name, value in found.settings.items() if value not in (None, "", False)
+        f"{name}: {value}"
+        for name, value in found.settings.items()
+        if value not in (None, "", False)
     )
     state = rows.state(found.state)
     return [
@@ -121,7 +128,11 @@ def _facts(found: RunView) -> list[Fact]:
         Fact(_("Requested by"), found.asked_by or None),
         Fact(_("Parameters"), asked or None),
         Fact(_("Started"), found.started_at_ms, kind="when"),
-        Fact(_("Duration"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
+        Fact(
+            _("Duration"),
+            (found.finished_at_ms or found.now_ms) - found.started_at_ms,
+            kind="lasting",
+        ),
         Fact(_("Processed"), found.count, kind="number"),
         Fact(_("Working directory"), found.directory or None, kind="code"),
     ]
@@ -130,10 +141,19 @@ def _facts(found: RunView) -> list[Fact]:
 def _note(found: RunView) -> Text:
     """Return a note on a run's state."""
     if found.waiting:
-        return _("No worker has started it yet. Check that python manage.py qcluster is running.")
+        return _(
+            "No worker has started it yet. Check that python manage.py qcluster is running."
+        )
     if found.silent:
-        return _("Its process does not report progress. If it has died, cancel the run and start it again.")
-    return _("Cancellation requested.") if found.cancelling and found.state == "running" else ""
+        return _(
+            "Its process does not report progress. If it has died, cancel the run and "
+            "start it again."
+        )
+    return (
+        _("Cancellation requested.")
+        if found.cancelling and found.state == "running"
+        else ""
+    )
 
 
 class Day(forms.DateField):
@@ -157,10 +177,15 @@ class Asking(Action):
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The job's settings; days as text."""
-        return {name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one for name, one in fields.items()}
+        return {
+            name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one
+            for name, one in fields.items()
+        }
 
     def run(self, fields: dict[str, Any]) -> Text:
-        self.asked = pipeline.ask(name=self.job, settings=self.settings(fields), actor=self.actor)
+        self.asked = pipeline.ask(
+            name=self.job, settings=self.settings(fields), actor=self.actor
+        )
         return _("Run %d was queued; it starts as soon as a worker is free.") % self.asked
 
     def known_topic(self, name: str) -> None:
@@ -173,7 +198,8 @@ class Asking(Action):
         found = [one for one in archives.stock(Path(archive)) if one.topic == name]
         if not found:
             raise Invalid.field(
-                "topic", _("%(archive)s has no archived days of this topic.") % {"archive": archive}
+                "topic",
+                _("%(archive)s has no archived days of this topic.") % {"archive": archive},
             )
         return found[0]
 
@@ -186,14 +212,17 @@ class Asking(Action):
 class ArchiveFields(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
     through = Day(
-        label=lazy("Last day"), required=False, help_text=lazy("In UTC. Empty: the last complete day.")
+        label=lazy("Last day"),
+        required=False,
+        help_text=lazy("In UTC. Empty: the last complete day."),
     )
     up_to_now = forms.BooleanField(label=lazy("Include today"), required=False)
     rows_per_second = forms.IntegerField(
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
         help_text=lazy("For each task that reads a node. Empty: no limit."),
     )  # fmt: skip
-    # Any other master gets the accounts of nodes with the job: that choice is the server's settings'.
+    # Any other master gets the accounts of nodes with the job: that choice is the server's
+    # settings'.
     master = forms.RegexField(
         regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark master"), required=False,
         help_text=lazy("Empty: as configured. local[1] leaves CPU time to other processes."),
@@ -238,7 +267,12 @@ class StartPurge(Asking):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self.known_topic(fields["topic"])
         found = self.archived_topic(fields["topic"])
-        words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
+        words = {
+            "topic": found.topic,
+            "first": found.first_day,
+            "last": found.last_day,
+            "rows": found.rows,
+        }
         says = _(
             "The archive has %(rows)d messages of %(topic)s, from %(first)s to %(last)s. Its "
             "files are checked. Then the archived messages are dropped from the nodes, except "
@@ -248,7 +282,9 @@ class StartPurge(Asking):
 
 
 class ReplayFields(forms.Form):
-    topic = forms.CharField(label=lazy("Archive of topic"), max_length=210, widget=Picker("topic"))
+    topic = forms.CharField(
+        label=lazy("Archive of topic"), max_length=210, widget=Picker("topic")
+    )
     to = forms.CharField(label=lazy("To topic"), max_length=210, widget=Picker("topic"))
     since = Day(label=lazy("First day"), required=False)
     through = Day(label=lazy("Last day"), required=False)
@@ -267,9 +303,15 @@ class StartReplay(Asking):
     def preview(self, fields: dict[str, Any]) -> Preview:
         found = self.archived_topic(fields["topic"])
         self.known_topic(fields["to"])
-        words = {"topic": found.topic, "to": fields["to"], "rows": found.rows, "days": found.days}
+        words = {
+            "topic": found.topic,
+            "to": fields["to"],
+            "rows": found.rows,
+            "days": found.days,
+        }
         says = _(
-            "The archive has %(rows)d messages of %(topic)s in %(days)d days. The days you chose are "
+            "The archive has %(rows)d messages of %(topic)s in %(days)d days. The days you "
+            "chose are "
             "checked and sent to %(to)s, in the order of each queue; offsets and times are new."
         )
         return Preview(effects=[says % words, *self.hindered()])

@@ -61,7 +61,9 @@ def reports_list(request: HttpRequest) -> HttpResponse:
         Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
     ]
     if report_files.can_parquet():
-        columns.append(Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id))))
+        columns.append(
+            Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id)))
+        )
     hint = Empty(
         _("No matching reports"), "python manage.py report volume",
         to("report-make"), _("Create a report"),
@@ -72,7 +74,12 @@ def reports_list(request: HttpRequest) -> HttpResponse:
 
 
 def _asked(settings: Any) -> str | None:
-    return ", ".join(f"{name}: {value}" for name, value in settings.items() if value is not None) or None
+    return (
+        ", ".join(
+            f"{name}: {value}" for name, value in settings.items() if value is not None
+        )
+        or None
+    )
 
 
 def report(request: HttpRequest, number_: int) -> HttpResponse:
@@ -114,12 +121,18 @@ def _is_number(rows: Sequence[Any], name: str) -> bool:
 
 def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
     if name == QUEUE:  # by its name: numbers of tables are for files
-        return Column(name, lambda row: rows.queue(row[QUEUE]) if row.get(QUEUE) else text(None))
+        return Column(
+            name, lambda row: rows.queue(row[QUEUE]) if row.get(QUEUE) else text(None)
+        )
     return Column(name, lambda row: _cell(row.get(name)), right=number)
 
 
 def _cell(value: Any) -> Cell:
-    return number(value) if isinstance(value, int) and not isinstance(value, bool) else text(value)
+    return (
+        number(value)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else text(value)
+    )
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
@@ -127,7 +140,9 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
     written.writerow(found.columns)
-    written.writerows([harmless(row.get(name)) for name in found.columns] for row in found.rows)
+    written.writerows(
+        [harmless(row.get(name)) for name in found.columns] for row in found.rows
+    )
     return response
 
 
@@ -143,13 +158,17 @@ def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
 
 def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResponse:
     response = HttpResponse(content_type=content_type)
-    response["Content-Disposition"] = f'attachment; filename="{found.name}-{found.id}.{ending}"'
+    response["Content-Disposition"] = (
+        f'attachment; filename="{found.name}-{found.id}.{ending}"'
+    )
     return response
 
 
 ENGINES: dict[str, Text] = {
     "direct": lazy("Log end offsets and partitions (takes moments)"),
-    "spark": lazy("Spark scan of all messages: adds exact bytes, keys, skew and waiting times"),
+    "spark": lazy(
+        "Spark scan of all messages: adds exact bytes, keys, skew and waiting times"
+    ),
 }
 
 
@@ -163,7 +182,9 @@ class Making(forms.Form):
         widget=Picker("topic"),
         help_text=lazy("Empty: all topics."),
     )
-    days = forms.IntegerField(label=lazy("Days back"), min_value=1, max_value=400, initial=7)
+    days = forms.IntegerField(
+        label=lazy("Days back"), min_value=1, max_value=400, initial=7
+    )
 
 
 class MakeReport(Action):
@@ -184,22 +205,35 @@ class MakeReport(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
-            what = _("The report will be created from the log end offsets and partitions of each queue: %s")
+            what = _(
+                "The report will be created from the log end offsets and partitions of "
+                "each queue: %s"
+            )
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
         what = _("A Spark job will read the messages and store the report: %s")
         blocked_by = pipeline.place(actor=self.actor).blocked_by
-        return Preview(effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])])
+        return Preview(
+            effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         asked = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
-            number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)
+            number_ = pipeline.ask(
+                name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor
+            )
             self.seen_at = to("run", number_)
             return _("Run %d was queued; it starts as soon as a worker is free.") % number_
         rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
-        made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
+        made = reports.keep(
+            name=fields["name"],
+            engine="direct",
+            settings=asked,
+            rows=rows,
+            actor=self.actor,
+        )
         self.seen_at = to("report", made)
         return _("Report %(name)s was created with %(rows)d rows.") % {
             "name": fields["name"],

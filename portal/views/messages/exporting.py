@@ -1,4 +1,6 @@
-"""Download of the messages that were found, as JSON lines or CSV: what the page shows, and not more."""
+"""Download of the messages that were found, as JSON lines or CSV: what the page shows, and
+not more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from portal.views.messages import finding
 MOST = 1_000  # messages of a file
 TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 NAMES = (
-    "message_id", "queue", "offset", "stored_at", "key", "tag", "trace_id", "attempt", "headers", "body",
+    "message_id", "queue", "offset", "stored_at", "key", "tag", "trace_id", "attempt",
+    "headers", "body",
     "body_base64",
 )  # fmt: skip
 
@@ -47,7 +50,9 @@ def download(request: HttpRequest) -> HttpResponse:
     found = finding.collect(asked, most=MOST, actor=actor(request))
     response = HttpResponse(content_type=TYPES[kind])
     part = "-part" if found.following else ""
-    response["Content-Disposition"] = f'attachment; filename="{asked["topic"]}-messages{part}.{kind}"'
+    response["Content-Disposition"] = (
+        f'attachment; filename="{asked["topic"]}-messages{part}.{kind}"'
+    )
     rows = (_row(one, masked=found.masked) for one in found.messages)
     if kind == "csv":
         _write_csv(response, rows)
@@ -66,7 +71,9 @@ def _write_csv(response: HttpResponse, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _row(one: StoredMessage, *, masked: bool) -> dict[str, Any]:
-    """Return a message by name; one that is masked has no `body`, for nobody knows of it here."""
+    """Return a message by name; one that is masked has no `body`, for nobody knows of it
+    here.
+    """
     row = {
         "message_id": one.message_id,
         "queue": one.queue,

@@ -1,4 +1,6 @@
-"""Finding messages: the latest of a topic, those from an offset on, one by its id, or by what they carry."""
+"""Finding messages: the latest of a topic, those from an offset on, one by its id, or by
+what they carry.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from portal.kit import outages
 from portal.views.messages import query
 
 FIELDS = (
-    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "header", "contains", "minutes", "since",
+    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "header", "contains", "minutes",
+    "since",
     "until", "message_id", "after", "seen",
 )  # fmt: skip
 CARRIED = ("key", "tag", "trace_id", "header", "contains", "minutes", "since", "until")
@@ -38,10 +41,11 @@ Asked = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages, of how many that were looked at; `following`: words of the URL that lead to the next part.
+    """Messages, of how many that were looked at; `following`: words of the URL that lead to
+    the next part.
 
-    `masked`: headers and bodies are left out, as the person may not read them. `away`: nodes that did not
-    answer, whose messages are missing.
+    `masked`: headers and bodies are left out, as the person may not read them. `away`:
+    nodes that did not answer, whose messages are missing.
     """
 
     messages: Sequence[StoredMessage]
@@ -77,28 +81,34 @@ def find(asked: Asked, *, limit: int, actor: Actor) -> Found:
         return _searched(asked, limit=limit, actor=actor)
     if asked["queue"]:
         return _browsed(asked, limit=limit, actor=actor)
-    return _latest(topic, topics.describe(name=topic, actor=actor).queues, limit=limit, actor=actor)
+    return _latest(
+        topic, topics.describe(name=topic, actor=actor).queues, limit=limit, actor=actor
+    )
 
 
 def tail(asked: Asked, *, limit: int, actor: Actor) -> Found:
-    """Return the latest messages, the youngest first: of one queue or of all, or of those of the last minute
-    that carry what is asked for."""
+    """Return the latest messages, the youngest first: of one queue or of all, or of those
+    of the last minute that carry what is asked for."""
     asked = {**asked, **query.parse(asked["q"])}
     topic = asked["topic"]
     if any(asked[name] for name in CARRIED):
         since = {**asked, "minutes": "", "since": "", "until": "", "after": ""}
-        found = _searched(since, limit=limit, actor=actor, from_ms=ms(database_now()) - TAIL_MS)
+        found = _searched(
+            since, limit=limit, actor=actor, from_ms=ms(database_now()) - TAIL_MS
+        )
         return replace(found, messages=_youngest_first(found.messages))
     queues: Sequence[QueueState] = topics.describe(name=topic, actor=actor).queues
     number = _number(asked, "queue")
     if number is not None:
-        browse.by_offset(topic=topic, queue=number, offset=0, limit=1, actor=actor)  # NotFound, if it is none
+        # NotFound, if it is none
+        browse.by_offset(topic=topic, queue=number, offset=0, limit=1, actor=actor)
         queues = [one for one in queues if one.queue.queue == number]
     return _latest(topic, queues, limit=limit, actor=actor)
 
 
 def collect(asked: Asked, *, most: int, actor: Actor) -> Found:
-    """Return up to `most` messages, in steps: fewer if they are heavy or take long to be found.
+    """Return up to `most` messages, in steps: fewer if they are heavy or take long to be
+    found.
 
     `following` holds where it would go on. Raises what `find` raises.
     """
@@ -128,7 +138,9 @@ def _number(asked: Asked, name: str) -> int | None:
     return int(word)
 
 
-def _searched(asked: Asked, *, limit: int, actor: Actor, from_ms: int | None = None) -> Found:
+def _searched(
+    asked: Asked, *, limit: int, actor: Actor, from_ms: int | None = None
+) -> Found:
     minutes, seen = _number(asked, "minutes"), asked["seen"]
     part = asked["contains"].encode() if asked["contains"] else None
     if from_ms is None:
@@ -148,7 +160,11 @@ def _searched(asked: Asked, *, limit: int, actor: Actor, from_ms: int | None = N
         after=asked["after"] or None,
         actor=actor,
     )
-    before = int(seen) if asked["after"] and seen.isascii() and seen.isdigit() and len(seen) < 19 else 0
+    before = (
+        int(seen)
+        if asked["after"] and seen.isascii() and seen.isdigit() and len(seen) < 19
+        else 0
+    )
     scanned = before + found.scanned
     following = {"after": found.next, "seen": str(scanned)} if found.next else {}
     total = max(_held(topics.describe(name=asked["topic"], actor=actor).queues), scanned)
@@ -164,9 +180,13 @@ def _moment(asked: Asked, name: str) -> int | None:
     if not asked[name]:
         return None
     try:
-        return round(datetime.fromisoformat(asked[name]).replace(tzinfo=UTC).timestamp() * 1000)
+        return round(
+            datetime.fromisoformat(asked[name]).replace(tzinfo=UTC).timestamp() * 1000
+        )
     except ValueError:
-        raise Invalid.field(name, _("must be a date and time such as 2026-11-24T09:30")) from None
+        raise Invalid.field(
+            name, _("must be a date and time such as 2026-11-24T09:30")
+        ) from None
 
 
 def _ago(minutes: int) -> int:
@@ -178,9 +198,13 @@ def _browsed(asked: Asked, *, limit: int, actor: Actor) -> Found:
     queue, offset = _number(asked, "queue") or 0, _number(asked, "offset") or 0
     if asked["after"]:
         _queue, offset = parse_message_id(asked["after"])
-    found = browse.by_offset(topic=asked["topic"], queue=queue, offset=offset, limit=limit, actor=actor)
+    found = browse.by_offset(
+        topic=asked["topic"], queue=queue, offset=offset, limit=limit, actor=actor
+    )
     following = {"after": f"{queue}-{found.next}"} if found.next is not None else {}
-    return Found(found.messages, len(found.messages), len(found.messages), following, found.masked)
+    return Found(
+        found.messages, len(found.messages), len(found.messages), following, found.masked
+    )
 
 
 def _latest(topic: str, queues: Sequence[QueueState], *, limit: int, actor: Actor) -> Found:
@@ -199,7 +223,9 @@ def _latest(topic: str, queues: Sequence[QueueState], *, limit: int, actor: Acto
     ]
     messages = _youngest_first([one for part in found for one in part.messages])
     masked = any(part.masked for part in found)
-    return Found(messages, len(messages), _held(queues), {}, masked, outages.of_topic(queues))
+    return Found(
+        messages, len(messages), _held(queues), {}, masked, outages.of_topic(queues)
+    )
 
 
 def _youngest_first(found: Sequence[StoredMessage]) -> list[StoredMessage]:

@@ -23,9 +23,14 @@ MOST_CLIENTS = 3  # that are named
 
 
 def steps(
-    stored: StoredMessage, sent: Text, found: Sequence[DeliveryStatus], traces: Sequence[TraceView]
+    stored: StoredMessage,
+    sent: Text,
+    found: Sequence[DeliveryStatus],
+    traces: Sequence[TraceView],
 ) -> list[Step]:
-    """Return the steps of a message: sent, stored, who had it, and what became of it in each group."""
+    """Return the steps of a message: sent, stored, who had it, and what became of it in
+    each group.
+    """
     place = _("%(queue)s, offset %(offset)s") % {
         "queue": rows.queue_name(stored.queue),
         "offset": count(stored.offset),
@@ -39,7 +44,9 @@ def steps(
 
 
 def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
-    """Describe the sender by the name stored with the message, and the clients that sent under it then."""
+    """Describe the sender by the name stored with the message, and the clients that sent
+    under it then.
+    """
     name = browse.sender(topic=topic, queue=stored.queue, offset=stored.offset, actor=actor)
     is_retry = snapshot.origin_of(topic) is not None
     said: list[Text] = [_("The sender is not recorded.")]
@@ -55,16 +62,23 @@ def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
 
 
 def _clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
-    """Name the clients that sent under this name at that time; which of them it was is not recorded."""
+    """Name the clients that sent under this name at that time; which of them it was is not
+    recorded.
+    """
     found = producers.clients_of(topic=topic, name=name, at_ms=at_ms, actor=actor)
     if found:
-        named = [f"{one.address} ({one.sdk})" if one.sdk else one.address for one in found[:MOST_CLIENTS]]
+        named = [
+            f"{one.address} ({one.sdk})" if one.sdk else one.address
+            for one in found[:MOST_CLIENTS]
+        ]
         more = ["…"] if len(found) > MOST_CLIENTS else []
         yield _("It sent at that time from: %s.") % ", ".join([*named, *more])
 
 
 def _attempt(one: TraceView) -> Step:
-    """Describe a traced attempt; a member reports it itself, so its clock has no part in the time."""
+    """Describe a traced attempt; a member reports it itself, so its clock has no part in
+    the time.
+    """
     words = {"group": one.group, "member": one.member}
     title = _("%(group)s: delivered to %(member)s") % words
     time = lasts(one.took_ms)
@@ -88,10 +102,14 @@ def _in_group(one: DeliveryStatus) -> Iterator[Step]:
         yield Step(_("%s: dead letter") % one.group, "", redrive.died_at_ms, "bad", href)
         title = _("%s: redriven from the dead letters") % one.group
         yield Step(title, "", redrive.at_ms, "warn", href)
-    after = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
+    after = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(
+        one.attempt
+    )
     if one.state == "unread":
         ahead = one.ahead or 0
-        text = ngettext("%s message comes before it.", "%s messages come before it.", ahead) % count(ahead)
+        text = ngettext(
+            "%s message comes before it.", "%s messages come before it.", ahead
+        ) % count(ahead)
         yield Step(_("%s: not read yet") % one.group, text, None, "warn", href)
     elif one.state == "read":
         yield _read(one, href)
@@ -112,7 +130,9 @@ def _error(one: DeliveryStatus) -> Text:
 
 
 def _read(one: DeliveryStatus, href: str) -> Step:
-    """Describe a committed message; it is "handled" only if no failure of it can have been overlooked."""
+    """Describe a committed message; it is "handled" only if no failure of it can have been
+    overlooked.
+    """
     said: list[Text] = []
     if one.attempt:
         said.append(
@@ -125,14 +145,18 @@ def _read(one: DeliveryStatus, href: str) -> Step:
     elif one.by_ms is None:
         said.append(_("The time is not recorded."))
     if not one.partly:
-        return Step(_("%s: handled") % one.group, " ".join(map(str, said)), one.by_ms, "ok", href)
+        return Step(
+            _("%s: handled") % one.group, " ".join(map(str, said)), one.by_ms, "ok", href
+        )
     said.append(
         _(
             "It is not known whether it failed: records are older than two days, a node is away, "
             "or you may not manage the group."
         )
     )
-    return Step(_("%s: committed") % one.group, " ".join(map(str, said)), one.by_ms, "", href)
+    return Step(
+        _("%s: committed") % one.group, " ".join(map(str, said)), one.by_ms, "", href
+    )
 
 
 def _skipped(one: DeliveryStatus) -> Text:

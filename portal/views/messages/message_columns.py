@@ -1,4 +1,6 @@
-"""Columns of a list of messages: which are shown is chosen in the URL, and remembered in a cookie."""
+"""Columns of a list of messages: which are shown is chosen in the URL, and remembered in a
+cookie.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,26 @@ from portal.kit.tables import (
 COLUMNS = "columns"  # word of the URL: names with commas
 COOKIE = "message_columns"
 USUAL = ("stored", "key", "body", "tag", "size")
-ALL = ("stored", "queue", "offset", "key", "body", "headers", "tag", "trace_id", "attempt", "size")
+ALL = (
+    "stored",
+    "queue",
+    "offset",
+    "key",
+    "body",
+    "headers",
+    "tag",
+    "trace_id",
+    "attempt",
+    "size",
+)
 FOLDED_BYTES = 4096  # a longer body is shown on the page of its message
 MONTH_S = 30 * 86_400
 
 
 def chosen(request: HttpRequest) -> tuple[str, ...]:
-    """Return the names of the columns that are shown, in order: of the URL, the cookie, or the usual."""
+    """Return the names of the columns that are shown, in order: of the URL, the cookie, or
+    the usual.
+    """
     asked = request.GET.get(COLUMNS) or request.COOKIES.get(COOKIE, "")
     names = asked.split(",")
     return tuple(name for name in ALL if name in names) or USUAL
@@ -49,7 +64,9 @@ def remember(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 
 def choices(request: HttpRequest) -> list[Link]:
-    """Return a link for each column that shows or hides it; the last one that is shown stays."""
+    """Return a link for each column that shows or hides it; the last one that is shown
+    stays.
+    """
     shown = chosen(request)
     labels = {name: column.label for name, column in _columns("").items()}
     found = []
@@ -70,7 +87,8 @@ def table(topic: str, found: Sequence[StoredMessage], names: Sequence[str]) -> T
 def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
     return {
         "message": Column(
-            _("Message"), lambda one: code(one.message_id, to("message", topic, one.message_id))
+            _("Message"),
+            lambda one: code(one.message_id, to("message", topic, one.message_id)),
         ),
         "stored": Column(_("Stored"), lambda one: when(one.stored_at_ms)),
         "queue": Column(_("Queue"), lambda one: rows.queue(one.queue)),
@@ -81,7 +99,9 @@ def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
         "tag": Column(_("Tag"), lambda one: text(one.tag)),
         "trace_id": Column(_("Trace id"), lambda one: long(one.trace_id)),
         "attempt": Column(_("Attempt"), lambda one: number(one.attempt), right=True),
-        "size": Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
+        "size": Column(
+            _("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True
+        ),
     }
 
 

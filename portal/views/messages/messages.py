@@ -29,8 +29,8 @@ MOST_TOPICS = 500  # offered while typing
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Found messages as a table; `following` is the address of the next part; `recent`: only the messages
-    of the last minute were looked through."""
+    """Found messages as a table; `following` is the address of the next part; `recent`:
+    only the messages of the last minute were looked through."""
 
     found: Found
     table: Table
@@ -49,14 +49,21 @@ def messages(request: HttpRequest) -> HttpResponse:
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
-            problem, status = error_words.said(error), 400 if isinstance(error, Invalid) else 503
+            problem, status = (
+                error_words.said(error),
+                400 if isinstance(error, Invalid) else 503,
+            )
     offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
     response = pages.show(
         request,
         "topics/messages",
         _("Messages"),
         status=status,
-        **(places.of_topic(asked["topic"], "messages") if result else {"section": "messages"}),
+        **(
+            places.of_topic(asked["topic"], "messages")
+            if result
+            else {"section": "messages"}
+        ),
         **(_tools(request, tails=tails) if asked["topic"] else {}),
         saved=pages.saved(request),
         asked=asked,
@@ -71,7 +78,9 @@ def messages(request: HttpRequest) -> HttpResponse:
 def _result(request: HttpRequest, asked: Mapping[str, str], *, tails: bool) -> Result:
     look = finding.tail if tails else finding.find
     found = look(asked, limit=SHOWN, actor=actor(request))
-    table = message_columns.table(asked["topic"], found.messages, message_columns.chosen(request))
+    table = message_columns.table(
+        asked["topic"], found.messages, message_columns.chosen(request)
+    )
     following = with_words(request, **found.following) if found.following else ""
     return Result(found, table, following, recent=tails and finding.is_filtered(asked))
 
@@ -121,7 +130,9 @@ def _ranges(request: HttpRequest, *, tails: bool) -> list[Link]:
 
 def _anew() -> dict[str, str]:
     """Return the words of the URL that another range of time does without."""
-    return dict.fromkeys(("minutes", "since", "until", "offset", "message_id", "after", "seen"), "")
+    return dict.fromkeys(
+        ("minutes", "since", "until", "offset", "message_id", "after", "seen"), ""
+    )
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
@@ -144,9 +155,12 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         offset=one.offset,
         stored_at_ms=one.stored_at_ms,
         actor=actor(request),
-        message=None if found.masked else one,  # a masked message has no headers to try filters on
+        # a masked message has no headers to try filters on
+        message=None if found.masked else one,
     )
-    traces = handling_traces.of_message(queue=one.queue, offset=one.offset, actor=actor(request))
+    traces = handling_traces.of_message(
+        queue=one.queue, offset=one.offset, actor=actor(request)
+    )
     place = places.of_topic(topic, "messages")
     place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
     return pages.show(
@@ -165,10 +179,16 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     )
 
 
-def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -> list[Fact]:
+def _facts(
+    one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool
+) -> list[Fact]:
     return [
         Fact(_("Topic"), topic, to("topic", topic), kind="code"),
-        Fact(_("Queue"), rows.queue_name(one.queue), f"{to('messages')}?topic={topic}&queue={one.queue}"),
+        Fact(
+            _("Queue"),
+            rows.queue_name(one.queue),
+            f"{to('messages')}?topic={topic}&queue={one.queue}",
+        ),
         Fact(_("Offset"), one.offset),
         Fact(_("Stored"), one.stored_at_ms, kind="when"),
         Fact(_("Key"), one.key, kind="code"),
@@ -185,5 +205,7 @@ def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpRespo
     if found.masked:
         raise Forbidden(_("You may not read the messages of %s.") % topic)
     response = HttpResponse(found.messages[0].body, content_type="application/octet-stream")
-    response["Content-Disposition"] = f'attachment; filename="{topic}-{found.messages[0].message_id}.bin"'
+    response["Content-Disposition"] = (
+        f'attachment; filename="{topic}-{found.messages[0].message_id}.bin"'
+    )
     return response

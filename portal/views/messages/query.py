@@ -1,4 +1,6 @@
-"""The box of a search for messages: `key:42 header:source=web "some text"`, or the id of a message."""
+"""The box of a search for messages: `key:42 header:source=web "some text"`, or the id of a
+message.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}", re.ASCII)
 
 
 def parse(query: str) -> dict[str, str]:
-    """Return the fields that a query names; the rest is text in the body, as it is written. Raises Invalid.
+    """Return the fields that a query names; the rest is text in the body, as it is written.
+    Raises Invalid.
 
     >>> parse('key:"a b" tag:new paid in full')
     {'key': 'a b', 'tag': 'new', 'contains': 'paid in full'}
@@ -34,7 +37,9 @@ def parse(query: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, quoted, word in _FIELD.findall(query):
         if FIELDS[name] in found:
-            raise Invalid.field("q", _("%s is given twice; a search is for one value of it.") % name)
+            raise Invalid.field(
+                "q", _("%s is given twice; a search is for one value of it.") % name
+            )
         found[FIELDS[name]] = quoted or word
     text = _FIELD.sub("", query).strip()
     if not text:
@@ -46,7 +51,8 @@ def parse(query: str) -> dict[str, str]:
 
 
 def header(text: str) -> tuple[str, str] | None:
-    """Return the name and the value of a header to look for, None if there is none. Raises Invalid.
+    """Return the name and the value of a header to look for, None if there is none. Raises
+    Invalid.
 
     >>> header("source=web=1"), header("")
     (('source', 'web=1'), None)

@@ -23,7 +23,9 @@ class Sending(forms.Form):
     """A message to be sent; `batch` makes it stored once, however often the form is sent."""
 
     key = forms.CharField(
-        label=lazy("Key"), required=False, help_text=lazy("Messages of one key keep their order.")
+        label=lazy("Key"),
+        required=False,
+        help_text=lazy("Messages of one key keep their order."),
     )
     tag = forms.CharField(label=lazy("Tag"), required=False)
     headers = forms.CharField(
@@ -84,7 +86,8 @@ class Send(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         receipt = operator_sends.send(
-            topic=self.topic, message=self._message(fields), batch_id=self._batch(fields), actor=self.actor,
+            topic=self.topic, message=self._message(fields), batch_id=self._batch(fields),
+            actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
         )  # fmt: skip
         return _("Stored as message %s.") % receipt.message_id
@@ -106,7 +109,9 @@ class Resend(Send):
     back_to = ("message", "topic", "message_id")
 
     def _stored(self) -> StoredMessage:
-        found = browse.by_id(topic=self.topic, message_id=self.word("message_id"), actor=self.actor)
+        found = browse.by_id(
+            topic=self.topic, message_id=self.word("message_id"), actor=self.actor
+        )
         if found.masked:
             raise Forbidden(_("You may not read the messages of %s.") % self.topic)
         return found.messages[0]
@@ -114,7 +119,9 @@ class Resend(Send):
     def initial(self) -> dict[str, Any]:
         """The message as it is stored. Raises Invalid if its body is no text."""
         stored = self._stored()
-        headers = "\n".join(f"{name}: {value}" for name, value in (stored.headers or {}).items())
+        headers = "\n".join(
+            f"{name}: {value}" for name, value in (stored.headers or {}).items()
+        )
         return {
             "key": stored.key or "",
             "tag": stored.tag or "",
@@ -126,7 +133,10 @@ class Resend(Send):
     def preview(self, fields: dict[str, Any]) -> Preview:
         before, after = self._described(self.initial()), self._described(fields)
         diff = bodies.differences(before, after)
-        effects = [_("A new message will be stored in %s. The original message is not changed.") % self.topic]
+        effects = [
+            _("A new message will be stored in %s. The original message is not changed.")
+            % self.topic
+        ]
         effects.append(_("Differences:") if diff else _("It is identical to the original."))
         return Preview(effects=effects, diff=diff)
 
@@ -141,4 +151,6 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise Invalid(_("The body is not text, so it cannot be edited here. Download it instead.")) from None
+        raise Invalid(
+            _("The body is not text, so it cannot be edited here. Download it instead.")
+        ) from None

@@ -27,21 +27,31 @@ MOST_NAMED = 20  # topics in a sentence
 def tls_field(unset: Text) -> forms.ChoiceField:
     """A field for the mode of TLS; `unset` says what is meant by none."""
     modes = [(mode, lazy(meaning)) for mode, meaning in MODES.items()]
-    return forms.ChoiceField(label=lazy(NODE["tls"].label), required=False, choices=[("", unset), *modes])
+    return forms.ChoiceField(
+        label=lazy(NODE["tls"].label), required=False, choices=[("", unset), *modes]
+    )
 
 
 class NewNode(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
-        label=lazy("Engine"), choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)")))
+        label=lazy("Engine"),
+        choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)"))),
     )
     kind = forms.ChoiceField(
         label=lazy("Kind"),
-        choices=(("normal", lazy("normal")), ("failure", lazy("retries: only retries and dead letters"))),
+        choices=(
+            ("normal", lazy("normal")),
+            ("failure", lazy("retries: only retries and dead letters")),
+        ),
     )
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(
-        label=lazy("Port"), required=False, min_value=1, max_value=65_535, help_text=lazy("Empty: 3306.")
+        label=lazy("Port"),
+        required=False,
+        min_value=1,
+        max_value=65_535,
+        help_text=lazy("Empty: 3306."),
     )
     database = forms.CharField(
         label=lazy("Database"),
@@ -50,15 +60,21 @@ class NewNode(forms.Form):
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
     password = password_field(lazy("Password"), required=False)
-    tls = tls_field(lazy("on, if the server is on another machine and offers TLS; else off"))
+    tls = tls_field(
+        lazy("on, if the server is on another machine and offers TLS; else off")
+    )
     tls_ca = field(NODE["tls_ca"])
     capacity_gb = field(NODE["capacity_gb"])
     dedicated = field(NODE["dedicated"])
-    unsafe = forms.BooleanField(label=lazy("Accept a server that loses messages in a crash"), required=False)
+    unsafe = forms.BooleanField(
+        label=lazy("Accept a server that loses messages in a crash"), required=False
+    )
 
 
 class RegisterNode(Action):
-    """Registers a node: the database is examined, the findings are shown, then it is confirmed."""
+    """Registers a node: the database is examined, the findings are shown, then it is
+    confirmed.
+    """
 
     form_class = NewNode
     right = "admin"
@@ -78,7 +94,9 @@ class RegisterNode(Action):
                 "The node cannot be registered. Fix the problems below, enter the password "
                 "again, and repeat the test."
             )
-        return Preview(effects=[said], table=findings.table(found), blocked=not found.passed)
+        return Preview(
+            effects=[said], table=findings.table(found), blocked=not found.passed
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Registers it; what was found is asked again."""
@@ -123,14 +141,18 @@ class ChangeNode(Edit, NodeAction):
             return []
         said = [_("The queues of the node will be closed. Sends go to other nodes.")]
         if state == "offline":
-            said.append(_("The node will not be read. Its queues keep their owners and wait."))
+            said.append(
+                _("The node will not be read. Its queues keep their owners and wait.")
+            )
         alone = node_rows.topics_only_there(name=self.name, actor=self.actor)
         if alone:
             what = _(
                 "%(count)d topics have no open queues on other nodes. Sends to them will be "
                 "refused: %(names)s"
             )
-            said.append(what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])})
+            said.append(
+                what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])}
+            )
         return list(said)
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -146,7 +168,9 @@ class TryNode(NodeAction):
     title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Show the node's answers; rights are tried on a table made for it, so not by a mere link."""
+        """Show the node's answers; rights are tried on a table made for it, so not by a
+        mere link.
+        """
         tried = self.request.method == "POST"
         found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
         return Preview(table=findings.table(found))

@@ -33,7 +33,10 @@ class SetAccount(NodeAction):
     title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        return {"username": node_rows.named(name=self.name, actor=self.actor).username, **super().initial()}
+        return {
+            "username": node_rows.named(name=self.name, actor=self.actor).username,
+            **super().initial(),
+        }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
@@ -78,10 +81,18 @@ class SetReader(NodeAction):
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
             return Preview(
-                effects=[_("Jobs will no longer be able to read this node without an account of their own.")]
+                effects=[
+                    _(
+                        "Jobs will no longer be able to read this node without an account "
+                        "of their own."
+                    )
+                ]
             )
         return Preview(
-            effects=[_("The account was tested. Jobs can read the node with %s.") % fields["username"]]
+            effects=[
+                _("The account was tested. Jobs can read the node with %s.")
+                % fields["username"]
+            ]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -93,9 +104,13 @@ class PromoteFields(forms.Form):
     """Address that a node moves to."""
 
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
-    port = forms.IntegerField(label=lazy("Port"), required=False, min_value=1, max_value=65_535)
+    port = forms.IntegerField(
+        label=lazy("Port"), required=False, min_value=1, max_value=65_535
+    )
     tls = tls_field(lazy("as now"))
-    tls_ca = forms.CharField(label=lazy(NODE["tls_ca"].label), required=False, max_length=MAX_PATH)
+    tls_ca = forms.CharField(
+        label=lazy(NODE["tls_ca"].label), required=False, max_length=MAX_PATH
+    )
     known_dead = forms.BooleanField(
         label=lazy("The old primary is off for good; do not wait for brokers to confirm"),
         required=False,
@@ -114,11 +129,19 @@ class PromoteNode(NodeAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = promotion_plans.promote(name=self.name, actor=self.actor, **_place(fields))
-        waits = _("This request may take a minute. If it fails, the node stays offline. Then repeat it.")
-        return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
+        waits = _(
+            "This request may take a minute. If it fails, the node stays offline. Then repeat it."
+        )
+        return Preview(
+            effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan)
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        given = {**_place(fields), "known_dead": fields["known_dead"], "patience_s": PATIENCE_S}
+        given = {
+            **_place(fields),
+            "known_dead": fields["known_dead"],
+            "patience_s": PATIENCE_S,
+        }
         return _told(promotion.promote(name=self.name, **given, actor=self.actor))
 
 
@@ -138,7 +161,9 @@ class AdoptNode(NodeAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
-        why = _("For a restored backup, a replica that took over the address, or an empty database.")
+        why = _(
+            "For a restored backup, a replica that took over the address, or an empty database."
+        )
         return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -147,16 +172,21 @@ class AdoptNode(NodeAction):
 
 def _foretold(plan: Plan) -> list[Text]:
     """Describe what would become of the messages."""
-    said: list[Text] = [_("The address of the node will be %s, with a new epoch.") % plan.target]
+    said: list[Text] = [
+        _("The address of the node will be %s, with a new epoch.") % plan.target
+    ]
     if plan.copies is None:
         said.append(
             _(
-                "The replication state of the new primary is unknown, because its account lacks the "
+                "The replication state of the new primary is unknown, because its account "
+                "lacks the "
                 "right PROCESS."
             )
         )
     if plan.delayed:
-        said.append(_("Up to %d delayed messages and retries would be lost.") % plan.delayed)
+        said.append(
+            _("Up to %d delayed messages and retries would be lost.") % plan.delayed
+        )
     if not plan.gaps:
         return [*said, _("At present, no messages would be lost.")]
     words = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}
@@ -170,11 +200,21 @@ def _foretold(plan: Plan) -> list[Text]:
 def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
     """Describe what becomes of the old primary."""
     if plan.primary_answers:
-        return [_("The old primary answers. It is closed first, and its last messages are copied.")]
+        return [
+            _(
+                "The old primary answers. It is closed first, and its last messages are copied."
+            )
+        ]
     if fields["known_dead"]:
-        return [_("The old primary does not answer. Brokers are not asked whether they still write to it.")]
+        return [
+            _(
+                "The old primary does not answer. Brokers are not asked whether they still "
+                "write to it."
+            )
+        ]
     asked = _(
-        "The old primary does not answer. First %d broker processes must confirm that they no longer use it."
+        "The old primary does not answer. First %d broker processes must confirm that they "
+        "no longer use it."
     )
     return [asked % plan.brokers]
 
@@ -195,9 +235,17 @@ def _lost(of: Plan) -> Table | None:
 
 def _told(done: Outcome) -> Text:
     """Describe what became of a node."""
-    words = {"node": done.node, "epoch": done.epoch, "gaps": done.gaps, "messages": done.messages}
+    words = {
+        "node": done.node,
+        "epoch": done.epoch,
+        "gaps": done.gaps,
+        "messages": done.messages,
+    }
     if not done.gaps:
-        return _("Node %(node)s is in service with epoch %(epoch)d. No messages were lost.") % words
+        return (
+            _("Node %(node)s is in service with epoch %(epoch)d. No messages were lost.")
+            % words
+        )
     said = _(
         "Node %(node)s is in service with epoch %(epoch)d. %(gaps)d queues have a gap, and at "
         "least %(messages)d messages are lost."

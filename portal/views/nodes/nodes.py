@@ -21,7 +21,18 @@ from portal.auth import error_words
 from portal.auth.access import actor
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Columns, Empty, code, lasting, listed, number, text, wanted
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    code,
+    lasting,
+    listed,
+    number,
+    text,
+    wanted,
+)
 from portal.templatetags.shapes import DASH, DAY, lasts, size
 
 MOST = 1000
@@ -32,7 +43,11 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
-    latencies, away, growing = registry.latencies(), set(outages.silent()), size_rows.growth()
+    latencies, away, growing = (
+        registry.latencies(),
+        set(outages.silent()),
+        size_rows.growth(),
+    )
 
     def held(one: NodeView) -> int | None:
         growth = growing.get(one.id)
@@ -40,11 +55,17 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
 
     columns: Columns[NodeView] = [
         Column(_("Node"), lambda one: code(one.name, to("node", one.name))),
-        Column(_("State"), lambda one: rows.state("away" if one.name in away else one.state)),
+        Column(
+            _("State"), lambda one: rows.state("away" if one.name in away else one.state)
+        ),
         Column(_("Kind"), lambda one: rows.state(one.kind)),
         Column(_("Engine"), lambda one: code(one.engine)),
         Column(_("Where"), lambda one: code(_where(one))),
-        Column(_("Response time"), lambda one: lasting(_ms(latencies.get(one.name))), right=True),
+        Column(
+            _("Response time"),
+            lambda one: lasting(_ms(latencies.get(one.name))),
+            right=True,
+        ),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(_("Size"), lambda one: Cell(held(one), "size"), right=True),
         Column(_("Growth per day"), lambda one: text(grown(growing.get(one.id)))),
@@ -68,7 +89,11 @@ def grown(growth: Growth | None) -> str | None:
 
 
 def _where(one: NodeView) -> str:
-    return one.database if one.engine == "sqlite" else f"{one.host}:{one.port or 3306}/{one.database}"
+    return (
+        one.database
+        if one.engine == "sqlite"
+        else f"{one.host}:{one.port or 3306}/{one.database}"
+    )
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
@@ -121,7 +146,9 @@ def _actions(view: NodeView) -> list[Link]:
 def _tiles(
     view: NodeView, latency: float | None, room: disks.Space | None, growth: Growth | None
 ) -> list[Fact]:
-    state = rows.state(view.state if latency is not None or view.state == "offline" else "away")
+    state = rows.state(
+        view.state if latency is not None or view.state == "offline" else "away"
+    )
     return [
         Fact(_("State"), state.value, tone=state.tone),
         Fact(_("Response time"), latency, kind="lasts"),
@@ -129,7 +156,11 @@ def _tiles(
         Fact(_("Size"), growth and growth.bytes, kind="size"),
         Fact(_("Growth per day"), grown(growth) or DASH),
         Fact(_("Free space"), size(room.free) if room else _("not known")),
-        Fact(_("Free"), f"{room.free_percent:.0f} %" if room else DASH, tone=rows.state(view.disk).tone),
+        Fact(
+            _("Free"),
+            f"{room.free_percent:.0f} %" if room else DASH,
+            tone=rows.state(view.disk).tone,
+        ),
         Fact(_("Full in"), _full_in(room, growth)),
     ]
 
@@ -144,7 +175,10 @@ def _schema(view: NodeView) -> str | None:
     if version is None or not registry.can_be_upgraded(view.id):
         return None if version is None else str(version)
     command = f"manage.py upgrade_nodes --node {view.name}"
-    return _("%(version)d, can be upgraded: %(command)s") % {"version": version, "command": command}
+    return _("%(version)d, can be upgraded: %(command)s") % {
+        "version": version,
+        "command": command,
+    }
 
 
 def _tls(view: NodeView) -> str | None:
@@ -154,13 +188,19 @@ def _tls(view: NodeView) -> str | None:
 
 
 def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
-    replica = f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
+    replica = (
+        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
+    )
     return [
         Fact(_("Kind"), rows.state(view.kind).value),
         Fact(_("Engine"), view.engine),
         Fact(_("Where"), _where(view), kind="code"),
         Fact(_("TLS"), _tls(view)),
-        *([Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))] if view.tls == "verify" else ()),
+        *(
+            [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
+            if view.tls == "verify"
+            else ()
+        ),
         Fact(_("Account"), view.username or None),
         Fact(_("Reader account"), view.reader_username or None),
         Fact(_("Tables of queues"), growth and growth.tables),

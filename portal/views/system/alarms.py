@@ -60,13 +60,22 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         Column(_("Acknowledged by"), lambda one: _care(one, who)),
     ]
     words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
-    filters = [Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "") for one in SHOWN]
+    filters = [
+        Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "")
+        for one in SHOWN
+    ]
     table = listed(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
     may_all = shown == "lasting" and alarms.acknowledgeable(actor=who)
     actions = [Link(_("Acknowledge all"), to("alarms-acknowledge"))] if may_all else []
     return pages.list_page(
-        request, _("Alarms"), table, section="alarms", filters=filters, intro=intro, actions=actions
+        request,
+        _("Alarms"),
+        table,
+        section="alarms",
+        filters=filters,
+        intro=intro,
+        actions=actions,
     )
 
 
@@ -102,7 +111,10 @@ def _detail(one: AlarmRow) -> str:
     detail = rows.alarm_detail(one)
     if not one.count:
         return detail
-    return _("%(detail)s (%(count)s so far)") % {"detail": detail, "count": count(one.count)}
+    return _("%(detail)s (%(count)s so far)") % {
+        "detail": detail,
+        "count": count(one.count),
+    }
 
 
 def _care(row: AlarmRow, who: Actor) -> Cell:
@@ -115,15 +127,21 @@ def _care(row: AlarmRow, who: Actor) -> Cell:
 
 
 class ChosenAlarms(forms.Form):
-    """The alarms that a preview named, so that none that is raised meanwhile is acknowledged unseen."""
+    """The alarms that a preview named, so that none that is raised meanwhile is
+    acknowledged unseen.
+    """
 
     chosen = forms.CharField(widget=forms.HiddenInput, max_length=500_000)
 
     def clean_chosen(self) -> list[tuple[str, str]]:
         try:
-            pairs = [(str(kind), str(name)) for kind, name in loads(self.cleaned_data["chosen"])]
+            pairs = [
+                (str(kind), str(name)) for kind, name in loads(self.cleaned_data["chosen"])
+            ]
         except (TypeError, ValueError):
-            raise forms.ValidationError(_("This form has expired. Open its page again.")) from None
+            raise forms.ValidationError(
+                _("This form has expired. Open its page again.")
+            ) from None
         return pairs
 
 
@@ -145,7 +163,11 @@ class Acknowledge(Action):
         """Describe what acknowledging means. Raises Forbidden for who may not."""
         alarms.require_manage(self.actor, subject(self.word("kind"), self.name))
         if self.word("kind") in ONCE:
-            return Preview(effects=[_("This alarm reports a past event. It ends when you acknowledge it.")])
+            return Preview(
+                effects=[
+                    _("This alarm reports a past event. It ends when you acknowledge it.")
+                ]
+            )
         return Preview(
             effects=[
                 _(
@@ -161,7 +183,9 @@ class Acknowledge(Action):
 
 
 class AcknowledgeAll(Action):
-    """Acknowledge every active alarm that the person may acknowledge and that the preview named."""
+    """Acknowledge every active alarm that the person may acknowledge and that the preview
+    named.
+    """
 
     right = LOOK  # the verb asks for more, by what each alarm is about
     what = "alarm"
@@ -179,7 +203,9 @@ class AcknowledgeAll(Action):
         return self._ask(ChosenAlarms({"chosen": dumps(chosen)}))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Name the alarms. Raises Forbidden if one of them is not the person's to acknowledge."""
+        """Name the alarms. Raises Forbidden if one of them is not the person's to
+        acknowledge.
+        """
         for kind, name in fields["chosen"]:
             alarms.require_manage(self.actor, subject(kind, name))
         effects: list[Text] = [
@@ -201,4 +227,6 @@ class AcknowledgeAll(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
-        return ngettext("%s alarm is acknowledged.", "%s alarms are acknowledged.", done) % count(done)
+        return ngettext(
+            "%s alarm is acknowledged.", "%s alarms are acknowledged.", done
+        ) % count(done)

@@ -24,7 +24,9 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     views = discovery.listed(actor=actor(request))
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda one: text(one.name)),
-        Column(_("Last heartbeat"), lambda one: rows.state("alive" if one.alive else "dead")),
+        Column(
+            _("Last heartbeat"), lambda one: rows.state("alive" if one.alive else "dead")
+        ),
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Address"), lambda one: code(one.url)),
         Column(_("Version"), lambda one: text(one.version or None)),
@@ -36,9 +38,17 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No broker is registered."))
     table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
     actions = [Link(_("Java clients"), to("java-clients"))] if may(request, "admin") else []
-    intro = _("A drained broker completes its running requests. Clients switch to other brokers.")
+    intro = _(
+        "A drained broker completes its running requests. Clients switch to other brokers."
+    )
     return pages.list_page(
-        request, _("Brokers"), table, section="brokers", intro=intro, actions=actions, searched=False
+        request,
+        _("Brokers"),
+        table,
+        section="brokers",
+        intro=intro,
+        actions=actions,
+        searched=False,
     )
 
 
@@ -56,13 +66,18 @@ def java_clients(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No Java client has called in the last seven days."))
     table = listed(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
     intro = _("A request without a client was refused before it was read.")
-    return pages.list_page(request, _("Java clients"), table, section="brokers", intro=intro, searched=False)
+    return pages.list_page(
+        request, _("Java clients"), table, section="brokers", intro=intro, searched=False
+    )
 
 
 def _change(one: BrokerView) -> Cell:
     if not one.alive:
         return text(_("forget"), to("broker-forget", one.name))
-    return text(_("Drain") if one.state == "in" else _("Return to service"), to("broker-state", one.name))
+    return text(
+        _("Drain") if one.state == "in" else _("Return to service"),
+        to("broker-state", one.name),
+    )
 
 
 class BrokerAction(Action):
@@ -78,7 +93,11 @@ class SetBrokerState(Toggle, BrokerAction):
     title = lazy("Broker %(name)s")
 
     def other(self) -> str:
-        return "out" if discovery.named(name=self.name, actor=self.actor).state == "in" else "in"
+        return (
+            "out"
+            if discovery.named(name=self.name, actor=self.actor).state == "in"
+            else "in"
+        )
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["state"] == "out":
@@ -93,8 +112,14 @@ class SetBrokerState(Toggle, BrokerAction):
         return Preview(effects=[_("The broker will accept requests again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = broker_rows.set_state(name=self.name, state=fields["state"], actor=self.actor)
-        return (_("Broker %s is drained.") if done.state == "out" else _("Broker %s is enabled.")) % self.name
+        done = broker_rows.set_state(
+            name=self.name, state=fields["state"], actor=self.actor
+        )
+        return (
+            _("Broker %s is drained.")
+            if done.state == "out"
+            else _("Broker %s is enabled.")
+        ) % self.name
 
 
 class ForgetBroker(Delete, BrokerAction):

@@ -1,4 +1,6 @@
-"""Does metadata agree with the nodes: what was found, and mends for what can be mended safely."""
+"""Does metadata agree with the nodes: what was found, and mends for what can be mended
+safely.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Columns, Empty, Text, badge, code, long, plain, text
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Text,
+    badge,
+    code,
+    long,
+    plain,
+    text,
+)
 
 
 def findings(request: HttpRequest) -> HttpResponse:
@@ -30,7 +43,9 @@ def findings(request: HttpRequest) -> HttpResponse:
         Column(_("What to do"), lambda one: text(_(one.advice))),
         Column(
             _("Repair"),
-            lambda one: code(_("repair"), to("repair", one.key)) if one.safe else text(_("manual")),
+            lambda one: (
+                code(_("repair"), to("repair", one.key)) if one.safe else text(_("manual"))
+            ),
         ),
     ]
     good = Empty(_("Metadata and nodes are consistent."))
@@ -41,8 +56,14 @@ def findings(request: HttpRequest) -> HttpResponse:
         section="checks",
         table=plain(columns, report.findings, good),
         unchecked=sorted(report.unchecked.items()),
-        actions=[Link(_("Check again"), to("consistency")), Link(_("Check messages"), to("checks"))],
-        intro=_("Tables, log end offsets, committed offsets and members are compared. Nothing is changed."),
+        actions=[
+            Link(_("Check again"), to("consistency")),
+            Link(_("Check messages"), to("checks")),
+        ],
+        intro=_(
+            "Tables, log end offsets, committed offsets and members are compared. Nothing "
+            "is changed."
+        ),
     )
 
 
@@ -66,7 +87,10 @@ class Repair(Action):
             (text(_("Details")), text(found.what)),
             (text(_("What it means")), text(_(found.means))),
         )
-        columns: Columns[tuple[Cell, Cell]] = (Column("", itemgetter(0)), Column("", itemgetter(1)))
+        columns: Columns[tuple[Cell, Cell]] = (
+            Column("", itemgetter(0)),
+            Column("", itemgetter(1)),
+        )
         return Preview(effects=[_(found.advice)], table=plain(columns, facts, Empty("")))
 
     def run(self, fields: dict[str, Any]) -> Text:

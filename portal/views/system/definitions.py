@@ -1,4 +1,6 @@
-"""Export and import of definitions: the document of this installation, and that of another one."""
+"""Export and import of definitions: the document of this installation, and that of another
+one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ KINDS: dict[str, Text] = {
 def download(request: HttpRequest) -> HttpResponse:
     """Return the document as a file; `?topic=` is a pattern."""
     document = export(topic=request.GET.get("topic", ""), actor=actor(request))
-    answer = HttpResponse(json.dumps(document, ensure_ascii=False, indent=2), content_type="application/json")
+    answer = HttpResponse(
+        json.dumps(document, ensure_ascii=False, indent=2), content_type="application/json"
+    )
     answer["Content-Disposition"] = 'attachment; filename="definitions.json"'
     return answer
 
@@ -83,7 +87,9 @@ class Import(Create):
         blocked = bool(plan.of("conflict", "unfinished"))
         effects: list[Text] = [_summary(plan)]
         if blocked:
-            effects.append(_("The import is refused while there are conflicts. Nothing was done."))
+            effects.append(
+                _("The import is refused while there are conflicts. Nothing was done.")
+            )
         columns: Columns[Step] = [
             Column(_("Place"), lambda one: code(one.entry.place)),
             Column(_("Kind"), lambda one: text(KINDS[one.entry.kind])),
@@ -101,17 +107,24 @@ class Import(Create):
 
     def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
         return imports.take_in(
-            document=fields["document"], existing=fields["existing"], dry_run=dry_run, actor=self.actor
+            document=fields["document"],
+            existing=fields["existing"],
+            dry_run=dry_run,
+            actor=self.actor,
         )
 
 
 def _summary(plan: Plan) -> str:
     counts: Counter[str] = Counter(one.outcome for one in plan.steps)
-    return ", ".join(f"{word}: {counts[one]}" for one, (word, _tone) in OUTCOMES.items() if counts[one])
+    return ", ".join(
+        f"{word}: {counts[one]}" for one, (word, _tone) in OUTCOMES.items() if counts[one]
+    )
 
 
 def _differences(step: Step) -> str | None:
-    found = (f"{one.field}: {_value(one.here)} → {_value(one.there)}" for one in step.differences)
+    found = (
+        f"{one.field}: {_value(one.here)} → {_value(one.there)}" for one in step.differences
+    )
     return ", ".join(found) or None
 
 

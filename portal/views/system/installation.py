@@ -19,7 +19,18 @@ from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Columns, Empty, Text, badge, code, number, plain, text
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Text,
+    badge,
+    code,
+    number,
+    plain,
+    text,
+)
 
 MOST_QUEUES = 500
 
@@ -31,7 +42,9 @@ def settings(request: HttpRequest) -> HttpResponse:
     columns: Columns[Any] = [
         Column(_("Setting"), lambda one: code(variable_of(one.name))),
         Column(_("Value"), _value),
-        Column(_("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)),
+        Column(
+            _("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)
+        ),
         Column(_("Meaning"), lambda one: text(_(said[one.name]))),
     ]
     table = plain(columns, fields_of(Config), Empty(""))
@@ -39,7 +52,9 @@ def settings(request: HttpRequest) -> HttpResponse:
         "They are read from the environment when a process starts. "
         "What is changed while it runs is on the pages of topics, groups and nodes."
     )
-    return pages.list_page(request, _("Settings"), table, section="settings", intro=intro, searched=False)
+    return pages.list_page(
+        request, _("Settings"), table, section="settings", intro=intro, searched=False
+    )
 
 
 def _value(one: Any) -> Cell:
@@ -56,7 +71,10 @@ def _word(value: Any) -> str | None:
 
 class Checking(forms.Form):
     topic = forms.CharField(
-        label=lazy("Topic"), required=False, widget=Picker("topic"), help_text=lazy("Empty: all topics.")
+        label=lazy("Topic"),
+        required=False,
+        widget=Picker("topic"),
+        help_text=lazy("Empty: all topics."),
     )
     minutes = forms.IntegerField(
         label=lazy("Sent within the last … minutes"), min_value=1, initial=60,
@@ -65,7 +83,9 @@ class Checking(forms.Form):
 
 
 class Check(Action):
-    """Looks through what is stored for anything missing, double or out of order. It changes nothing."""
+    """Looks through what is stored for anything missing, double or out of order. It changes
+    nothing.
+    """
 
     form_class = Checking
     right = "admin"
@@ -100,10 +120,14 @@ class Check(Action):
             ),
             Column(_("What"), _kinds),
         ]
-        good = _("%d queues were checked: nothing is missing, double or out of order.") % len(report.queues)
+        good = _(
+            "%d queues were checked: nothing is missing, double or out of order."
+        ) % len(report.queues)
         said = _("%d problems found. `manage.py verify` explains each one and its remedy.")
         bad = said % len(report.findings)
-        table = plain(columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check.")))
+        table = plain(
+            columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check."))
+        )
         return Preview(effects=[bad if report.findings else good], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:

@@ -27,7 +27,11 @@ def overview(request: HttpRequest) -> HttpResponse:
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
     points = metrics_history.points(for_s=span.for_s)
-    now = metrics_history.pace_of(points) if span.for_s <= metrics_history.LIVE_S else metrics_history.pace()
+    now = (
+        metrics_history.pace_of(points)
+        if span.for_s <= metrics_history.LIVE_S
+        else metrics_history.pace()
+    )
     marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
@@ -53,12 +57,18 @@ def _quiet(known: Overview) -> str:
     """Describe what is known and looked after; '' if nothing is."""
     said = []
     if known.acknowledged_count:
-        words = ngettext("%s alarm is acknowledged.", "%s alarms are acknowledged.", known.acknowledged_count)
+        words = ngettext(
+            "%s alarm is acknowledged.",
+            "%s alarms are acknowledged.",
+            known.acknowledged_count,
+        )
         said.append(words % count(known.acknowledged_count))
     seen = known.dead.groups - len(known.dead.unseen)
     if seen > 0:
         words = ngettext(
-            "The dead letters of %s group were seen.", "The dead letters of %s groups were seen.", seen
+            "The dead letters of %s group were seen.",
+            "The dead letters of %s groups were seen.",
+            seen,
         )
         said.append(words % count(seen))
     return " ".join(said)
@@ -83,7 +93,8 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
         Fact(_("Alarms"), known.alarm_count + known.acknowledged_count, to("alarms"), kind="number",
              tone="bad" if known.alarm_count else "ok"),
         Fact(_("Nodes"), answering, to("nodes") if admin else "", "bad" if away else "ok"),
-        Fact(_("Brokers alive"), len(alive), to("brokers"), kind="number", tone="" if alive else "bad"),
+        Fact(_("Brokers alive"), len(alive), to("brokers"), kind="number",
+        tone="" if alive else "bad"),
         Fact(_("Topics"), known.topics, to("topics"), kind="number"),
         Fact(_("Consumer groups"), known.groups, to("groups"), kind="number"),
         Fact(_("Consumers"), known.members, to("consumers"), kind="number"),
@@ -96,7 +107,10 @@ def _behind(known: Overview) -> Table:
 
 def _dead(request: HttpRequest, known: Overview) -> Table:
     def href(one: GroupDeadLetters) -> str:
-        return to("failures" if may(request, "manage", one.group, what="group") else "group", one.group)
+        return to(
+            "failures" if may(request, "manage", one.group, what="group") else "group",
+            one.group,
+        )
 
     columns: Columns[GroupDeadLetters] = [
         Column(_("Group"), lambda one: code(one.group, href(one))),
@@ -107,6 +121,9 @@ def _dead(request: HttpRequest, known: Overview) -> Table:
         ),
         Column(_("Last hour"), lambda one: number(one.last_hour), right=True),
         Column(_("Newest"), lambda one: when(one.newest_at_ms)),
-        Column(_("State"), lambda one: text(_("new") if one.unseen else _("seen by %s") % one.seen_by)),
+        Column(
+            _("State"),
+            lambda one: text(_("new") if one.unseen else _("seen by %s") % one.seen_by),
+        ),
     ]
     return plain(columns, known.dead.rows, Empty(_("No dead letters")))

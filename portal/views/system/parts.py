@@ -1,5 +1,6 @@
-"""Every part of the kit in all its states, on one page: where a new part is looked at, in light, dark and on
-phones, and from where a page's author copies. Its examples are invented; only its headings are translated."""
+"""Every part of the kit in all its states, on one page: where a new part is looked at, in
+light, dark and on phones, and from where a page's author copies. Its examples are invented;
+only its headings are translated."""
 
 from __future__ import annotations
 
@@ -45,15 +46,20 @@ EVENTS = {
 GAPS = (10, 11, 13, 14)  # steps without a value; the one between them stands alone
 TONES = ("", "ok", "warn", "bad")
 NONE = Empty("No matching topics.", "catmq topic create orders", "#", "Create")
-LONG = "a.name-with_every.allowed-character." * 3  # of about the 100 characters that a name may have
+# of about the 100 characters that a name may have
+LONG = "a.name-with_every.allowed-character." * 3
 
 
 class Example(forms.Form):
     """Fields of every kind; that of the wrong one is refused."""
 
     name = forms.CharField(label="Text", max_length=100, help_text="Letters, digits, . _ -")
-    count = forms.IntegerField(label="Number", min_value=1, help_text="Its unit stands here.")
-    mode = forms.ChoiceField(label="Choice", choices=(("one", "the first"), ("two", "the second")))
+    count = forms.IntegerField(
+        label="Number", min_value=1, help_text="Its unit stands here."
+    )
+    mode = forms.ChoiceField(
+        label="Choice", choices=(("one", "the first"), ("two", "the second"))
+    )
     topic = forms.CharField(label="Picker", widget=Picker("topic"))
     ordered = forms.BooleanField(label="Flag", required=False, help_text="What it changes.")
     body = forms.CharField(label="Long text", widget=forms.Textarea(attrs={"rows": 2}))
@@ -62,7 +68,9 @@ class Example(forms.Form):
 def parts(request: HttpRequest) -> HttpResponse:
     """The page for developers."""
     now = ms(database_now())
-    form = Example({"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"})
+    form = Example(
+        {"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"}
+    )
     form.is_valid()
     return pages.show(
         request,
@@ -70,12 +78,26 @@ def parts(request: HttpRequest) -> HttpResponse:
         _("Parts of pages"),
         intro=_("For developers: every part in all its states. The figures are invented."),
         crumbs=[Link("Crumb", "#"), Link(LONG, "#")],
-        tabs=[Link("Chosen", "#", "on"), Link("Other", "#"), Link("A long label of a tab", "#")],
-        actions=[Link("Danger", "#", "danger"), Link("Primary", "#", "primary"), Link("Other", "#")],
+        tabs=[
+            Link("Chosen", "#", "on"),
+            Link("Other", "#"),
+            Link("A long label of a tab", "#"),
+        ],
+        actions=[
+            Link("Danger", "#", "danger"),
+            Link("Primary", "#", "primary"),
+            Link("Other", "#"),
+        ],
         tiles=_tiles(),
         badges=[rows.state(word) for word in rows.WORDS],
-        chips=[Link("who: ada", "#"), Link(f"what: {LONG}", "#"), Link("cannot be removed", "")],
-        saved=Saved("topics", [FilterView("chosen", "q=a"), FilterView(LONG, "q=b")], "q=a", "q=a"),
+        chips=[
+            Link("who: ada", "#"),
+            Link(f"what: {LONG}", "#"),
+            Link("cannot be removed", ""),
+        ],
+        saved=Saved(
+            "topics", [FilterView("chosen", "q=a"), FilterView(LONG, "q=b")], "q=a", "q=a"
+        ),
         table=_table(now),
         none=plain([Column("Name", text)], [], NONE),
         chart=_chart(now, lines=3),
@@ -116,7 +138,9 @@ def _table(now: int) -> Table:
         "prose": prose("Sentences, which get most of the width."),
         "nothing": text(None),
     }
-    columns: list[Column[int]] = [Column(name, partial(_same, cell)) for name, cell in cells.items()]
+    columns: list[Column[int]] = [
+        Column(name, partial(_same, cell)) for name, cell in cells.items()
+    ]
     return plain(columns, range(2), Empty(""), "A caption of a table")
 
 
@@ -131,7 +155,14 @@ def _chart(now: int, *, lines: int) -> Chart:
         at = now // MINUTE * MINUTE - (29 - n) * MINUTE
         values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
         shown = tuple((DASH, "") if n in GAPS else (f"{one:.1f}", one) for one in values)
-        found.append(Row(at, at // 1000, shown, [Event(at + 20_000, *EVENTS[n])] if n in EVENTS else ()))
+        found.append(
+            Row(
+                at,
+                at // 1000,
+                shown,
+                [Event(at + 20_000, *EVENTS[n])] if n in EVENTS else (),
+            )
+        )
     return Chart("Messages per second", labels, found)
 
 
@@ -139,6 +170,8 @@ def _steps(now: int) -> list[Step]:
     return [
         Step("Sent", "No time is recorded for this step."),
         Step("Stored", "topic/3, offset 145", now - HOUR, "ok", "#"),
-        Step("Failed", "TimeoutError: no answer of the mail server", now - 5 * MINUTE, "warn"),
+        Step(
+            "Failed", "TimeoutError: no answer of the mail server", now - 5 * MINUTE, "warn"
+        ),
         Step("Dead letter", LONG, now - MINUTE, "bad"),
     ]

@@ -21,14 +21,17 @@ def theme(request: HttpRequest) -> HttpResponse:
     safe = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
     response = HttpResponseRedirect(back if safe else pages.to("overview"))
     if wanted in THEMES:
-        response.set_cookie(THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True)
+        response.set_cookie(
+            THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True
+        )
     return response
 
 
 def language(request: HttpRequest) -> HttpResponse:
     """Remember the language as Django does, and go back to the page, or to the overview."""
     response: HttpResponse = set_language(request)
-    if response.headers.get("Location") == "/":  # Django's own way out, which knows no path prefix
+    # Django's own way out, which knows no path prefix
+    if response.headers.get("Location") == "/":
         response["Location"] = pages.to("overview")
     return response
 

@@ -46,7 +46,9 @@ def _page(request: HttpRequest) -> str:
     """Return the name of the list. Raises Invalid."""
     page = request.POST.get("page", "")
     if page not in pages.LISTS:
-        raise Invalid.field("page", _("must be one of: %s") % ", ".join(sorted(pages.LISTS)))
+        raise Invalid.field(
+            "page", _("must be one of: %s") % ", ".join(sorted(pages.LISTS))
+        )
     return page
 
 

@@ -1,8 +1,9 @@
-"""The search over everything: pages, topics, groups, messages and actions, for the palette and as a page.
+"""The search over everything: pages, topics, groups, messages and actions, for the palette
+and as a page.
 
-Words that begin an action's name choose actions, such as "pause bil"; the others are parts of names. A
-message is found by its id, or by `key:` with the name of its topic. Names come from the snapshot in memory,
-so a key stroke costs no query.
+Words that begin an action's name choose actions, such as "pause bil"; the others are parts
+of names. A message is found by its id, or by `key:` with the name of its topic. Names come
+from the snapshot in memory, so a key stroke costs no query.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """An action on a topic or group: the English word for it, its label, its page, and the right it needs."""
+    """An action on a topic or group: the English word for it, its label, its page, and the
+    right it needs.
+    """
 
     word: str
     label: Text
@@ -98,7 +101,9 @@ def search(request: HttpRequest) -> HttpResponse:
 
 
 def names(request: HttpRequest, kind: str) -> HttpResponse:
-    """Return names of topics or groups as options, by what is typed in the field that `?field=` names."""
+    """Return names of topics or groups as options, by what is typed in the field that
+    `?field=` names.
+    """
     check_look(actor(request))
     if kind not in DEEDS:
         raise Http404
@@ -111,7 +116,11 @@ def _found(request: HttpRequest, query: str) -> Iterator[Found]:
     words = query.lower().split()
     yield from _keyed(words, query)
     parts = [one for one in words if ":" not in one]
-    verbs = {one for one in parts if any(_begins(one, deed) for kind in DEEDS.values() for deed in kind)}
+    verbs = {
+        one
+        for one in parts
+        if any(_begins(one, deed) for kind in DEEDS.values() for deed in kind)
+    }
     plain = _named(parts)
     yield from (Found(_kind(kind), name, to(kind, name)) for kind, name in plain)
     if verbs:
@@ -140,7 +149,11 @@ def _keyed(words: Sequence[str], query: str) -> Iterator[Found]:
     for kind, topic in _named([one for one in words if ":" not in one]):
         if kind == "topic":
             label = _("%(topic)s, key %(key)s") % {"topic": topic, "key": key}
-            yield Found(_("Messages"), label, f"{to('messages')}?{urlencode({'topic': topic, 'key': key})}")
+            yield Found(
+                _("Messages"),
+                label,
+                f"{to('messages')}?{urlencode({'topic': topic, 'key': key})}",
+            )
 
 
 def _kind(kind: Kind) -> Text:
@@ -148,16 +161,26 @@ def _kind(kind: Kind) -> Text:
 
 
 def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Return the first topics and groups whose names hold all parts, those that begin with them first."""
-    return [(kind, name) for kind in DEEDS for name in pickers.best(pickers.names(kind), parts, most=MOST)]
+    """Return the first topics and groups whose names hold all parts, those that begin with
+    them first.
+    """
+    return [
+        (kind, name)
+        for kind in DEEDS
+        for name in pickers.best(pickers.names(kind), parts, most=MOST)
+    ]
 
 
 def _begins(part: str, deed: Deed) -> bool:
     return deed.word.startswith(part) or str(deed.label).lower().startswith(part)
 
 
-def _deeds(request: HttpRequest, named: Sequence[tuple[Kind, str]], verbs: set[str]) -> Iterator[Found]:
-    """Yield the actions that the words choose, all without any, that the person may do on what is named."""
+def _deeds(
+    request: HttpRequest, named: Sequence[tuple[Kind, str]], verbs: set[str]
+) -> Iterator[Found]:
+    """Yield the actions that the words choose, all without any, that the person may do on
+    what is named.
+    """
     for kind, name in named:
         for deed in DEEDS[kind]:
             if verbs and not any(_begins(one, deed) for one in verbs):
@@ -179,7 +202,9 @@ def _pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[Found]:
         if _says(label, parts) and (admin or section not in FOR_ADMINISTRATORS):
             yield Found(_("Page"), label, to(page))
     for label, page, right in CREATED:
-        if _says(label, parts) and (admin or (right == "manage" and actor(request).rights.get("manage"))):
+        if _says(label, parts) and (
+            admin or (right == "manage" and actor(request).rights.get("manage"))
+        ):
             yield Found(_("Action"), label, to(page))
 
 

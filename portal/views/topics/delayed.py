@@ -16,14 +16,27 @@ from portal.auth import error_words
 from portal.auth.access import actor, may
 from portal.kit import bodies, pages, places
 from portal.kit.pages import Fact, to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, code, long, plain, text, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Table,
+    Text,
+    code,
+    long,
+    plain,
+    text,
+    when,
+)
 from portal.views.topics.topic_actions import TopicAction
 
 SHOWN = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
-    """Show the messages of a topic that wait for their time, and the nodes that do not tell."""
+    """Show the messages of a topic that wait for their time, and the nodes that do not
+    tell.
+    """
     found, missing = _asked(name, request.GET.get("after") or None, actor(request))
     return pages.show(
         request,
@@ -46,7 +59,8 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
     except NodeUnavailable as error:
         return None, [error_words.said(error)]
     return found, [
-        _("Node %s does not answer, so its messages are not listed.") % node for node in found.away
+        _("Node %s does not answer, so its messages are not listed.") % node
+        for node in found.away
     ]
 
 
@@ -60,10 +74,17 @@ def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> T
         Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
     ]
     if recalls:
-        columns.append(Column(_("Action"), lambda one: text(_("recall"), to("recall", name, one.message_id))))
+        columns.append(
+            Column(
+                _("Action"),
+                lambda one: text(_("recall"), to("recall", name, one.message_id)),
+            )
+        )
     hint = Empty(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
     messages = found.messages if found else ()
-    return plain(columns, messages, hint if known else Empty(_("The delayed messages are unknown.")))
+    return plain(
+        columns, messages, hint if known else Empty(_("The delayed messages are unknown."))
+    )
 
 
 class Recall(TopicAction):
@@ -72,8 +93,12 @@ class Recall(TopicAction):
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
-    would = lazy("The message will be deleted before it is delivered, so no group reads it.")
+    would = lazy(
+        "The message will be deleted before it is delivered, so no group reads it."
+    )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
+        operator_sends.recall(
+            topic=self.name, message_id=self.word("message_id"), actor=self.actor
+        )
         return _("Message %s was recalled.") % self.word("message_id")

@@ -23,9 +23,13 @@ def tokens(request: HttpRequest, name: str) -> HttpResponse:
     columns: Columns[SendTokenView] = [
         Column(_("Token"), lambda one: code(one.id)),
         Column(_("Created"), lambda one: when(one.created_at_ms)),
-        Column(_("Delete"), lambda one: text(_("delete"), to("token-delete", name, one.id))),
+        Column(
+            _("Delete"), lambda one: text(_("delete"), to("token-delete", name, one.id))
+        ),
     ]
-    hint = Empty(_("No send tokens: every Java client that is let in may send to this topic."))
+    hint = Empty(
+        _("No send tokens: every Java client that is let in may send to this topic.")
+    )
     return pages.list_page(
         request,
         _("Send tokens of %s") % name,
@@ -46,7 +50,9 @@ class CreateToken(TopicAction):
         send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
         effects: list[Text] = [_("The token is shown once, on the next page.")]
         if not send_tokens.listed(topic=self.name, actor=self.actor):
-            effects.append(_("Messages of Java clients without a token will be refused at once."))
+            effects.append(
+                _("Messages of Java clients without a token will be refused at once.")
+            )
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -71,14 +77,25 @@ class DeleteToken(Delete, TopicAction):
     back_to = ("topic-tokens", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        left = [one for one in send_tokens.listed(topic=self.name, actor=self.actor) if one.id != self._id]
-        effects: list[Text] = [_("Messages of Java clients with this token will be refused.")]
+        left = [
+            one
+            for one in send_tokens.listed(topic=self.name, actor=self.actor)
+            if one.id != self._id
+        ]
+        effects: list[Text] = [
+            _("Messages of Java clients with this token will be refused.")
+        ]
         if not left:
-            effects = [_("It is the last one: every Java client that is let in may send to this topic.")]
+            effects = [
+                _(
+                    "It is the last one: every Java client that is let in may send to this topic."
+                )
+            ]
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        typed = self._id if fields["confirm"] == self.name else None  # the topic's name is what is typed
+        # the topic's name is what is typed
+        typed = self._id if fields["confirm"] == self.name else None
         send_tokens.delete(topic=self.name, token=self._id, confirm=typed, actor=self.actor)
         return _("Send token %s was deleted.") % self._id
 

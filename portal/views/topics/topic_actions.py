@@ -28,12 +28,16 @@ from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain
 
 @with_settings(TOPIC)
 class NewTopic(forms.Form):
-    name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
+    name = forms.CharField(
+        label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
+    )
     queues = forms.IntegerField(
         label=lazy("Queues"),
         min_value=1,
         initial=4,
-        help_text=lazy("The maximum number of consumers of a group that can share the work."),
+        help_text=lazy(
+            "The maximum number of consumers of a group that can share the work."
+        ),
     )
     node = forms.CharField(
         label=lazy("Node"),
@@ -73,7 +77,10 @@ class CreateTopic(Create):
 
     def effect(self, fields: dict[str, Any]) -> Text:
         where = fields["node"] or _("the nodes with the fewest queues")
-        what = _("Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue is a table.")
+        what = _(
+            "Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue "
+            "is a table."
+        )
         return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -107,7 +114,10 @@ class ExpandTopic(TopicAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = self._do(fields, dry_run=False)
-        return _("%(count)d queues were added to %(name)s.") % {"count": len(done.queues), "name": self.name}
+        return _("%(count)d queues were added to %(name)s.") % {
+            "count": len(done.queues),
+            "name": self.name,
+        }
 
     def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
         return queues.expand(
@@ -125,18 +135,31 @@ class ShrinkTopic(TopicAction):
     title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor, dry_run=True)
-        return _preview(done, _("Queues that close and are retired once every group has read them"))
+        done = queues.shrink(
+            topic=self.name, count=fields["count"], actor=self.actor, dry_run=True
+        )
+        return _preview(
+            done, _("Queues that close and are retired once every group has read them")
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
-        return _("%(count)d queues of %(name)s drain.") % {"count": len(done.queues), "name": self.name}
+        return _("%(count)d queues of %(name)s drain.") % {
+            "count": len(done.queues),
+            "name": self.name,
+        }
 
 
 def _preview(change: Change, caption: str) -> Preview:
-    effects = [_("%(share).1f %% of all keys move to another queue.") % {"share": 100 * change.moved_share}]
+    effects = [
+        _("%(share).1f %% of all keys move to another queue.")
+        % {"share": 100 * change.moved_share}
+    ]
     effects += [
-        _("Group %(group)s has %(messages)s messages unread there: keys that move may come out of order.")
+        _(
+            "Group %(group)s has %(messages)s messages unread there: keys that move may "
+            "come out of order."
+        )
         % {"group": one.group, "messages": "?" if one.messages is None else one.messages}
         for one in change.unread
         if one.messages != 0
@@ -164,7 +187,11 @@ class CleanTopic(TopicAction):
         columns: Columns[Cleaned] = [
             Column(_("Queue"), lambda one: rows.queue(one.plan.queue)),
             Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
-            Column(_("Log start offset then"), lambda one: number(one.plan.keep_from), right=True),
+            Column(
+                _("Log start offset then"),
+                lambda one: number(one.plan.keep_from),
+                right=True,
+            ),
             Column(
                 _("Messages to delete"),
                 lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
@@ -178,7 +205,10 @@ class CleanTopic(TopicAction):
     def run(self, fields: dict[str, Any]) -> Text:
         found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
         touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
-        return _("%(count)d queues of %(name)s were cleaned.") % {"count": touched, "name": self.name}
+        return _("%(count)d queues of %(name)s were cleaned.") % {
+            "count": touched,
+            "name": self.name,
+        }
 
 
 class DeleteTopic(Delete, TopicAction):
@@ -188,13 +218,20 @@ class DeleteTopic(Delete, TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         state = topics.describe(name=self.name, actor=self.actor)
         kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
-        what = _("Topic %(name)s has %(queues)d queues and %(kept)d messages. Sends to it will be refused.")
+        what = _(
+            "Topic %(name)s has %(queues)d queues and %(kept)d messages. Sends to it will "
+            "be refused."
+        )
         words = {"name": self.name, "queues": len(state.queues), "kept": kept}
-        return Preview(effects=[what % words, _("Its tables are dropped after three days.")])
+        return Preview(
+            effects=[what % words, _("Its tables are dropped after three days.")]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         topics.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
-        return _("Topic %s was deleted; its tables are dropped after three days.") % self.name
+        return (
+            _("Topic %s was deleted; its tables are dropped after three days.") % self.name
+        )
 
 
 class SetQueueState(Toggle, TopicAction):
@@ -206,16 +243,27 @@ class SetQueueState(Toggle, TopicAction):
     def other(self) -> str:
         view = topic_rows.named(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
-        return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
+        return (
+            "read_only"
+            if states.get(self.kwargs["queue"]) == "read_write"
+            else "read_write"
+        )
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["state"] == "read_only":
-            return Preview(effects=[_("The queue will be closed for sends. Its messages can still be read.")])
+            return Preview(
+                effects=[
+                    _("The queue will be closed for sends. Its messages can still be read.")
+                ]
+            )
         return Preview(effects=[_("The queue will be opened and will accept sends again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = queues.set_state(
-            topic=self.name, queue=self.kwargs["queue"], state=fields["state"], actor=self.actor
+            topic=self.name,
+            queue=self.kwargs["queue"],
+            state=fields["state"],
+            actor=self.actor,
         )
         closed = done.queue.state == "read_only"
         return _("The queue is closed for sends.") if closed else _("The queue is open.")

@@ -57,7 +57,9 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
-        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
+        Column(
+            _("Retention, days"), lambda one: number(one.retention_days), "days", right=True
+        ),
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
@@ -73,20 +75,28 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     ]
     table = listed(request, columns, found, empty=hint)
     filters = _kinds(kind, topic_lists.count_by_kind(actor=actor(request)))
-    return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
+    return pages.list_page(
+        request, _("Topics"), table, section="topics", actions=actions, filters=filters
+    )
 
 
 def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
-    """Return the tabs of the list: what it leaves out is counted beside the tab that shows it."""
+    """Return the tabs of the list: what it leaves out is counted beside the tab that shows
+    it.
+    """
     internal, retry = counts["internal"], counts["failure"]
     links = {
         "normal": Link(_("Topics"), to("topics")),
-        "internal": Link(_("Internal topics"), f"{to('topics')}?kind=internal", count=internal),
+        "internal": Link(
+            _("Internal topics"), f"{to('topics')}?kind=internal", count=internal
+        ),
         "failure": Link(_("Retry topics"), f"{to('topics')}?kind=failure", count=retry),
     }
     if not internal and chosen != "internal":
         del links["internal"]
-    return [replace(link, tone="on" if kind == chosen else "") for kind, link in links.items()]
+    return [
+        replace(link, tone="on" if kind == chosen else "") for kind, link in links.items()
+    ]
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
@@ -145,7 +155,9 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
             kind="number",
         ),
         Fact(_("Size"), _size(queues), kind="size", note=_("measured every hour")),
-        Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
+        Fact(
+            _("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"
+        ),
         Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
 
@@ -155,10 +167,14 @@ def _size(queues: Sequence[QueueDrain]) -> int | None:
     return sum(known) if known else None
 
 
-def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
+def _queues(
+    request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool
+) -> Table:
     where = f"{to('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
-        Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
+        Column(
+            _("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")
+        ),
         Column(_("State"), _state),
         Column(_("Node"), lambda one: text(one.queue.node)),
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
@@ -174,7 +190,9 @@ def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manag
 
 
 def _state(one: QueueDrain) -> Cell:
-    return rows.state("away" if one.head is None else "draining" if one.draining else one.queue.state)
+    return rows.state(
+        "away" if one.head is None else "draining" if one.draining else one.queue.state
+    )
 
 
 def _unread(one: QueueDrain) -> Cell:
@@ -199,7 +217,10 @@ def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
         Column(_("Since"), lambda one: when(one.created_at_ms)),
     ]
-    hint = Empty(_("No group subscribes to this topic. Subscribe one:"), f"catmq subscribe GROUP {name}")
+    hint = Empty(
+        _("No group subscribes to this topic. Subscribe one:"),
+        f"catmq subscribe GROUP {name}",
+    )
     return plain(columns, found, hint)
 
 
@@ -208,11 +229,16 @@ def _producers(found: Sequence[ProducerView], name: str) -> Table:
         Column(_("Producer"), lambda one: text(one.name)),
         Column(_("Address"), lambda one: code(one.address or None)),
         Column(_("Client"), lambda one: text(one.sdk or None)),
-        Column(_("Messages, last hour"), lambda one: number(one.messages_last_hour), right=True),
+        Column(
+            _("Messages, last hour"), lambda one: number(one.messages_last_hour), right=True
+        ),
         Column(_("Last message"), lambda one: when(one.last_seen_at_ms)),
         Column(_("First message"), lambda one: when(one.first_seen_at_ms)),
     ]
-    hint = Empty(_("Nobody has sent to this topic in the last seven days."), f"catmq send {name} 'hello'")
+    hint = Empty(
+        _("Nobody has sent to this topic in the last seven days."),
+        f"catmq send {name} 'hello'",
+    )
     return plain(columns, found, hint)
 
 

@@ -71,19 +71,26 @@ class RightsFields(forms.Form):
     """One line of patterns for each right."""
 
     produce = forms.CharField(
-        label=lazy("Send to"), required=False, help_text=lazy("Patterns such as orders*, logs")
+        label=lazy("Send to"),
+        required=False,
+        help_text=lazy("Patterns such as orders*, logs"),
     )
     consume = forms.CharField(label=lazy("Read with groups"), required=False)
     browse = forms.CharField(label=lazy("Read messages without a group"), required=False)
     manage = forms.CharField(label=lazy("Manage"), required=False)
     admin = forms.CharField(
-        label=lazy("Everything"), required=False, help_text=lazy("Nodes, brokers and keys too: * for all.")
+        label=lazy("Everything"),
+        required=False,
+        help_text=lazy("Nodes, brokers and keys too: * for all."),
     )
 
 
 def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     """The rights that a form gives."""
-    found = {right: str(fields.get(right) or "").replace(",", " ").split() for right in access.RIGHTS}
+    found = {
+        right: str(fields.get(right) or "").replace(",", " ").split()
+        for right in access.RIGHTS
+    }
     return {right: patterns for right, patterns in found.items() if patterns}
 
 
@@ -109,24 +116,38 @@ class CreateKey(KeyAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view, _secret = self._create(fields, dry_run=True)
-        effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
+        effects = [
+            f"{MEANING[right]}: {', '.join(patterns)}"
+            for right, patterns in view.rights.items()
+        ]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         view, self.secret = self._create(fields)
         return _("Key %s was created.") % view.name
 
-    def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
+    def _create(
+        self, fields: dict[str, Any], *, dry_run: bool = False
+    ) -> tuple[KeyView, str]:
         limits = given(fields, KEY)
         rights = rights_of(fields)
         return api_keys.create(
-            name=fields["name"], rights=rights, settings=limits, actor=self.actor, dry_run=dry_run
+            name=fields["name"],
+            rights=rights,
+            settings=limits,
+            actor=self.actor,
+            dry_run=dry_run,
         )
 
     def done(self, said: Text) -> HttpResponse:
         """The one page that shows the secret: it is in no cookie and no session."""
         return pages.show(
-            self.request, "system/new_key", str(said), section="keys", secret=self.secret, back=self.back()
+            self.request,
+            "system/new_key",
+            str(said),
+            section="keys",
+            secret=self.secret,
+            back=self.back(),
         )
 
 

@@ -22,7 +22,9 @@ from portal.kit.tables import Text
 class Passwords(forms.Form):
     """The old password, and the new one twice."""
 
-    old = password_field(lazy("Current password"), autocomplete="current-password", max_length=500)
+    old = password_field(
+        lazy("Current password"), autocomplete="current-password", max_length=500
+    )
     password = password_field(lazy("New password"), max_length=500)
     again = password_field(lazy("Confirm new password"), max_length=500)
 
@@ -35,7 +37,9 @@ class Passwords(forms.Form):
 
 
 class ChangePassword(Action):
-    """Changes it. Wrong old passwords count as wrong logins do: after some, none is tried for a while."""
+    """Changes it. Wrong old passwords count as wrong logins do: after some, none is tried
+    for a while.
+    """
 
     form_class = Passwords
     right = LOOK
@@ -47,7 +51,9 @@ class ChangePassword(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._prove(fields)
-        accounts.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
+        accounts.change_own_password(
+            password=fields["password"], actor=self.actor, dry_run=True
+        )
         return Preview(
             effects=[
                 _(
@@ -63,15 +69,23 @@ class ChangePassword(Action):
         return _("Your password was changed.")
 
     def _prove(self, fields: dict[str, Any]) -> None:
-        """Raises Invalid unless the old password is right, Unavailable if too many are checked now."""
+        """Raises Invalid unless the old password is right, Unavailable if too many are
+        checked now.
+        """
         with logins.turn():
-            user = authenticate(self.request, username=self.actor.name, password=fields["old"])
+            user = authenticate(
+                self.request, username=self.actor.name, password=fields["old"]
+            )
         if user is None:
             raise Invalid.field("old", _("Wrong password."))
 
     def _act(self, form: forms.Form) -> HttpResponse:
-        """As of any action; the session, which the old password opened, then goes on under the new one."""
+        """As of any action; the session, which the old password opened, then goes on under
+        the new one.
+        """
         answer = super()._act(form)
         if answer.status_code == 302:
-            update_session_auth_hash(self.request, get_user_model().objects.get(username=self.actor.name))
+            update_session_auth_hash(
+                self.request, get_user_model().objects.get(username=self.actor.name)
+            )
         return answer

@@ -25,15 +25,22 @@ from portal.views.users.keys import MEANING, RightsFields, in_words, rights_of
 def users_list(request: HttpRequest) -> HttpResponse:
     search = wanted(request).search.lower()
     views = tuple(
-        one for one in accounts.listed(actor=actor(request)) if search in f"{one.name} {one.email}".lower()
+        one
+        for one in accounts.listed(actor=actor(request))
+        if search in f"{one.name} {one.email}".lower()
     )
     columns: Columns[UserView] = [
         Column(_("User"), lambda one: code(one.name, to("user", one.name))),
-        Column(_("Role"), lambda one: rows.state("administrator" if one.administrator else "user")),
+        Column(
+            _("Role"),
+            lambda one: rows.state("administrator" if one.administrator else "user"),
+        ),
         Column(_("State"), lambda one: rows.state("ok" if one.active else "inactive")),
         Column(
             _("Rights"),
-            lambda one: text(_("everything") if one.administrator else in_words(one.rights) or None),
+            lambda one: text(
+                _("everything") if one.administrator else in_words(one.rights) or None
+            ),
         ),
         Column(_("E-mail"), lambda one: text(one.email or None)),
         Column(_("Last login"), lambda one: when(one.last_login_ms)),
@@ -58,7 +65,9 @@ def users_list(request: HttpRequest) -> HttpResponse:
 class Account(EditFields, RightsFields):
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
     active = forms.BooleanField(label=lazy("May log in"), required=False)
-    password = password_field(lazy("New password"), required=False, help_text=lazy("Empty: unchanged."))
+    password = password_field(
+        lazy("New password"), required=False, help_text=lazy("Empty: unchanged.")
+    )
     field_order = ("password", "administrator", "active")
 
 
@@ -99,15 +108,25 @@ class CreateUser(UserAction):
 def _may(view: UserView) -> list[Text]:
     """List what an account may do, in sentences."""
     if view.administrator:
-        return [_("%s has all rights, including those on users, keys and nodes.") % view.name]
-    more = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
+        return [
+            _("%s has all rights, including those on users, keys and nodes.") % view.name
+        ]
+    more = [
+        f"{MEANING[right]}: {', '.join(patterns)}"
+        for right, patterns in view.rights.items()
+    ]
     if "browse" in view.rights:
         names = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
         return [
-            _("%(name)s sees names, states and figures, and reads messages of %(topics)s.") % names,
+            _("%(name)s sees names, states and figures, and reads messages of %(topics)s.")
+            % names,
             *more,
         ]
-    return [_("%s sees names, states and figures, but no headers or bodies of messages.") % view.name, *more]
+    return [
+        _("%s sees names, states and figures, but no headers or bodies of messages.")
+        % view.name,
+        *more,
+    ]
 
 
 class ChangeUser(Edit, UserAction):
@@ -117,7 +136,10 @@ class ChangeUser(Edit, UserAction):
     def now(self) -> dict[str, Any]:
         """As it is; but for the password, which nobody can read."""
         view = accounts.named(name=self.name, actor=self.actor)
-        rights = {right: ", ".join(view.rights.get(right, ())) for right in RightsFields.base_fields}
+        rights = {
+            right: ", ".join(view.rights.get(right, ()))
+            for right in RightsFields.base_fields
+        }
         return {"administrator": view.administrator, "active": view.active, **rights}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -126,7 +148,8 @@ class ChangeUser(Edit, UserAction):
         if not fields["password"]:
             return found
         said = _(
-            "The password will be changed. All sessions of %s end, and the old password becomes invalid."
+            "The password will be changed. All sessions of %s end, and the old password "
+            "becomes invalid."
         )
         effects = found.effects if found.table else ()  # else it says that nothing changes
         return Preview(effects=[*effects, said % self.name], table=found.table)
@@ -150,7 +173,9 @@ class DeleteUser(Delete, UserAction):
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
         owns = accounts.owned(name=self.name, actor=self.actor)
         if owns:
-            what = _("The name stays an owner of %s. A new account with this name will manage them.")
+            what = _(
+                "The name stays an owner of %s. A new account with this name will manage them."
+            )
             effects.append(what % ", ".join(owns))
         return Preview(effects=effects)
 

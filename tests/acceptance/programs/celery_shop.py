@@ -1,6 +1,8 @@
-"""A Celery application whose tasks write a journal, for `celery -A tests.acceptance.programs.celery_shop`.
+"""A Celery application whose tasks write a journal, for `celery -A
+tests.acceptance.programs.celery_shop`.
 
-Each line of the journal is `WORD NUMBER PID TIME`: sent, begun or ended, by the monotonic clock.
+Each line of the journal is `WORD NUMBER PID TIME`: sent, begun or ended, by the monotonic
+clock.
 
     python -m tests.acceptance.programs.celery_shop EVERY_MS       sends tasks until SIGTERM
 """

@@ -1,7 +1,8 @@
-"""failing_worker.py GROUP TOPIC LOG PERCENT: handles in eight threads, and fails at a share of the messages.
+"""failing_worker.py GROUP TOPIC LOG PERCENT: handles in eight threads, and fails at a share
+of the messages.
 
-Whether it fails is decided by a hash of the event and the attempt, so a run repeats. Writes a line for each
-message that it could handle; whole lines, also when it is killed.
+Whether it fails is decided by a hash of the event and the attempt, so a run repeats. Writes
+a line for each message that it could handle; whole lines, also when it is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Work:
         if zlib.crc32(b"%d-%d" % (seq, message.attempt)) % 100 < self.percent:
             raise ValueError(f"event {seq} fails at attempt {message.attempt}")
         place = {"queue": message.queue, "offset": message.offset}
-        line = json.dumps({"pid": os.getpid(), "seq": seq, "attempt": message.attempt, **place})
+        line = json.dumps(
+            {"pid": os.getpid(), "seq": seq, "attempt": message.attempt, **place}
+        )
         os.write(self.log, line.encode() + b"\n")
 
 

@@ -1,4 +1,6 @@
-"""first_message.py TOPIC GROUP…: per group, the ms from a lone consumer to its first message."""
+"""first_message.py TOPIC GROUP…: per group, the ms from a lone consumer to its first
+message.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""member.py GROUP TOPIC JOURNAL [--threads N] [--each] [--handler-ms MS]: a member that tells all.
+"""member.py GROUP TOPIC JOURNAL [--threads N] [--each] [--handler-ms MS]: a member that
+tells all.
 
-It handles with run(), in order per queue; with --each it iterates and commits every message by hand.
-Runs until SIGTERM; see tests/support/journal.py for what it writes.
+It handles with run(), in order per queue; with --each it iterates and commits every message
+by hand. Runs until SIGTERM; see tests/support/journal.py for what it writes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Work:
             self.journal.tell("joined", consumer=now)
 
     def one_by_one(self, consumer: Consumer) -> None:
-        """Handles and commits each message by itself; a commit that is refused is told, and work goes on."""
+        """Handles and commits each message by itself; a commit that is refused is told, and
+        work goes on.
+        """
         for message in consumer:
             self.handle(message)
             error = None
@@ -63,7 +66,9 @@ class Work:
                 consumer.commit()
             except CommitFailed as refused:
                 error = str(refused)
-            self.journal.tell("commit", queue=message.queue, offset=message.offset, error=error)
+            self.journal.tell(
+                "commit", queue=message.queue, offset=message.offset, error=error
+            )
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -79,11 +84,16 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> None:
     """Runs until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s"
+    )
     given = arguments(argv)
     work = Work(Journal(given.journal), given.handler_ms)
     consumer = Consumer(
-        group=given.group, topics=[given.topic], on_assigned=work.gained, transport=fixed.transport()
+        group=given.group,
+        topics=[given.topic],
+        on_assigned=work.gained,
+        transport=fixed.transport(),
     )
     work.consumer = consumer
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())

@@ -1,7 +1,8 @@
-"""nursery.py: starts members by fork, so that a join costs milliseconds and not the CPU of all imports.
+"""nursery.py: starts members by fork, so that a join costs milliseconds and not the CPU of
+all imports.
 
-A line on stdin is {"argv": what member.py takes, "err": a file}; the answer is its process id. A member
-dies with its nursery.
+A line on stdin is {"argv": what member.py takes, "err": a file}; the answer is its process
+id. A member dies with its nursery.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""raw.py TOPIC JOURNAL EVERY_MS FIRST SEED PAD: sends batches over bare HTTP, without our client.
+"""raw.py TOPIC JOURNAL EVERY_MS FIRST SEED PAD: sends batches over bare HTTP, without our
+client.
 
-It names a batch id and no queue. What it does not know the outcome of it repeats with the same id through the
-next broker of CATMQ_URL, until one answers for good. It also repeats what was acknowledged a while ago: that
-must get the same receipts, or be refused. The bodies are numbers from FIRST on, and a header has PAD bytes.
-Runs until SIGTERM, and then until its last batch has an outcome; see tests/support/journal.py for what it
-writes.
+It names a batch id and no queue. What it does not know the outcome of it repeats with the
+same id through the next broker of CATMQ_URL, until one answers for good. It also repeats
+what was acknowledged a while ago: that must get the same receipts, or be refused. The
+bodies are numbers from FIRST on, and a header has PAD bytes. Runs until SIGTERM, and then
+until its last batch has an outcome; see tests/support/journal.py for what it writes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Broken(Exception):
 class Raw:
     """Sends one batch after the other."""
 
-    def __init__(self, topic: str, journal: Journal, first: int, rng: random.Random) -> None:
+    def __init__(
+        self, topic: str, journal: Journal, first: int, rng: random.Random
+    ) -> None:
         self.path = f"/api/v1/topics/{topic}/messages"
         self.journal, self.rng, self.first = journal, rng, first
         self.numbers = 0
@@ -49,7 +52,10 @@ class Raw:
         self.never = threading.Event()
         urls = os.environ["CATMQ_URL"].split(",")
         self.brokers = cycle(
-            [http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S) for url in urls]
+            [
+                http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S)
+                for url in urls
+            ]
         )
         self.headers = {
             "Authorization": f"Bearer {os.environ['CATMQ_API_KEY']}",
@@ -72,7 +78,10 @@ class Raw:
         numbers = list(range(first, first + count))
         key = {"key": f"k{self.rng.randrange(20)}"} if self.rng.random() < KEYED else {}
         more = {**key, **self.common}
-        body = {"batch_id": batch_id(), "messages": [{"body": str(one), **more} for one in numbers]}
+        body = {
+            "batch_id": batch_id(),
+            "messages": [{"body": str(one), **more} for one in numbers],
+        }
         self.journal.tell("asked", batch=body["batch_id"], queue=None, numbers=numbers)
         asked = time.monotonic()
         results = self.outcome(body, asked + GIVE_UP_S)
@@ -93,13 +102,19 @@ class Raw:
         else:
             self.journal.tell("refused", batch=body["batch_id"], error=results)
 
-    def tell(self, what: str, numbers: list[int], results: list[Any], more: dict[str, float]) -> None:
+    def tell(
+        self, what: str, numbers: list[int], results: list[Any], more: dict[str, float]
+    ) -> None:
         """Writes receipts down."""
         for number, result in zip(numbers, results, strict=True):
-            self.journal.tell(what, queue=result["queue"], offset=result["offset"], number=number, **more)
+            self.journal.tell(
+                what, queue=result["queue"], offset=result["offset"], number=number, **more
+            )
 
     def outcome(self, body: dict[str, Any], end: float) -> list[Any] | str:
-        """The receipts of a batch, tried through one broker after the other, or why there will be none."""
+        """The receipts of a batch, tried through one broker after the other, or why there
+        will be none.
+        """
         said = ""
         while time.monotonic() < end:
             try:
@@ -107,7 +122,9 @@ class Raw:
             except Broken as error:
                 said = str(error)
             else:
-                refused = [one["error"] for one in answer.get("results", ()) if "error" in one]
+                refused = [
+                    one["error"] for one in answer.get("results", ()) if "error" in one
+                ]
                 if status == 200 and not refused:
                     return list(answer["results"])
                 problem = refused[0] if refused else answer

@@ -1,5 +1,5 @@
-"""selftest.py: plants every defect in a clean run and prints how each is named; CATMQ_TEST_ENGINE chooses the
-engine. Ends with 1 at the first one that is not named."""
+"""selftest.py: plants every defect in a clean run and prints how each is named;
+CATMQ_TEST_ENGINE chooses the engine. Ends with 1 at the first one that is not named."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ def prepared() -> Iterator[list[dict[str, Any]]]:
         if environment.ENGINE == "mysql":
             home, port = environment.HOME / "mariadb", environment.MARIADB_PORT
             password = environment.MARIADB_PASSWORD
-            server = mariadb.start(home, port=port, password=password, options=mariadb.SMALL)
+            server = mariadb.start(
+                home, port=port, password=password, options=mariadb.SMALL
+            )
             stack.callback(server.stop)
             nodes = [stack.enter_context(databases.mysql_node(server)) for _ in range(3)]
         else:
-            nodes = [stack.enter_context(databases.sqlite_node(environment.HOME)) for _ in range(3)]
+            nodes = [
+                stack.enter_context(databases.sqlite_node(environment.HOME))
+                for _ in range(3)
+            ]
         made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
         stack.callback(teardown_databases, made, verbosity=0)
         yield nodes
@@ -66,7 +71,9 @@ def main() -> int:
         except AssertionError as error:
             sys.stdout.write(f"not named as it should be: {error}\n")
             return 1
-    sys.stdout.write(f"nothing was found in a clean run, and all of {count} planted defects were named\n")
+    sys.stdout.write(
+        f"nothing was found in a clean run, and all of {count} planted defects were named\n"
+    )
     return 0
 
 

@@ -1,7 +1,9 @@
-"""shaky.py GROUP TOPIC JOURNAL [--order ORDER] [--threads N]: a member whose handler fails at 30 %.
+"""shaky.py GROUP TOPIC JOURNAL [--order ORDER] [--threads N]: a member whose handler fails
+at 30 %.
 
-Which call fails is decided by the event's number and the attempt alone, so that a run repeats. Each call that
-ended is a line of the journal: queue, offset, epoch, number, key, attempt, handled. Runs until SIGTERM.
+Which call fails is decided by the event's number and the attempt alone, so that a run
+repeats. Each call that ended is a line of the journal: queue, offset, epoch, number, key,
+attempt, handled. Runs until SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""sharer.py GROUP TOPIC LOG THREADS WORK_MS [LETHAL]: handles messages of a share group until SIGTERM.
+"""sharer.py GROUP TOPIC LOG THREADS WORK_MS [LETHAL]: handles messages of a share group
+until SIGTERM.
 
-Writes a line at the begin and at the end of each handling; whole lines, also when it is killed; `t` is on
-the clock that all processes of the machine share. The process
-dies, as by kill -9, in the middle of the message whose body is LETHAL.
+Writes a line at the begin and at the end of each handling; whole lines, also when it is
+killed; `t` is on the clock that all processes of the machine share. The process dies, as by
+kill -9, in the middle of the message whose body is LETHAL.
 """
 
 from __future__ import annotations
@@ -27,16 +28,30 @@ class Work:
     def handle(self, message: ShareMessage) -> None:
         """Works for a while; for so many seconds at a message "hold SECONDS"."""
         self.tell("begin", message)
-        time.sleep(float(message.text.split()[1]) if message.text.startswith("hold ") else self.work_s)
+        time.sleep(
+            float(message.text.split()[1])
+            if message.text.startswith("hold ")
+            else self.work_s
+        )
         if message.text == self.lethal:
             os.kill(os.getpid(), signal.SIGKILL)
         self.tell("end", message)
 
     def tell(self, at: str, message: ShareMessage) -> None:
         """One line; `pid` tells members apart."""
-        place = {"queue": message.queue, "offset": message.offset, "grant": message.run.grant}
+        place = {
+            "queue": message.queue,
+            "offset": message.offset,
+            "grant": message.run.grant,
+        }
         line = json.dumps(
-            {"at": at, "t": time.monotonic(), "pid": os.getpid(), **place, "body": message.text}
+            {
+                "at": at,
+                "t": time.monotonic(),
+                "pid": os.getpid(),
+                **place,
+                "body": message.text,
+            }
         )
         os.write(self.log, line.encode() + b"\n")
 
@@ -45,7 +60,9 @@ def main() -> None:
     """Runs until SIGTERM."""
     group, topic, path, threads, work_ms, *lethal = sys.argv[1:]
     work = Work(path, work_ms, lethal[0] if lethal else "")
-    with ShareConsumer(group=group, topics=[topic], lease_ms=5_000, session_timeout_ms=6_000) as consumer:
+    with ShareConsumer(
+        group=group, topics=[topic], lease_ms=5_000, session_timeout_ms=6_000
+    ) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run(work.handle, threads=int(threads))
 

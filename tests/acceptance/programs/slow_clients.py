@@ -1,10 +1,12 @@
-"""slow_clients.py HOST PORT TOPIC EVERY_S KIND=COUNT…: so many clients that hold a server's attention.
+"""slow_clients.py HOST PORT TOPIC EVERY_S KIND=COUNT…: so many clients that hold a server's
+attention.
 
-head: a request whose head comes byte by byte. body, small: one with a key, whose body does, above or below
-what the server collects before it gives it to a thread. unsent: one without a key whose body never comes.
-untaken: an answer that nobody reads. idle: a connection without a request. A byte is sent every EVERY_S
-seconds; whoever is sent away comes again after as long. Prints how many are open, were opened and were sent
-away, once all are there and whenever something is asked on stdin, and ends with it.
+head: a request whose head comes byte by byte. body, small: one with a key, whose body does,
+above or below what the server collects before it gives it to a thread. unsent: one without
+a key whose body never comes. untaken: an answer that nobody reads. idle: a connection
+without a request. A byte is sent every EVERY_S seconds; whoever is sent away comes again
+after as long. Prints how many are open, were opened and were sent away, once all are there
+and whenever something is asked on stdin, and ends with it.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Clients:
         """One line of figures."""
         kinds = [kind for kind, _ in self.known.values()]
         told = {"open": {kind: kinds.count(kind) for kind in set(kinds)}}
-        sys.stdout.write(json.dumps({**told, "opened": self.opened, "ended": self.ended}) + "\n")
+        sys.stdout.write(
+            json.dumps({**told, "opened": self.opened, "ended": self.ended}) + "\n"
+        )
         sys.stdout.flush()
 
     def come(self) -> None:

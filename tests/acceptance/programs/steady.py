@@ -1,7 +1,8 @@
-"""steady.py TOPIC JOURNAL EVERY_MS FIRST QUEUE…: sends a message to each queue every EVERY_MS, evenly spread.
+"""steady.py TOPIC JOURNAL EVERY_MS FIRST QUEUE…: sends a message to each queue every
+EVERY_MS, evenly spread.
 
-The bodies are numbers, from FIRST on. Runs until SIGTERM and then waits for all receipts; see
-tests/support/journal.py for what it writes.
+The bodies are numbers, from FIRST on. Runs until SIGTERM and then waits for all receipts;
+see tests/support/journal.py for what it writes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,15 @@ LAST_CALLBACK_S = 30.0
 class Steady:
     """Sends by the clock, whatever became of earlier sends."""
 
-    def __init__(self, producer: Producer, journal: Journal, topic: str, first: int) -> None:
-        self.producer, self.journal, self.topic, self.first = producer, journal, topic, first
+    def __init__(
+        self, producer: Producer, journal: Journal, topic: str, first: int
+    ) -> None:
+        self.producer, self.journal, self.topic, self.first = (
+            producer,
+            journal,
+            topic,
+            first,
+        )
         self.asked = 0
         self.told = threading.Semaphore(0)  # how many sends have ended
 
@@ -44,7 +52,9 @@ class Steady:
         asked = time.monotonic()
         self.asked += 1
         try:
-            future = self.producer.send_async(self.topic, b"%d" % number, key=str(queue), queue=queue)
+            future = self.producer.send_async(
+                self.topic, b"%d" % number, key=str(queue), queue=queue
+            )
         except CatmqError as error:
             self.journal.tell("error", error=repr(error))
             self.told.release()
@@ -54,7 +64,9 @@ class Steady:
         def told(done: SendFuture) -> None:
             error = done.exception()
             if error is not None:
-                self.journal.tell("error", error=repr(error), waited_s=time.monotonic() - asked)
+                self.journal.tell(
+                    "error", error=repr(error), waited_s=time.monotonic() - asked
+                )
             else:
                 receipt = done.result()
                 where = {"queue": receipt.queue, "offset": receipt.offset, "number": number}
@@ -64,7 +76,9 @@ class Steady:
         future.add_done_callback(told)
 
     def leave(self) -> None:
-        """Says that all is told, once it is: callbacks may run a little later than close() returns."""
+        """Says that all is told, once it is: callbacks may run a little later than close()
+        returns.
+        """
         for _ in range(self.asked):
             assert self.told.acquire(timeout=LAST_CALLBACK_S), "a send never ended"
         self.journal.tell("left", numbers=[self.first, self.first + self.asked])
@@ -72,7 +86,9 @@ class Steady:
 
 def main() -> None:
     """Runs until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s"
+    )
     topic, path, every_ms, first, *queues = sys.argv[1:]
     journal, terminated = Journal(path), Terminated()
     with Producer(transport=fixed.transport()) as producer:

@@ -1,6 +1,8 @@
-"""worker.py GROUP TOPIC LOG SEED MAX_MS: handles in eight threads, each message for a random time.
+"""worker.py GROUP TOPIC LOG SEED MAX_MS: handles in eight threads, each message for a
+random time.
 
-Writes a line at the begin and at the end of each handling; whole lines, also when it is killed.
+Writes a line at the begin and at the end of each handling; whole lines, also when it is
+killed.
 """
 
 from __future__ import annotations

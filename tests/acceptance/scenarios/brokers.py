@@ -1,4 +1,5 @@
-"""A broker of two, django-q's cluster, or both are killed in the middle of a rebalance: queues move in time.
+"""A broker of two, django-q's cluster, or both are killed in the middle of a rebalance:
+queues move in time.
 
 Members join, leave and die, and a command subscribes the group to one more topic.
 """
@@ -60,19 +61,30 @@ class Brokers:
         until(lambda: self.crowd.handled() > 2 * QUEUES, limit_s=30)
         begun = time.monotonic()
         until(lambda: time.monotonic() >= begun + CALM_S, limit_s=60)
-        self.reach_s = judge.hand_over_limit(self.crowd.story(), begun, time.monotonic(), least_s=REACH_S)
+        self.reach_s = judge.hand_over_limit(
+            self.crowd.story(), begun, time.monotonic(), least_s=REACH_S
+        )
 
     def order(self, victim: str) -> list[str]:
-        """All causes; the first is the one that the kill is to hit, for django-q the one that is its work."""
+        """All causes; the first is the one that the kill is to hit, for django-q the one
+        that is its work.
+        """
         causes = list(CAUSES)
         self.stage.rng.shuffle(causes)
-        return causes if victim == BROKER else sorted(causes, key=lambda cause: cause != SUBSCRIBE)
+        return (
+            causes
+            if victim == BROKER
+            else sorted(causes, key=lambda cause: cause != SUBSCRIBE)
+        )
 
     def play(self, victim: str, causes: Sequence[str]) -> None:
         """Kills the victim while the first cause happens; it is dead for all the others."""
         admin = self.stage.terminal.admin
         self.new_topic = self.stage.fresh("more")
-        self.new_ids = [queue["queue"] for queue in admin.create_topic(self.new_topic, queues=MORE)["queues"]]
+        self.new_ids = [
+            queue["queue"]
+            for queue in admin.create_topic(self.new_topic, queues=MORE)["queues"]
+        ]
         broker = self.stage.rng.choice(self.pair.servers)
         with self.victims(victim, broker) as kill:
             killing = threading.Timer(self.stage.rng.uniform(0, SOON_S), kill)
@@ -83,11 +95,15 @@ class Brokers:
                 took_s = max(0.0, self.crowd.await_shared(owners) - begun)
                 self.here = owners
                 self.took[victim, cause] = took_s
-                self.stage.say(f"  {cause} took {took_s:.2f} s, the limit is {self.limit_s(cause):.1f} s")
+                self.stage.say(
+                    f"  {cause} took {took_s:.2f} s, the limit is {self.limit_s(cause):.1f} s"
+                )
 
     @contextmanager
     def victims(self, victim: str, broker: Server) -> Iterator[Callable[[], None]]:
-        """What kills the victim, which is started again after the block; django-q dies on both servers."""
+        """What kills the victim, which is started again after the block; django-q dies on
+        both servers.
+        """
         servers = [broker] if victim == BROKER else list(self.pair.servers)
 
         def kill() -> None:
@@ -117,11 +133,17 @@ class Brokers:
         return time.monotonic(), owners
 
     def subscribe(self) -> float:
-        """Lets the group read the new topic, by command, which the kill may hit, too; when it was done."""
+        """Lets the group read the new topic, by command, which the kill may hit, too; when
+        it was done.
+        """
 
         def subscribed() -> bool:
-            command = self.stage.terminal.catmq("subscribe", self.crowd.group, self.new_topic)
-            return command.popen.wait(timeout=60) == 0 or "already" in command.err.read_text()
+            command = self.stage.terminal.catmq(
+                "subscribe", self.crowd.group, self.new_topic
+            )
+            return (
+                command.popen.wait(timeout=60) == 0 or "already" in command.err.read_text()
+            )
 
         until(subscribed, limit_s=60)
         self.crowd.ids += self.new_ids
@@ -138,13 +160,24 @@ class Brokers:
         judge.one_owner(told)
         handled = judge.all_handled(told)
         repeated = judge.repeats(told)
-        late = {key: took_s for key, took_s in self.took.items() if took_s > self.limit_s(key[1])}
+        late = {
+            key: took_s
+            for key, took_s in self.took.items()
+            if took_s > self.limit_s(key[1])
+        }
         assert not late, f"rebalances that took too long: {late}"
-        worst = {cause: max(took for key, took in self.took.items() if key[1] == cause) for cause in CAUSES}
+        worst = {
+            cause: max(took for key, took in self.took.items() if key[1] == cause)
+            for cause in CAUSES
+        }
         shown = ", ".join(f"{cause} {took_s:.2f} s" for cause, took_s in worst.items())
-        self.stage.say(f"OK: {handled} messages handled, {repeated.count} repeated; slowest: {shown}")
+        self.stage.say(
+            f"OK: {handled} messages handled, {repeated.count} repeated; slowest: {shown}"
+        )
 
 
-def run(stage: Stage, pair: Pair, *, victims: Sequence[str] = VICTIMS, session_ms: int = 2_000) -> None:
+def run(
+    stage: Stage, pair: Pair, *, victims: Sequence[str] = VICTIMS, session_ms: int = 2_000
+) -> None:
     """Plays it once. Raises AssertionError when something does not hold."""
     Brokers(stage, pair, session_ms).run(victims)

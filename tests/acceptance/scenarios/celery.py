@@ -1,7 +1,9 @@
-"""Celery on CatMQ: workers are killed, broker and node are restarted, and a countdown outlasts its lease.
+"""Celery on CatMQ: workers are killed, broker and node are restarted, and a countdown
+outlasts its lease.
 
-What must hold: every task that was sent ends; one that a killed worker had begun is begun again within its
-lease and a moment; repeats are no more than what was leased. A task with a countdown of two hours runs once.
+What must hold: every task that was sent ends; one that a killed worker had begun is begun
+again within its lease and a moment; repeats are no more than what was leased. A task with a
+countdown of two hours runs once.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from tests.support.waiting import until
 PROGRAM = "tests.acceptance.programs.celery_shop"
 WORKERS, PROCESSES, LEASE_S = 3, 2, 5
 SEND_EVERY_MS = 40
-# A worker that starts needs a few seconds; what it leases ahead, one that is killed had leased.
+# A worker that starts needs a few seconds; what it leases ahead, one that is killed had
+# leased.
 MOMENT_S = 6.0
 HELD = PROCESSES * 2 + PROCESSES
 COUNTDOWN_S, LONG_LEASE_S = 7_200, 60
@@ -67,16 +70,29 @@ class Shop:
         }
 
     def start(self, *words: str) -> Process:
-        return self.stage.terminal.start("-m", *words, environ=self.environ, start_new_session=True)
+        return self.stage.terminal.start(
+            "-m", *words, environ=self.environ, start_new_session=True
+        )
 
     def worker(self) -> Process:
         name = f"{self.name}-{next(self._numbers)}@chaos"
-        words = ("worker", "-c", str(PROCESSES), "-n", name, "-l", "INFO", "--without-heartbeat")
+        words = (
+            "worker",
+            "-c",
+            str(PROCESSES),
+            "-n",
+            name,
+            "-l",
+            "INFO",
+            "--without-heartbeat",
+        )
         return self.start("celery", "-A", PROGRAM, *words)
 
     def call(self, code: str) -> None:
         """Run Python where `work` is the task."""
-        done = self.stage.terminal.start("-c", f"from {PROGRAM} import work\n{code}", environ=self.environ)
+        done = self.stage.terminal.start(
+            "-c", f"from {PROGRAM} import work\n{code}", environ=self.environ
+        )
         done.wait()
 
     def lines(self, word: str) -> list[Line]:
@@ -88,7 +104,11 @@ class Shop:
         return {line.number for line in self.lines(word)}
 
     def await_ready(self, worker: Process) -> None:
-        until(lambda: " ready." in worker.err.read_text(errors="replace"), limit_s=90, every_s=0.1)
+        until(
+            lambda: " ready." in worker.err.read_text(errors="replace"),
+            limit_s=90,
+            every_s=0.1,
+        )
 
     def end(self, worker: Process) -> None:
         worker.popen.send_signal(signal.SIGTERM)
@@ -98,9 +118,11 @@ class Shop:
 
 @dataclass
 class Chaos:
-    """One play: workers are killed `kills` times, then the broker is restarted `restarts` times.
+    """One play: workers are killed `kills` times, then the broker is restarted `restarts`
+    times.
 
-    `node`: the database of the tasks, if it has one of its own; it is restarted `outages` times at the end.
+    `node`: the database of the tasks, if it has one of its own; it is restarted `outages`
+    times at the end.
     """
 
     shop: Shop
@@ -136,7 +158,9 @@ class Chaos:
         for worker in self.workers:
             shop.end(worker)
         restarts = f"{self.restarts} restarts of the broker, {self.outages} of the node"
-        verdict = f"{len(sent)} tasks, {self.kills} workers killed, {restarts}; {self.judge()}"
+        verdict = (
+            f"{len(sent)} tasks, {self.kills} workers killed, {restarts}; {self.judge()}"
+        )
         stage.say(verdict)
         return verdict
 
@@ -146,8 +170,12 @@ class Chaos:
         os.killpg(victim.popen.pid, signal.SIGKILL)
         at = time.monotonic()
         victim.popen.wait()
-        until(lambda: not is_group(victim.popen.pid), limit_s=30)  # its children are reaped by others
-        begun, ended = self.shop.lines("begun"), {(one.number, one.pid) for one in self.shop.lines("ended")}
+        # its children are reaped by others
+        until(lambda: not is_group(victim.popen.pid), limit_s=30)
+        begun, ended = (
+            self.shop.lines("begun"),
+            {(one.number, one.pid) for one in self.shop.lines("ended")},
+        )
         for one in begun:
             if (one.number, one.pid) not in ended and not Path(f"/proc/{one.pid}").exists():
                 self.killed.setdefault(one.number, at)
@@ -162,15 +190,20 @@ class Chaos:
         gaps = [0.0]
         for number, at in self.killed.items():
             later = [begun for begun in begins[number] if begun > at]
-            assert later, f"task {number} was at work in a killed worker, and was not begun again"
+            assert later, (
+                f"task {number} was at work in a killed worker, and was not begun again"
+            )
             gaps.append(min(later) - at)
-        assert max(gaps) <= LEASE_S + MOMENT_S, f"a task was begun again only after {max(gaps):.1f} s"
+        assert max(gaps) <= LEASE_S + MOMENT_S, (
+            f"a task was begun again only after {max(gaps):.1f} s"
+        )
         assert self.killed or self.kills < 3, "no worker had a task when it was killed"
         twice = sum(len(one) - 1 for one in begins.values())
         most = HELD * (self.kills + (self.restarts + self.outages) * WORKERS)
         assert twice <= most, f"{twice} repeats; the killed workers held {most} at most"
         return (
-            f"{len(self.killed)} were at work in killed workers, begun again after {max(gaps):.1f} s at most "
+            f"{len(self.killed)} were at work in killed workers, begun again after "
+            f"{max(gaps):.1f} s at most "
             f"(lease {LEASE_S} s); {twice} repeats"
         )
 
@@ -193,24 +226,32 @@ def run_on_database(stage: Stage, pair: Pair, *, kills: int, outages: int) -> st
     with own_server(stage, binlog=False) as database:
         shop = Shop(stage, stage.server)
         topic = Names(shop.name).topic("celery")
-        stage.terminal.admin.create_topic(topic, queues=4, node=node_on(stage, pair, database))
+        stage.terminal.admin.create_topic(
+            topic, queues=4, node=node_on(stage, pair, database)
+        )
         return Chaos(shop, kills, 0, database, outages).run()
 
 
 def run_countdown(stage: Stage) -> str:
-    """A countdown of two hours with a lease of 60 s; the clock of all is moved, and nothing waits for it."""
+    """A countdown of two hours with a lease of 60 s; the clock of all is moved, and nothing
+    waits for it.
+    """
     clock = wall_clock(stage.directory, "celery")
     server = Server(stage.directory / "clocked", environ=clock.environ).start()
     try:
         shop = Shop(stage, server, lease_s=LONG_LEASE_S, more=clock.environ)
         worker = shop.worker()
         shop.await_ready(worker)
-        shop.call(f"work.apply_async((1, 0.1), countdown={COUNTDOWN_S}); work.delay(2, 0.1)")
+        shop.call(
+            f"work.apply_async((1, 0.1), countdown={COUNTDOWN_S}); work.delay(2, 0.1)"
+        )
         until(lambda: shop.numbers("ended") == {2}, limit_s=30)
         for passed_s in (LONG_LEASE_S + 5, COUNTDOWN_S // 2, COUNTDOWN_S - 100):
             clock.set(passed_s)
             time.sleep(4.0)
-            assert shop.numbers("begun") == {2}, f"the task began {COUNTDOWN_S - passed_s} s early"
+            assert shop.numbers("begun") == {2}, (
+                f"the task began {COUNTDOWN_S - passed_s} s early"
+            )
         clock.set(COUNTDOWN_S)
         until(lambda: 1 in shop.numbers("ended"), limit_s=30, every_s=0.2)
         clock.set(COUNTDOWN_S + 3 * LONG_LEASE_S)

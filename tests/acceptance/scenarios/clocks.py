@@ -43,7 +43,9 @@ class Clocks:
         self.own_clock = wall_clock(self.stage.directory, "consumer")
         self.crowd = crowd = Crowd(self.stage, QUEUES, self.session_ms, name="clocks")
         # Slow, so that it has messages in hand whenever it is frozen.
-        self.skewed = crowd.join("--handler-ms", str(HANDLER_MS), environ=self.own_clock.environ)
+        self.skewed = crowd.join(
+            "--handler-ms", str(HANDLER_MS), environ=self.own_clock.environ
+        )
         self.members = [self.skewed, crowd.join(), crowd.join()]
         crowd.await_shared(self.members)
         crowd.send(EVERY_MS)
@@ -62,10 +64,14 @@ class Clocks:
         handled = judge.all_handled(told)
         repeated = judge.repeats(told)
         judge.kept_ids(told, [name for name in crowd.members if name != self.skewed.name])
-        self.stage.say(f"OK: {handled} messages handled, {repeated.count} repeated by the death of one")
+        self.stage.say(
+            f"OK: {handled} messages handled, {repeated.count} repeated by the death of one"
+        )
 
     def settle(self) -> None:
-        """Returns when all messages sent so far are handled: clients have found the other broker."""
+        """Returns when all messages sent so far are handled: clients have found the other
+        broker.
+        """
         count = len(self.crowd.senders[0].told("sent"))
         until(lambda: self.crowd.handled() >= count + 20 * QUEUES, limit_s=60)
 
@@ -83,10 +89,14 @@ class Clocks:
         judge.nobody_moved(told, calm, end)
         stood = judge.standstills(told, begun, end)
         judge.no_standstill(judge.standstills(told, calm, begun), stood, STILL_S)
-        self.stage.say(f"{whose} clock moved by ± 1 h: {judge.spread([one.seconds for one in stood])}")
+        self.stage.say(
+            f"{whose} clock moved by ± 1 h: {judge.spread([one.seconds for one in stood])}"
+        )
 
     def freeze(self) -> None:
-        """A consumer that sleeps beyond its lease while its clock is put back must not take it for valid."""
+        """A consumer that sleeps beyond its lease while its clock is put back must not take
+        it for valid.
+        """
         self.crowd.deaths[self.skewed.name] = self.skewed.freeze()
         self.own_clock.set(-HOUR_S)
         self.crowd.await_shared([one for one in self.members if one is not self.skewed])
@@ -98,7 +108,9 @@ class Clocks:
         self.own_clock.set(0)
 
     def come_and_go(self) -> None:
-        """With the broker's clock an hour ahead somebody dies, with it an hour behind somebody joins."""
+        """With the broker's clock an hour ahead somebody dies, with it an hour behind
+        somebody joins.
+        """
         session_s = self.session_ms / 1000
         self.pair.clock.set(HOUR_S)
         victim = self.members.pop()
@@ -106,9 +118,13 @@ class Clocks:
         took_s = self.crowd.await_shared(self.members) - killed
         # Its last heartbeat was at most a heartbeat's interval before its death.
         least_s = session_s - min(3.0, session_s / 3)
-        self.stage.say(f"an hour ahead the dead one's queues were taken over after {took_s:.2f} s")
+        self.stage.say(
+            f"an hour ahead the dead one's queues were taken over after {took_s:.2f} s"
+        )
         most_s = session_s + LATE_S
-        assert least_s <= took_s <= most_s, f"after {took_s:.2f} s, not {least_s:.2f} to {most_s:.2f} s"
+        assert least_s <= took_s <= most_s, (
+            f"after {took_s:.2f} s, not {least_s:.2f} to {most_s:.2f} s"
+        )
         self.pair.clock.set(-HOUR_S)
         joined = self.crowd.join()
         self.members.append(joined)
@@ -121,11 +137,15 @@ class Clocks:
     def consumers_clock(self) -> float:
         """How far the wall clock of the member is from ours, by its last line."""
         lines = [line for line in self.skewed.journal.follow() if "wall" in line]
-        return float(lines[-1]["wall"]) - (time.time() - (time.monotonic() - lines[-1]["at"]))
+        return float(lines[-1]["wall"]) - (
+            time.time() - (time.monotonic() - lines[-1]["at"])
+        )
 
     def brokers_clock(self) -> float:
         """How far the wall clock of the second broker is from ours, by an answer's Date."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.pair.second.port, timeout=30)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.pair.second.port, timeout=30
+        )
         try:
             connection.request("GET", "/livez")
             date = connection.getresponse().getheader("Date") or ""

@@ -1,4 +1,6 @@
-"""A group whose members come and go while a sender sends steadily; everybody keeps a journal."""
+"""A group whose members come and go while a sender sends steadily; everybody keeps a
+journal.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,20 @@ class Member:
 
     def told(self, what: str, since: float = 0.0) -> list[dict[str, object]]:
         """The lines of one kind."""
-        return [line for line in self.journal.follow() if line["what"] == what and line["at"] >= since]
+        return [
+            line
+            for line in self.journal.follow()
+            if line["what"] == what and line["at"] >= since
+        ]
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal."""
         os.kill(self.pid, number)
 
     def freeze(self) -> float:
-        """Stops it by SIGSTOP; when that was done: on a busy machine its threads go on for milliseconds."""
+        """Stops it by SIGSTOP; when that was done: on a busy machine its threads go on for
+        milliseconds.
+        """
         self.signal(signal.SIGSTOP)
         until(lambda: stopped(self.pid))
         return time.monotonic()
@@ -62,7 +70,9 @@ class Member:
         """Waits for its end, which must be a polite one."""
         until(lambda: not self.runs, limit_s=limit_s, every_s=0.05)
         said = self.journal.path.with_suffix(".err").read_text()
-        assert self.told("left") and "Traceback" not in said, f"{self.name} ended badly:\n{said[-2000:]}"
+        assert self.told("left") and "Traceback" not in said, (
+            f"{self.name} ended badly:\n{said[-2000:]}"
+        )
 
 
 class Sender(NamedTuple):
@@ -77,7 +87,8 @@ class Sender(NamedTuple):
 
 
 def insist(act: Callable[[], object]) -> None:
-    """Repeats what a broker refuses because a thread of it still has a connection that an earlier test cut.
+    """Repeats what a broker refuses because a thread of it still has a connection that an
+    earlier test cut.
 
     Such a connection is found out by its first statement, so nothing was stored.
     """
@@ -95,7 +106,8 @@ def insist(act: Callable[[], object]) -> None:
 
 @dataclass
 class Crowd:
-    """One topic, on one node if that is named, and one group. `ids` are the queues that somebody must own.
+    """One topic, on one node if that is named, and one group. `ids` are the queues that
+    somebody must own.
 
     `more_nodes`: it has as many queues on each of these, too.
     """
@@ -111,12 +123,19 @@ class Crowd:
     senders: list[Sender] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.topic, self.group = self.stage.fresh(self.name), self.stage.fresh(f"{self.name}-group")
+        self.topic, self.group = (
+            self.stage.fresh(self.name),
+            self.stage.fresh(f"{self.name}-group"),
+        )
         admin = self.stage.terminal.admin
         chosen = {"node": self.node} if self.node else {}
         insist(lambda: admin.create_topic(self.topic, queues=self.queues, **chosen))
         for node in self.more_nodes:
-            insist(lambda node=node: admin.expand_topic(self.topic, queues=self.queues, node=node))  # type: ignore[misc]
+            insist(
+                lambda node=node: admin.expand_topic(
+                    self.topic, queues=self.queues, node=node
+                )
+            )  # type: ignore[misc]
         insist(lambda: admin.create_group(self.group, session_timeout_ms=self.session_ms))
         self.ids = self.queues_now()
         self._numbers = itertools.count(1)
@@ -134,7 +153,9 @@ class Crowd:
             pid = self._forked(argv, journal.with_suffix(".err"))
         else:
             program = str(PROGRAMS / "member.py")
-            started = self.stage.terminal.start(program, *argv, name=journal.stem, environ=environ)
+            started = self.stage.terminal.start(
+                program, *argv, name=journal.stem, environ=environ
+            )
             pid = started.popen.pid
         self.members[name] = Member(name, pid, Tail(journal))
         return self.members[name]
@@ -161,12 +182,15 @@ class Crowd:
         journal = self.stage.directory / f"{self.group}-sender{len(self.senders) + 1}.jsonl"
         first = len(self.senders) * MOST_SENT
         words = [self.topic, str(journal), str(every_ms), str(first), *map(str, self.ids)]
-        process = self.stage.terminal.start(str(PROGRAMS / "steady.py"), *words, name=journal.stem)
+        process = self.stage.terminal.start(
+            str(PROGRAMS / "steady.py"), *words, name=journal.stem
+        )
         self.senders.append(Sender(process, Tail(journal)))
         return self.senders[-1]
 
     def send_raw(self, every_ms: int, *, urls: str = "", pad: int = 0) -> Sender:
-        """Starts a sender without our client, which repeats what it does not know through the next broker.
+        """Starts a sender without our client, which repeats what it does not know through
+        the next broker.
 
         `pad`: bytes in a header of each message.
         """
@@ -176,12 +200,16 @@ class Crowd:
         words = [str(one) for one in (self.topic, journal, every_ms, first, seed, pad)]
         environ = {"CATMQ_URL": urls} if urls else {}
         program = str(PROGRAMS / "raw.py")
-        process = self.stage.terminal.start(program, *words, name=journal.stem, environ=environ)
+        process = self.stage.terminal.start(
+            program, *words, name=journal.stem, environ=environ
+        )
         self.senders.append(Sender(process, Tail(journal)))
         return self.senders[-1]
 
     def queues_now(self) -> list[int]:
-        """The topic's queues; not those of an expansion that was refused halfway and taken back."""
+        """The topic's queues; not those of an expansion that was refused halfway and taken
+        back.
+        """
         listed = self.stage.terminal.admin.topic(self.topic)["queues"]
         return [queue["queue"] for queue in listed if queue["state"] != "retired"]
 
@@ -213,12 +241,17 @@ class Crowd:
         try:
             until(lambda: self.shared_by(listed), limit_s=limit_s, every_s=0.02)
         except AssertionError as error:
-            told = {one.name: one.journal.path.with_suffix(".err").read_text()[-2000:] for one in listed}
+            told = {
+                one.name: one.journal.path.with_suffix(".err").read_text()[-2000:]
+                for one in listed
+            }
             what = f"{error}: owners of {self.ids} are {self.owners()}; members said {told}"
             raise AssertionError(what) from error
         owners = self.owners()
         latest = {
-            (line["queue"], member.name): line["at"] for member in listed for line in member.told("gained")
+            (line["queue"], member.name): line["at"]
+            for member in listed
+            for line in member.told("gained")
         }
         return max(float(str(latest[queue, name])) for queue, name in owners.items())
 
@@ -227,7 +260,9 @@ class Crowd:
         for member in self.members.values():
             lines, seen = member.journal.follow(), self._read.get(member.name, 0)
             self._handled |= {
-                Place(line["queue"], line["offset"]) for line in lines[seen:] if line["what"] == "end"
+                Place(line["queue"], line["offset"])
+                for line in lines[seen:]
+                if line["what"] == "end"
             }
             self._read[member.name] = len(lines)
         return len(self._handled)

@@ -1,7 +1,8 @@
-"""One of two nodes is killed while nothing is under way: what is sent then is stored on the other, once.
+"""One of two nodes is killed while nothing is under way: what is sent then is stored on the
+other, once.
 
-The brokers' idle connections to it are dead by then. Who finds that out by using one must not take it for a
-send whose outcome is unknown, which would have to wait for the node.
+The brokers' idle connections to it are dead by then. Who finds that out by using one must
+not take it for a send whose outcome is unknown, which would have to wait for the node.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def run(stage: Stage, pair: Pair, *, rounds: int) -> None:
                 slowest = max(slowest, after_the_kill(senders, topic, server, receipts))
             server.start()
         check(stage, topic, receipts)
-        stage.say(f"{rounds} kills, {len(receipts)} receipts, the slowest after a kill took {slowest:.2f} s")
+        stage.say(
+            f"{rounds} kills, {len(receipts)} receipts, the slowest after a kill took "
+            f"{slowest:.2f} s"
+        )
 
 
 def sender(stage: Stage) -> Producer:
@@ -53,7 +57,9 @@ def sender(stage: Stage) -> Producer:
 
 
 def warm(senders: Sequence[Producer], topic: str) -> list[Receipt]:
-    """Sends at once from all, so that every worker has connections to both nodes, which idle afterwards."""
+    """Sends at once from all, so that every worker has connections to both nodes, which
+    idle afterwards.
+    """
     sent = [one.send_async(topic, b"warm") for one in senders for _ in range(WARM)]
     return [one.result(60) for one in sent]
 
@@ -61,7 +67,9 @@ def warm(senders: Sequence[Producer], topic: str) -> list[Receipt]:
 def after_the_kill(
     senders: Sequence[Producer], topic: str, server: MariaDB, receipts: list[Receipt]
 ) -> float:
-    """The longest that a send takes while the node is dead, s; none may take longer than LIMIT_S."""
+    """The longest that a send takes while the node is dead, s; none may take longer than
+    LIMIT_S.
+    """
     os.kill(server.pid, signal.SIGKILL)
     until(lambda: not mariadb.is_connected(server), limit_s=10, every_s=0.001)
     begun = time.monotonic()

@@ -1,4 +1,6 @@
-"""Databases that others disturb: sessions are killed, tables are locked and altered, metadata freezes."""
+"""Databases that others disturb: sessions are killed, tables are locked and altered,
+metadata freezes.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,18 @@ KILLS_EVERY_S = 0.15
 QUERY, CONNECTION = "KILL QUERY", "KILL CONNECTION"
 
 
-def run_kill_rain(stage: Stage, pair: Pair, *, seconds: float, every_s: float = KILLS_EVERY_S) -> None:
-    """Several times a second a session of a broker's is killed, on a node or in the metadata's database."""
+def run_kill_rain(
+    stage: Stage, pair: Pair, *, seconds: float, every_s: float = KILLS_EVERY_S
+) -> None:
+    """Several times a second a session of a broker's is killed, on a node or in the
+    metadata's database.
+    """
     with prepared(stage, pair, "kill-rain") as trial:
         trial.begin()
-        rains = [Rain(trial.database, trial.schemas, stage.rng), Rain(pair.metadata, ("catmq",), stage.rng)]
+        rains = [
+            Rain(trial.database, trial.schemas, stage.rng),
+            Rain(pair.metadata, ("catmq",), stage.rng),
+        ]
         end = time.monotonic() + seconds
         stage.note(f"line 1: a session is killed every {every_s} s for {seconds:.0f} s")
 
@@ -38,7 +47,9 @@ def run_kill_rain(stage: Stage, pair: Pair, *, seconds: float, every_s: float = 
         until(drops, limit_s=seconds + 60, every_s=every_s)
         for rain in rains:
             assert rain.killed, "nobody was killed, which proves nothing"
-        stage.say("; ".join(f"{rain.killed} on {', '.join(rain.schemas)}" for rain in rains))
+        stage.say(
+            "; ".join(f"{rain.killed} on {', '.join(rain.schemas)}" for rain in rains)
+        )
         trial.finish()
 
 
@@ -56,7 +67,9 @@ class Rain:
     def drop(self) -> None:
         """One kill; of a busy session, if there is one."""
         listed = ", ".join(f"'{one}'" for one in self.schemas)
-        rows = self.server.execute(f"SELECT id, command FROM {commits.PROCESSLIST} WHERE db IN ({listed})")
+        rows = self.server.execute(
+            f"SELECT id, command FROM {commits.PROCESSLIST} WHERE db IN ({listed})"
+        )
         busy = [one for one, command in rows if command != "Sleep"]
         sessions = busy or [one for one, _ in rows]
         if not sessions:
@@ -67,8 +80,17 @@ class Rain:
             self.killed[what] = self.killed.get(what, 0) + 1
 
 
-LOCK_MESSAGES, LOCK_HEADS, LOCK_READERS = "lock messages", "lock heads", "lock readers and batches"
-LOCK_ALL, ALTER, HOLD_ROWS, LONG_READ = "lock everything", "alter a table", "hold rows", "read for long"
+LOCK_MESSAGES, LOCK_HEADS, LOCK_READERS = (
+    "lock messages",
+    "lock heads",
+    "lock readers and batches",
+)
+LOCK_ALL, ALTER, HOLD_ROWS, LONG_READ = (
+    "lock everything",
+    "alter a table",
+    "hold rows",
+    "read for long",
+)
 LOCK_METADATA, LOCK_HEARTBEATS = "lock all metadata", "lock heartbeats"
 DBA = (
     *(LOCK_MESSAGES, LOCK_HEADS, LOCK_READERS, LOCK_ALL, ALTER),
@@ -99,12 +121,17 @@ class Dba:
             LOCK_READERS: self._act("LOCK TABLES reader WRITE, sent_batch WRITE"),
             LOCK_ALL: self._act("FLUSH TABLES WITH READ LOCK"),
             ALTER: self._act("ALTER TABLE {messages} FORCE"),
-            HOLD_ROWS: self._act("BEGIN", "SELECT * FROM queue_head WHERE queue_id = {queue} FOR UPDATE"),
+            HOLD_ROWS: self._act(
+                "BEGIN", "SELECT * FROM queue_head WHERE queue_id = {queue} FOR UPDATE"
+            ),
             LONG_READ: self._act(
-                "START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT COUNT(*) FROM {messages}"
+                "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+                "SELECT COUNT(*) FROM {messages}",
             ),
             LOCK_METADATA: self._act("FLUSH TABLES WITH READ LOCK", metadata=True),
-            LOCK_HEARTBEATS: self._act("LOCK TABLES metadata_heartbeat WRITE", metadata=True),
+            LOCK_HEARTBEATS: self._act(
+                "LOCK TABLES metadata_heartbeat WRITE", metadata=True
+            ),
         }
 
     def _act(self, *statements: str, metadata: bool = False) -> Act:
@@ -123,7 +150,9 @@ class Dba:
 
     def _names(self, strike: Strike) -> dict[str, Any]:
         schema = self.trial.schemas[strike.target]
-        rows = self.trial.database.execute(f"SELECT queue_id FROM {schema}.queue_head ORDER BY queue_id")
+        rows = self.trial.database.execute(
+            f"SELECT queue_id FROM {schema}.queue_head ORDER BY queue_id"
+        )
         queues = [one for (one,) in rows if one in self.trial.crowd.ids]
         queue = queues[strike.figure % len(queues)]
         return {"schema": schema, "queue": queue, "messages": f"message_{queue}"}
@@ -137,12 +166,17 @@ class Dba:
 def run_frozen_metadata(
     stage: Stage, pair: Pair, *, frozen_s: float, calm_s: float = 5.0, times: int = 1
 ) -> None:
-    """The metadata's database is frozen for longer than a short session: nobody gets a second owner."""
+    """The metadata's database is frozen for longer than a short session: nobody gets a
+    second owner.
+    """
     for session_ms in (3_000, 6_000):
         with prepared(stage, pair, "frozen-metadata", session_ms=session_ms) as trial:
             trial.begin()
             for number in range(1, times + 1):
-                stage.note(f"line {number}: metadata is frozen for {frozen_s} s, sessions of {session_ms} ms")
+                stage.note(
+                    f"line {number}: metadata is frozen for {frozen_s} s, sessions of "
+                    f"{session_ms} ms"
+                )
                 with pair.metadata_frozen():
                     newcomer = trial.crowd.join()
                     wait_until(time.monotonic() + frozen_s)

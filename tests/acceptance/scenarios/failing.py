@@ -77,7 +77,10 @@ def judge(stage: Stage, log: Log, seqs: set[int], *, failure_topic: str) -> str:
     assert firsts > len(seqs) * PERCENT // 200, f"only {firsts} events failed"
     most = max(attempt for _, attempt in copies)
     repeats = len(log.lines) - len(seqs)
-    return f"OK: {len(seqs)} events handled, {repeats} repeated, {len(copies)} retries, at most {most} of one"
+    return (
+        f"OK: {len(seqs)} events handled, {repeats} repeated, {len(copies)} retries, at "
+        f"most {most} of one"
+    )
 
 
 def everything(stage: Stage, topic: str) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Two members are stopped by SIGSTOP for three session timeouts in the middle of their work, then go on.
+"""Two members are stopped by SIGSTOP for three session timeouts in the middle of their
+work, then go on.
 
 They are fenced, what they do late counts for nothing, and they come back by themselves.
 """
@@ -18,12 +19,15 @@ from tests.support.waiting import until
 QUEUES = 6
 EVERY_MS = 500
 HANDLER_MS = 200  # of those who are frozen: most of the time they are at work
-BACK_S = 5.0  # within which queues are taken over after the session, and owned again by who is back
+# within which queues are taken over after the session, and owned again by who is back
+BACK_S = 5.0
 
 
 @dataclass
 class Frozen:
-    """One play: one victim uses run(), the other iterates and commits by hand; a third member lives on."""
+    """One play: one victim uses run(), the other iterates and commits by hand; a third
+    member lives on.
+    """
 
     stage: Stage
     session_ms: int
@@ -41,7 +45,10 @@ class Frozen:
         until(lambda: crowd.handled() > 4 * QUEUES, limit_s=30)
         self.freeze()
         before = crowd.owners()
-        self.ids = {victim.name: str(victim.told("joined")[-1]["consumer"]) for victim in self.victims}
+        self.ids = {
+            victim.name: str(victim.told("joined")[-1]["consumer"])
+            for victim in self.victims
+        }
         self.taken_over(survivor)
         self.wait_until(self.stopped_at + self.sessions * self.session_ms / 1000)
         self.late_commits(before)
@@ -74,7 +81,9 @@ class Frozen:
         """The one that lives has all queues in time."""
         at = self.crowd.await_shared([survivor])
         took_s, limit_s = at - self.stopped_at, self.session_ms / 1000 + BACK_S
-        assert took_s <= limit_s, f"taken over after {took_s:.2f} s, the limit is {limit_s} s"
+        assert took_s <= limit_s, (
+            f"taken over after {took_s:.2f} s, the limit is {limit_s} s"
+        )
         self.stage.say(f"taken over after {took_s:.2f} s")
 
     def late_commits(self, before: dict[int, str]) -> None:
@@ -90,7 +99,10 @@ class Frozen:
             body = {"offsets": [{"queue": queue, "epoch": epoch, "offset": 1}]}
             path = f"/api/v1/consumers/{self.ids[name]}/commit"
             status, answer = self.stage.server.call("POST", path, body)
-            assert (status, answer["results"][0]["state"]) == (200, "fenced"), (status, answer)
+            assert (status, answer["results"][0]["state"]) == (200, "fenced"), (
+                status,
+                answer,
+            )
 
     def thaw(self) -> None:
         """They go on, and own queues again after a while."""
@@ -111,24 +123,39 @@ class Frozen:
         repeated = judge.repeats(told)
         names = [victim.name for victim in self.victims]
         late = [
-            one for one in told.handlings if one.begun < self.stopped_at and (one.ended or 0) > self.thawed_at
+            one
+            for one in told.handlings
+            if one.begun < self.stopped_at and (one.ended or 0) > self.thawed_at
         ]
         assert self.victims[1].name in {one.member for one in late}, (
             "nothing was in flight: this shows nothing"
         )
         again = {
-            one.place for one in told.handlings if one.begun > self.stopped_at and one.member not in names
+            one.place
+            for one in told.handlings
+            if one.begun > self.stopped_at and one.member not in names
         }
         assert {one.place for one in late} <= again, "what was in flight was not repeated"
-        started = [one for one in told.handlings if one.member in names and one.begun > self.thawed_at]
-        old = {(one.queue, one.epoch) for one in told.handlings if one.begun < self.stopped_at}
-        assert not [one for one in started if (one.queue, one.epoch) in old], "one started after its lease"
-        refused = [line for line in self.victims[1].told("commit", self.thawed_at) if line["error"]]
+        started = [
+            one
+            for one in told.handlings
+            if one.member in names and one.begun > self.thawed_at
+        ]
+        old = {
+            (one.queue, one.epoch) for one in told.handlings if one.begun < self.stopped_at
+        }
+        assert not [one for one in started if (one.queue, one.epoch) in old], (
+            "one started after its lease"
+        )
+        refused = [
+            line for line in self.victims[1].told("commit", self.thawed_at) if line["error"]
+        ]
         assert refused, "the late commit was not refused"
         for name in names:
             assert len(told.joins[name]) == 2, f"{name} joined as {told.joins[name]}"
         self.stage.say(
-            f"OK: {handled} messages handled, {repeated.count} repeated, {len(late)} ended late; refused: "
+            f"OK: {handled} messages handled, {repeated.count} repeated, {len(late)} ended "
+            "late; refused: "
             f"{refused[0]['error']}"
         )
 

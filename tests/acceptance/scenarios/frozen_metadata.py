@@ -1,7 +1,8 @@
-"""The metadata's database is frozen while members with short sessions work, and while a queue is handed over.
+"""The metadata's database is frozen while members with short sessions work, and while a
+queue is handed over.
 
-Members that neither come nor go hardly notice. A hand-over that had begun ends, or its queue stays with its
-owner, within a session, whichever step it was at.
+Members that neither come nor go hardly notice. A hand-over that had begun ends, or its
+queue stays with its owner, within a session, whichever step it was at.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ STEPS = (ORDERED, RELEASED)
 
 @dataclass
 class FrozenMetadata:
-    """One play: a lone member and a group that shares its queues with a newcomer, frozen at one step."""
+    """One play: a lone member and a group that shares its queues with a newcomer, frozen at
+    one step.
+    """
 
     stage: Stage
     pair: Pair
@@ -42,7 +45,9 @@ class FrozenMetadata:
         """Plays and judges."""
         name = f"frozen{self.session_ms}"
         self.lone = Crowd(self.stage, LONE_QUEUES, self.session_ms, name=f"{name}-lone")
-        self.shared = Crowd(self.stage, SHARED_QUEUES, self.session_ms, name=f"{name}-shared")
+        self.shared = Crowd(
+            self.stage, SHARED_QUEUES, self.session_ms, name=f"{name}-shared"
+        )
         self.steady = self.lone.join()
         self.first = self.shared.join()
         self.lone.await_shared([self.steady])
@@ -60,19 +65,27 @@ class FrozenMetadata:
         with self.pair.metadata_frozen():
             away = time.monotonic()
             self.stage.say(
-                f"session {self.session_ms} ms: frozen for {self.away_s:.0f} s at: {self.step.split()[0]}"
+                f"session {self.session_ms} ms: frozen for {self.away_s:.0f} s at: "
+                f"{self.step.split()[0]}"
             )
             until(lambda: time.monotonic() >= away + self.away_s, limit_s=self.away_s + 60)
             back = time.monotonic()
         took_s = self.shared.await_shared([self.first, newcomer]) - back
-        self.stage.say(f"shared evenly {max(0.0, took_s):.2f} s after the database was back")
+        self.stage.say(
+            f"shared evenly {max(0.0, took_s):.2f} s after the database was back"
+        )
         return away, back
 
     def await_step(self) -> None:
         """Returns as soon as the rows of the group say that the hand-over is at the step."""
         with self.looking() as look:
-            group = look("SELECT id FROM metadata_consumergroup WHERE name = %s", self.shared.group)
-            members = "SELECT id FROM metadata_consumergroupconsumer WHERE group_id = %s ORDER BY id DESC"
+            group = look(
+                "SELECT id FROM metadata_consumergroup WHERE name = %s", self.shared.group
+            )
+            members = (
+                "SELECT id FROM metadata_consumergroupconsumer WHERE group_id = %s "
+                "ORDER BY id DESC"
+            )
             rows = f"SELECT 1 FROM metadata_queueoffset WHERE group_id = %s AND {self.step}"
 
             def reached() -> bool:
@@ -84,7 +97,9 @@ class FrozenMetadata:
     @contextmanager
     def looking(self) -> Iterator[Any]:
         """A function that gives the first value of a query on metadata."""
-        connection = self.pair.metadata.connect(db=self.pair.metadata.url.rpartition("/")[2])
+        connection = self.pair.metadata.connect(
+            db=self.pair.metadata.url.rpartition("/")[2]
+        )
         try:
 
             def look(statement: str, *arguments: object) -> Any:
@@ -108,7 +123,9 @@ class FrozenMetadata:
             judge.one_owner(story)
             judge.all_handled(story)
             longest = judge.longest_waits(story, away, back)
-            said = ", ".join(f"queue {queue}: {seconds:.2f} s" for queue, seconds in longest.items())
+            said = ", ".join(
+                f"queue {queue}: {seconds:.2f} s" for queue, seconds in longest.items()
+            )
             self.stage.say(f"{name}: nothing was handled for at most {said}")
             wrong += [f"{name}: {said}"] if max(longest.values()) > limits[name] else []
         judge.kept_ids(told[self.lone.name], [self.steady.name])
@@ -116,6 +133,8 @@ class FrozenMetadata:
 
 
 def run(stage: Stage, pair: Pair, *, session_ms: int, away_s: float) -> None:
-    """Plays it once for each step of a hand-over. Raises AssertionError when something does not hold."""
+    """Plays it once for each step of a hand-over. Raises AssertionError when something does
+    not hold.
+    """
     for step in STEPS:
         FrozenMetadata(stage, pair, session_ms, away_s, step).run()

@@ -1,7 +1,8 @@
 """A node's disk is full (error 1114) while another node works: that one is not disturbed.
 
-Whoever sends to the full node is told `node_full`, which is retriable, and its sends go through once there is
-room again; nothing of what was refused is stored, and nothing acknowledged is lost.
+Whoever sends to the full node is told `node_full`, which is retriable, and its sends go
+through once there is room again; nothing of what was refused is stored, and nothing
+acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import replace
 from catmq_client import Producer, Receipt
 from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios.crowd import Crowd
-from tests.acceptance.scenarios.lost_nodes import LEAST_S, QUEUES, SESSION_MS, Played, node_on
+from tests.acceptance.scenarios.lost_nodes import (
+    LEAST_S,
+    QUEUES,
+    SESSION_MS,
+    Played,
+    node_on,
+)
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge, mariadb
 from tests.support.environment import free_port
@@ -22,7 +29,8 @@ from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.waiting import until
 
-# Bodies that fill it up. MariaDB 10.11.19 and 11.8 abort when one above 8 KB or so meets a full disk.
+# Bodies that fill it up. MariaDB 10.11.19 and 11.8 abort when one above 8 KB or so meets a
+# full disk.
 SIZE = 5_000
 BATCH = 50
 REFUSED_S = 1.0  # who was refused while the node was full waited longer than this
@@ -39,7 +47,9 @@ def options(most_mb: int) -> tuple[str, ...]:
 @contextmanager
 def small_server(stage: Stage) -> Iterator[MariaDB]:
     """A database server with little room."""
-    server = mariadb.start(stage.directory / "small-node", port=free_port(), options=options(24))
+    server = mariadb.start(
+        stage.directory / "small-node", port=free_port(), options=options(24)
+    )
     try:
         yield server
     finally:
@@ -74,20 +84,33 @@ def run(stage: Stage, pair: Pair, *, watch_s: float) -> None:
         topic = fill(stage, node)
         filled = time.monotonic() + SETTLE_S
         message = {"messages": [{"body": "x" * SIZE}]}
-        status, problem = stage.server.call("POST", f"/api/v1/topics/{topic}/messages", message)
-        assert (status, problem["code"], problem["retriable"]) == (503, "node_full", True), problem
+        status, problem = stage.server.call(
+            "POST", f"/api/v1/topics/{topic}/messages", message
+        )
+        assert (status, problem["code"], problem["retriable"]) == (
+            503,
+            "node_full",
+            True,
+        ), problem
         until(lambda: time.monotonic() >= filled + watch_s, limit_s=watch_s + 60)
         over = time.monotonic()
-        server.stop()  # a full tablespace refuses even what would make room in it: it is given more
+        # a full tablespace refuses even what would make room in it: it is given more
+        server.stop()
         replace(server, options=options(96)).start()
         full.more(2 * QUEUES, limit_s=BACK_S)
         back_s = time.monotonic() - over
         judge_both(stage, (full, well), (calm, begun, filled, over))
-        stage.say(f"told: {problem['detail']} It went on {back_s:.2f} s after there was room")
+        stage.say(
+            f"told: {problem['detail']} It went on {back_s:.2f} s after there was room"
+        )
 
 
-def judge_both(stage: Stage, plays: tuple[Played, Played], times: tuple[float, float, float, float]) -> None:
-    """Everything acknowledged was handled on both nodes, and the well one was as quick as before."""
+def judge_both(
+    stage: Stage, plays: tuple[Played, Played], times: tuple[float, float, float, float]
+) -> None:
+    """Everything acknowledged was handled on both nodes, and the well one was as quick as
+    before.
+    """
     calm, begun, filled, over = times
     stories = [play.crowd.finish(stall_s=60) for play in plays]
     for told in stories:
@@ -96,4 +119,6 @@ def judge_both(stage: Stage, plays: tuple[Played, Played], times: tuple[float, f
         judge.all_handled(told)
     refused = judge.receipts(stories[0], filled, over)
     assert max(refused) > REFUSED_S, "no send met the full node"
-    stage.say(f"the other node: {judge.undisturbed(stories[1], (calm, begun), (filled, over), LEAST_S)}")
+    stage.say(
+        f"the other node: {judge.undisturbed(stories[1], (calm, begun), (filled, over), LEAST_S)}"
+    )

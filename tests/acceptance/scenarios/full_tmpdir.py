@@ -1,7 +1,8 @@
-"""The directory for temporary files of a node is full while large transactions go through its binary log.
+"""The directory for temporary files of a node is full while large transactions go through
+its binary log.
 
-Whoever is told that there is no room tries again, and its sends go through once there is: no 500, nothing
-that was refused is stored, nothing acknowledged is lost.
+Whoever is told that there is no room tries again, and its sends go through once there is:
+no 500, nothing that was refused is stored, nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def run(stage: Stage, pair: Pair, *, full_s: float, times: int) -> None:
     """So many times full for so long."""
     place = FullTmp(stage.directory / "small-disk")
     options = (*mariadb.SMALL, *place.options)
-    server = mariadb.start(place.home / "server", port=free_port(), options=options, environ=place.environ)
+    server = mariadb.start(
+        place.home / "server", port=free_port(), options=options, environ=place.environ
+    )
     try:
         with prepared(stage, pair, "tmpdir-full", database=server) as trial:
             trial.begin(senders=1, raw=2, pad=PAD)

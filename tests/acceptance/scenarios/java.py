@@ -1,7 +1,9 @@
-"""Two Python members and two that speak as Java clients do, in one group: members and brokers are killed.
+"""Two Python members and two that speak as Java clients do, in one group: members and
+brokers are killed.
 
-Nothing that was acknowledged is lost, and a queue has one owner under one epoch: by its reader row, which is
-looked at all the time past every broker, and by what the members handled.
+Nothing that was acknowledged is lost, and a queue has one owner under one epoch: by its
+reader row, which is looked at all the time past every broker, and by what the members
+handled.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ MEMBER, TERM, KILL = "kill -9 of a member", "SIGTERM of a broker", "kill -9 of a
 
 
 class Sender:
-    """Sends messages with bodies of their own, one after the other; `sent` holds those acknowledged."""
+    """Sends messages with bodies of their own, one after the other; `sent` holds those
+    acknowledged.
+    """
 
     def __init__(self, stage: Stage, topic: str) -> None:
         self.sent: set[str] = set()
@@ -84,7 +88,9 @@ class ReaderRows:
                 for schema in self._pair.schemas:
                     cursor = connection.cursor()
                     where = f"queue_id IN ({self._queues}) AND owner IS NOT NULL"
-                    cursor.execute(f"SELECT queue_id, epoch, owner FROM {schema}.reader WHERE {where}")
+                    cursor.execute(
+                        f"SELECT queue_id, epoch, owner FROM {schema}.reader WHERE {where}"
+                    )
                     for queue, epoch, owner in cursor.fetchall():
                         if owner:
                             self.seen.setdefault((queue, epoch), set()).add(owner)
@@ -92,7 +98,9 @@ class ReaderRows:
 
 @dataclass
 class Mixed:
-    """One play: so many rounds, each of which kills a member of each kind and ends a broker."""
+    """One play: so many rounds, each of which kills a member of each kind and ends a
+    broker.
+    """
 
     stage: Stage
     pair: Pair
@@ -108,7 +116,9 @@ class Mixed:
         admin.create_group(group, session_timeout_ms=SESSION_MS)
         admin.subscribe(group, topic)
         self.stage.directory.mkdir(parents=True, exist_ok=True)
-        self.members = MixedGroup(group, topic, self.stage.directory, self.stage.server.api_key)
+        self.members = MixedGroup(
+            group, topic, self.stage.directory, self.stage.server.api_key
+        )
         queues = [one["queue"] for one in admin.topic(topic)["queues"]]
         rows = ReaderRows(self.pair, queues)
         self.sender = Sender(self.stage, topic)
@@ -138,14 +148,20 @@ class Mixed:
                 self.go_on()
                 self.stage.say(f"  went on after {time.monotonic() - begun:.1f} s")
         self.sender.stop()
-        until(lambda: self.sender.sent <= self.members.bodies(), limit_s=CALM_S, every_s=0.2)
+        until(
+            lambda: self.sender.sent <= self.members.bodies(), limit_s=CALM_S, every_s=0.2
+        )
 
     def ends(self) -> tuple[str, ...]:
-        """How a broker ends in a round: in one of both ways where there is one round, else in both."""
+        """How a broker ends in a round: in one of both ways where there is one round, else
+        in both.
+        """
         return (TERM, KILL) if self.rounds > 1 else (self.stage.rng.choice((TERM, KILL)),)
 
     def start(self, kind: str) -> None:
-        """Starts a member; a Java client knows one broker, and those of the group take turns."""
+        """Starts a member; a Java client knows one broker, and those of the group take
+        turns.
+        """
         self.started[kind] += 1
         number = self.started[kind]
         url = self.pair.servers[number % 2].url if kind == "java" else self.pair.urls
@@ -184,8 +200,10 @@ class Mixed:
         assert {name.partition("-")[0] for name, *_ in handled} == set(KINDS)
         repeated = len(handled) - len({body for *_, body in handled})
         self.stage.say(
-            f"OK: {len(self.sender.sent)} acknowledged messages are handled by {len(self.members.members())} "
-            f"members, {repeated} handled again; {len(seen)} epochs of {2 * QUEUES} queues had one owner each"
+            f"OK: {len(self.sender.sent)} acknowledged messages are handled by "
+            f"{len(self.members.members())} "
+            f"members, {repeated} handled again; {len(seen)} epochs of {2 * QUEUES} queues "
+            "had one owner each"
         )
 
 

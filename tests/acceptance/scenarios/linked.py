@@ -1,5 +1,5 @@
-"""Links that cut, hold, half-close and lose answers: between brokers and nodes, brokers and metadata, or
-clients and brokers."""
+"""Links that cut, hold, half-close and lose answers: between brokers and nodes, brokers and
+metadata, or clients and brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.links import Fault, Link
 from tests.support.pair import Pair
 from tests.support.waiting import until
 
-# What a request holds whose answer is to be lost: sends, commits, pulls and everything else.
+# What a request holds whose answer is to be lost: sends, commits, pulls and everything
+# else.
 OF_A_NODE = (b"INSERT INTO sent_batch", b"UPDATE reader", b"SELECT", b"COMMIT")
 PULL = b"SELECT msg_offset, msg_key"
 OF_METADATA = (b"UPDATE", b"INSERT", b"SELECT", b"COMMIT")
@@ -32,7 +33,9 @@ OF_HTTP = tuple(one for one in EVERYTHING if one != SPLIT)
 
 @dataclass
 class Weather:
-    """The effect of strikes on some links. `faults`: those that wait for requests, with their names."""
+    """The effect of strikes on some links. `faults`: those that wait for requests, with
+    their names.
+    """
 
     links: Sequence[Link]
     matches: Sequence[bytes]
@@ -40,10 +43,20 @@ class Weather:
 
     def acts(self) -> Mapping[str, Act]:
         """Return what each line of a schedule does."""
-        at_once = {CUT: Link.cut, HALF_CLOSE: Link.half_close, REFUSE: Link.refuse, HOLD: Link.hold}
+        at_once = {
+            CUT: Link.cut,
+            HALF_CLOSE: Link.half_close,
+            REFUSE: Link.refuse,
+            HOLD: Link.hold,
+        }
         return {
-            **{what: self._act(lambda link, strike, do=do: do(link)) for what, do in at_once.items()},
-            SLOW: self._act(lambda link, strike: link.slow_down(SLOW_S[strike.figure % len(SLOW_S)])),
+            **{
+                what: self._act(lambda link, strike, do=do: do(link))
+                for what, do in at_once.items()
+            },
+            SLOW: self._act(
+                lambda link, strike: link.slow_down(SLOW_S[strike.figure % len(SLOW_S)])
+            ),
             LOSE: self._act(self._lose),
             TRUNCATE: self._act(self._truncate),
             SPLIT: self._act(self._split),
@@ -51,7 +64,10 @@ class Weather:
 
     def hits(self) -> dict[str, int]:
         """Return how often each kind of fault that waits for requests has struck."""
-        return {name: sum(one.hits for what, one in self.faults if what == name) for name, _ in self.faults}
+        return {
+            name: sum(one.hits for what, one in self.faults if what == name)
+            for name, _ in self.faults
+        }
 
     def _act(self, do: Callable[[Link, Strike], object]) -> Act:
         @contextmanager
@@ -69,7 +85,9 @@ class Weather:
         return self.matches[strike.figure % len(self.matches)]
 
     def _lose(self, link: Link, strike: Strike) -> None:
-        self.faults.append((LOSE, link.lose_answers(1 + strike.figure % 5, self._match(strike))))
+        self.faults.append(
+            (LOSE, link.lose_answers(1 + strike.figure % 5, self._match(strike)))
+        )
 
     def _truncate(self, link: Link, strike: Strike) -> None:
         count, after = 1 + strike.figure % 3, strike.figure % MOST_BYTES
@@ -92,7 +110,9 @@ def run_node(stage: Stage, pair: Pair, *, seconds: float) -> None:
 
 
 def run_lost_answers(stage: Stage, pair: Pair, *, times: int) -> None:
-    """Between brokers and nodes: what was done is not heard of, and what was heard ends too early."""
+    """Between brokers and nodes: what was done is not heard of, and what was heard ends too
+    early.
+    """
     with prepared(stage, pair, "lost-answers") as trial:
         trial.begin()
         for number in range(times):
@@ -109,27 +129,39 @@ def run_lost_answers(stage: Stage, pair: Pair, *, times: int) -> None:
         trial.finish()
 
 
-def run_metadata(stage: Stage, pair: Pair, *, seconds: float, session_ms: int = 6_000) -> None:
+def run_metadata(
+    stage: Stage, pair: Pair, *, seconds: float, session_ms: int = 6_000
+) -> None:
     """Between brokers and metadata, while members join and leave."""
     assert pair.links, "the pair must reach its metadata through links"
     with prepared(stage, pair, "link-metadata", session_ms=session_ms) as trial:
         weather = Weather(pair.links, OF_METADATA)
         trial.begin()
-        strikes = planned(stage.rng, EVERYTHING, seconds=seconds, lengths_s=(0.3, 1.0, 3.0, 8.0))
+        strikes = planned(
+            stage.rng, EVERYTHING, seconds=seconds, lengths_s=(0.3, 1.0, 3.0, 8.0)
+        )
         newcomers = []
         for first in range(0, len(strikes), len(EVERYTHING)):
             newcomers.append(trial.crowd.join())
             part = strikes[first : first + len(EVERYTHING)]
-            trial.play([one._replace(at_s=one.at_s - part[0].at_s) for one in part], weather.acts())
+            trial.play(
+                [one._replace(at_s=one.at_s - part[0].at_s) for one in part], weather.acts()
+            )
             until(lambda one=newcomers[-1]: one.is_up, limit_s=60)
             trial.crowd.leave(newcomers[-1])
         trial.finish()
-        stage.say(f"faults that struck: {weather.hits()}; {len(newcomers)} members came and went")
+        stage.say(
+            f"faults that struck: {weather.hits()}; {len(newcomers)} members came and went"
+        )
 
 
-def run_client(stage: Stage, pair: Pair, *, seconds: float, session_ms: int = 6_000) -> None:
+def run_client(
+    stage: Stage, pair: Pair, *, seconds: float, session_ms: int = 6_000
+) -> None:
     """Between clients, ours and bare ones, and brokers."""
-    with prepared(stage, pair, "link-client", session_ms=session_ms, through_doors=True) as trial:
+    with prepared(
+        stage, pair, "link-client", session_ms=session_ms, through_doors=True
+    ) as trial:
         weather = Weather(trial.doors, OF_A_BROKER)
         trial.begin()
         trial.play(planned(stage.rng, OF_HTTP, seconds=seconds), weather.acts())
@@ -138,11 +170,15 @@ def run_client(stage: Stage, pair: Pair, *, seconds: float, session_ms: int = 6_
 
 
 def run_repeats(stage: Stage, pair: Pair, *, seconds: float) -> None:
-    """Bare senders lose answers and repeat through the other broker, also while the topic is expanded."""
+    """Bare senders lose answers and repeat through the other broker, also while the topic
+    is expanded.
+    """
     with prepared(stage, pair, "repeats") as trial:
         trial.begin(senders=0, raw=3)
         begun, expansions = time.monotonic(), [seconds * 0.7, seconds * 0.4]
-        for strike in planned(stage.rng, (LOSE,), seconds=seconds, lengths_s=(0.0,), pause_s=LOSSES_S):
+        for strike in planned(
+            stage.rng, (LOSE,), seconds=seconds, lengths_s=(0.0,), pause_s=LOSSES_S
+        ):
             wait_until(begun + strike.at_s)
             if expansions and strike.at_s > expansions[-1]:
                 expansions.pop()

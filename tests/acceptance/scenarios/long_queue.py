@@ -1,4 +1,6 @@
-"""One queue gets many messages: partitions are made ahead of it, read through, and dropped behind it."""
+"""One queue gets many messages: partitions are made ahead of it, read through, and dropped
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def run(stage: Stage, pair: Pair, *, messages: int) -> None:
     stage.terminal.admin.change_topic(topic, retention_bytes=LEAST_BYTES)
     until(lambda: clean(stage, pair, topic) >= FIRST_END, limit_s=120)
     low, left = clean(stage, pair, topic), ends(pair, queue)
-    assert left[0] > low and len(left) < before, f"partitions {left} of {before}, messages from {low} on"
+    assert left[0] > low and len(left) < before, (
+        f"partitions {left} of {before}, messages from {low} on"
+    )
     send(stage, topic, more)
     read(stage, topic, group, more)
     await_ahead(pair, queue, more.stop)
@@ -57,13 +61,24 @@ def read(stage: Stage, topic: str, group: str, numbers: range) -> None:
     name = f"{group}-{numbers.start}"
     reader = stage.terminal.consume(topic, group, "--idle-timeout", "10", name=name)
     reader.wait(limit_s=1200)
-    seen = [(line["offset"], json.loads(line["body"])["number"]) for line in Log(reader.out).follow()]
-    wrong = [place for place, number in zip(seen, numbers, strict=False) if place != (number, number)]
-    assert not wrong and len(seen) == len(numbers), f"{len(seen)} read, out of order: {wrong[:5]}"
+    seen = [
+        (line["offset"], json.loads(line["body"])["number"])
+        for line in Log(reader.out).follow()
+    ]
+    wrong = [
+        place
+        for place, number in zip(seen, numbers, strict=False)
+        if place != (number, number)
+    ]
+    assert not wrong and len(seen) == len(numbers), (
+        f"{len(seen)} read, out of order: {wrong[:5]}"
+    )
 
 
 def clean(stage: Stage, pair: Pair, topic: str) -> int:
-    """Cleans the topic; its log start offset. The server tells sizes of partitions a few seconds late."""
+    """Cleans the topic; its log start offset. The server tells sizes of partitions a few
+    seconds late.
+    """
     stage.say(pair.first.manage("cleanup", "--topic", topic).strip().replace("\n", " | "))
     return stage.terminal.admin.topic(topic)["queues"][0]["low"] or 0
 

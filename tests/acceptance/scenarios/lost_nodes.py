@@ -1,7 +1,9 @@
-"""A message node of its own is killed: again and again, or for good, so that its replica takes over.
+"""A message node of its own is killed: again and again, or for good, so that its replica
+takes over.
 
-Killed, it comes back with all that was acknowledged. Lost for good while its replica lacks the tail, it
-leaves a declared gap: no offset is given twice, and each consumer is told before it goes on.
+Killed, it comes back with all that was acknowledged. Lost for good while its replica lacks
+the tail, it leaves a declared gap: no offset is given twice, and each consumer is told
+before it goes on.
 """
 
 from __future__ import annotations
@@ -30,19 +32,28 @@ EVERY_MS = 20
 SESSION_MS = 15_000
 SYNC_MS = 150  # by so much syncs of a node that is killed take longer
 LEAST_S = 0.25  # differences below it are the machine's
-# Usually a tenth of a second: nobody who asks other nodes, too, waits longer for the frozen one.
+# Usually a tenth of a second: nobody who asks other nodes, too, waits longer for the frozen
+# one.
 FOUND_OUT_S = 1.0
-BACK_S = 20.0  # from the node's return until messages are handled again: the longest pause between two probes
+# from the node's return until messages are handled again: the longest pause between two
+# probes
+BACK_S = 20.0
 
 
 @contextmanager
-def own_server(stage: Stage, disk: SlowSync | None = None, *, binlog: bool = True) -> Iterator[MariaDB]:
+def own_server(
+    stage: Stage, disk: SlowSync | None = None, *, binlog: bool = True
+) -> Iterator[MariaDB]:
     """A database server for one node; `binlog`: with a synced binary log."""
     options = replication.options(1) if binlog else mariadb.NO_BINLOG
     if disk is None:
-        server = mariadb.start(stage.directory / "own-node", port=free_port(), options=options)
+        server = mariadb.start(
+            stage.directory / "own-node", port=free_port(), options=options
+        )
     else:
-        server = mariadb.start(disk.home, port=free_port(), options=options, environ=disk.environ)
+        server = mariadb.start(
+            disk.home, port=free_port(), options=options, environ=disk.environ
+        )
     try:
         yield server
     finally:
@@ -66,18 +77,24 @@ def restart_database(stage: Stage, name: str, database: MariaDB) -> None:
 
 
 def retire_nodes(stage: Stage) -> None:
-    """Takes the nodes of own servers offline, or whoever asks all nodes later meets a dead one."""
+    """Takes the nodes of own servers offline, or whoever asks all nodes later meets a dead
+    one.
+    """
     with closing(HttpTransport(stage.urls, api_key=stage.server.api_key)) as transport:
         for node in stage.terminal.admin.nodes():
             if node["name"].startswith(NAME) and node["state"] != "offline":
-                transport.request("PATCH", f"/api/v1/nodes/{node['name']}", body={"state": "offline"})
+                transport.request(
+                    "PATCH", f"/api/v1/nodes/{node['name']}", body={"state": "offline"}
+                )
 
 
 def node_on(stage: Stage, pair: Pair, server: MariaDB) -> str:
     """Registers a node on the server; its name."""
     name = stage.fresh(NAME)
     server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
-    pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--dedicated")
+    pair.first.manage(
+        "register_node", name, server.url.rpartition("/")[0] + "/moving", "--dedicated"
+    )
     return name
 
 
@@ -105,12 +122,14 @@ class Played:
 
 
 def run_killed(stage: Stage, pair: Pair, *, kills: int, binlog: bool = False) -> None:
-    """The node is killed with -9 under sends and immediate reads: what was acknowledged is handled.
+    """The node is killed with -9 under sends and immediate reads: what was acknowledged is
+    handled.
 
-    Without a binary log it shows messages before they are on disk, and its disk is slow, so that they are
-    shown for long: each kill comes while a log is being synced. Several senders share each queue, so that
-    who sends again after a kill is another one than whose message had the place before. The kills leave the
-    node little time, so a sender may meet none of it for delivery_timeout_ms, and is told so.
+    Without a binary log it shows messages before they are on disk, and its disk is slow, so
+    that they are shown for long: each kill comes while a log is being synced. Several
+    senders share each queue, so that who sends again after a kill is another one than whose
+    message had the place before. The kills leave the node little time, so a sender may meet
+    none of it for delivery_timeout_ms, and is told so.
     """
     with slow_disk() as disk, own_server(stage, disk, binlog=binlog) as server:
         node = node_on(stage, pair, server)
@@ -137,17 +156,26 @@ def run_killed(stage: Stage, pair: Pair, *, kills: int, binlog: bool = False) ->
         judge.one_owner(told)
         count = judge.all_handled(told)
         judge.kept_ids(told, [one.name for one in play.members])
-        assert max(took) <= BACK_S, f"{max(took):.1f} s after its return, the limit is {BACK_S} s"
+        assert max(took) <= BACK_S, (
+            f"{max(took):.1f} s after its return, the limit is {BACK_S} s"
+        )
         stage.say(
-            f"{count} acknowledged messages were handled through {kills} kills; work went on at most "
-            f"{max(took):.2f} s after the node was back; {given_up} sends were given up after their time"
+            f"{count} acknowledged messages were handled through {kills} kills; work went "
+            "on at most "
+            f"{max(took):.2f} s after the node was back; {given_up} sends were given up "
+            "after their time"
         )
 
 
 def run_frozen(stage: Stage, pair: Pair, *, frozen_s: float) -> None:
-    """The node is frozen while another one works: that one is not disturbed, and both go on afterwards."""
+    """The node is frozen while another one works: that one is not disturbed, and both go on
+    afterwards.
+    """
     with own_server(stage) as server:
-        ill = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="ill", node=node_on(stage, pair, server)))
+        ill = Played(
+            stage,
+            Crowd(stage, QUEUES, SESSION_MS, name="ill", node=node_on(stage, pair, server)),
+        )
         well = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="well"))
         for play in (ill, well):
             play.begin()
@@ -173,18 +201,25 @@ def run_frozen(stage: Stage, pair: Pair, *, frozen_s: float) -> None:
             FOUND_OUT_S,
         )
         stage.say(
-            f"the other node: {judge.undisturbed(stories[1], (calm, frozen), (frozen, over), LEAST_S)}; "
-            f"no queue of it stood still for {still:.2f} s; the frozen one went on after {took_s:.2f} s"
+            "the other node: "
+            f"{judge.undisturbed(stories[1], (calm, frozen), (frozen, over), LEAST_S)}; "
+            f"no queue of it stood still for {still:.2f} s; the frozen one went on after "
+            f"{took_s:.2f} s"
         )
 
 
 def run_failover(stage: Stage, pair: Pair, *, tail_s: float) -> None:
-    """The node is lost for good and its replica lacks the last `tail_s` seconds: consumers are told."""
+    """The node is lost for good and its replica lacks the last `tail_s` seconds: consumers
+    are told.
+    """
     with ExitStack() as stack:
         primary = stack.enter_context(own_server(stage))
         home = stage.directory / "replica"
         replica = mariadb.start(
-            home, port=free_port(), password=primary.password, options=replication.options(2)
+            home,
+            port=free_port(),
+            password=primary.password,
+            options=replication.options(2),
         )
         stack.callback(replica.stop)
         replication.follow(replica, primary)
@@ -223,10 +258,15 @@ class Failover:
         self.stage.say(said.strip().replace("\n", " | "))
         gaps = {queue: (first, end) for queue, first, end in self.gaps()}
         assert {queue: first for queue, (first, _) in gaps.items()} == kept
-        until(lambda: len(sender.told("sent")) > before + max(self.lost(gaps, sender)), limit_s=90)
+        until(
+            lambda: len(sender.told("sent")) > before + max(self.lost(gaps, sender)),
+            limit_s=90,
+        )
         self.finish(sender, gaps)
         assert [server.broker_pid for server in self.pair.servers] == brokers
-        assert [server.workers() for server in self.pair.servers] == workers, "nobody was restarted"
+        assert [server.workers() for server in self.pair.servers] == workers, (
+            "nobody was restarted"
+        )
 
     def heads(self) -> dict[int, int]:
         """Queue → head, as the replica has it."""
@@ -237,7 +277,9 @@ class Failover:
         """(queue, first, end) of every declared gap."""
         return [
             (row[0], row[1], row[2])
-            for row in self.replica.execute("SELECT queue_id, from_offset, to_offset FROM moving.queue_gap")
+            for row in self.replica.execute(
+                "SELECT queue_id, from_offset, to_offset FROM moving.queue_gap"
+            )
         ]
 
     def lost(self, gaps: dict[int, tuple[int, int]], sender: Sender) -> list[int]:
@@ -249,28 +291,40 @@ class Failover:
         return list(counts.values())
 
     def finish(self, sender: Sender, gaps: dict[int, tuple[int, int]]) -> None:
-        """Ends it and judges: all that is not in a gap was handled, nothing twice, everybody was told."""
+        """Ends it and judges: all that is not in a gap was handled, nothing twice,
+        everybody was told.
+        """
         sender.process.end()
         receipts = [Place(line["queue"], line["offset"]) for line in sender.told("sent")]  # type: ignore[arg-type]
         assert len(set(receipts)) == len(receipts), "an offset was given twice"
-        kept = {one for one in receipts if not gaps[one.queue][0] <= one.offset < gaps[one.queue][1]}
+        kept = {
+            one
+            for one in receipts
+            if not gaps[one.queue][0] <= one.offset < gaps[one.queue][1]
+        }
         behind = {one for one in kept if one.offset >= gaps[one.queue][1]}
-        assert {one.queue for one in behind} == set(gaps), "each queue went on behind its gap"
+        assert {one.queue for one in behind} == set(gaps), (
+            "each queue went on behind its gap"
+        )
         until(lambda: self.handled(kept), limit_s=90, every_s=0.2)
         told = self.play.crowd.disband()
         judge.no_errors(told)
         judge.one_owner(told)
         logs = "".join(
-            one.journal.path.with_suffix(".err").read_text() for one in self.play.crowd.members.values()
+            one.journal.path.with_suffix(".err").read_text()
+            for one in self.play.crowd.members.values()
         )
         untold = [
-            queue for queue, (_, end) in gaps.items() if f"queue {queue}: its node was replaced" not in logs
+            queue
+            for queue, (_, end) in gaps.items()
+            if f"queue {queue}: its node was replaced" not in logs
         ]
         assert not untold, f"nobody was told of the gap in queues {untold}"
         gone = len(receipts) - len(kept)
         assert gone > 0, "the replica lacked nothing, which proves nothing"
         self.stage.say(
-            f"{gone} acknowledged messages were lost with the primary, all in declared gaps; {len(kept)} "
+            f"{gone} acknowledged messages were lost with the primary, all in declared "
+            f"gaps; {len(kept)} "
             f"others were handled, {len(behind)} of them behind the gaps; no offset was given twice"
         )
 

@@ -1,7 +1,7 @@
 """The metadata's database is frozen, then killed, while the nodes live.
 
-Sends, pulls and commits go on as if nothing had happened, nobody is expired, and who joined meanwhile is
-taken in when it is back.
+Sends, pulls and commits go on as if nothing had happened, nobody is expired, and who joined
+meanwhile is taken in when it is back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.support.waiting import until
 QUEUES = 6
 EVERY_MS = 50
 CALM_S = 4.0
-HEALTH_S = 1.0  # the longest answer of /livez and /readyz, and the longest that a queue stands still
+# the longest answer of /livez and /readyz, and the longest that a queue stands still
+HEALTH_S = 1.0
 REFUSED_S = 5.0  # the longest answer of what needs metadata: a refusal
 STALE_S = 8.0  # by when /readyz says degraded
 BACK_S = 10.0  # from the database's return until who joined meanwhile owns queues
@@ -49,21 +50,33 @@ class Away:
         calm = time.monotonic()
         until(lambda: time.monotonic() >= calm + CALM_S, limit_s=CALM_S + 60)
         windows = [(calm, time.monotonic())]
-        for way, vanish in {"frozen": self.pair.metadata_frozen, "killed": self.pair.metadata_killed}.items():
+        for way, vanish in {
+            "frozen": self.pair.metadata_frozen,
+            "killed": self.pair.metadata_killed,
+        }.items():
             self.stage.say(f"the metadata's database is {way} for {self.away_s:.0f} s")
             windows.append(self.play(vanish))
         self.judge(crowd.finish(stall_s=30), windows)
 
-    def play(self, vanish: Callable[[], AbstractContextManager[None]]) -> tuple[float, float]:
+    def play(
+        self, vanish: Callable[[], AbstractContextManager[None]]
+    ) -> tuple[float, float]:
         """One loss; from when to when it lasted. The newcomer leaves again."""
-        health = [Probe(one, "GET", path) for one in self.pair.servers for path in ("/livez", "/readyz")]
+        health = [
+            Probe(one, "GET", path)
+            for one in self.pair.servers
+            for path in ("/livez", "/readyz")
+        ]
         away = time.monotonic()
         with probing(*health):
             with vanish():
                 newcomer = self.crowd.join()
                 visits = self.visits()
                 with probing(*visits):
-                    until(lambda: time.monotonic() >= away + self.away_s, limit_s=self.away_s + 60)
+                    until(
+                        lambda: time.monotonic() >= away + self.away_s,
+                        limit_s=self.away_s + 60,
+                    )
                 self.commits_went_on()
                 back = time.monotonic()
             self.newcomers.append(newcomer)
@@ -71,7 +84,9 @@ class Away:
             until(lambda: self.says(health, "ok"), limit_s=30)
         self.judge_health(health, away, back)
         self.judge_visits(visits)
-        self.stage.say(f"who joined meanwhile owned queues {took_s:.2f} s after the database was back")
+        self.stage.say(
+            f"who joined meanwhile owned queues {took_s:.2f} s after the database was back"
+        )
         assert took_s <= BACK_S, f"the limit is {BACK_S} s"
         self.crowd.leave(newcomer)
         self.crowd.await_shared(self.members)
@@ -83,7 +98,13 @@ class Away:
         visitor = {"incarnation": "0190b6f0-0000-7000-8000-000000000001", "sdk": "test"}
         some = [*self.pair.servers] * (VISITORS // 2)
         joining = [
-            Probe(one, "POST", f"{group}-visitors/consumers", {"name": f"v{n}", **visitor}, 0.3)
+            Probe(
+                one,
+                "POST",
+                f"{group}-visitors/consumers",
+                {"name": f"v{n}", **visitor},
+                0.3,
+            )
             for n, one in enumerate(some)
         ]
         return [*joining, *(Probe(one, "GET", group, None, 0.3) for one in some)]
@@ -93,12 +114,20 @@ class Away:
         confirmed = len(self.sender.told("sent"))
         behind = confirmed - self.pair.committed(self.crowd.ids)
         a_second = QUEUES * 1000 / EVERY_MS
-        assert behind <= BEHIND_S * a_second, f"{behind} of {confirmed} messages are not committed"
-        self.stage.say(f"at its end {behind} of {confirmed} messages were not yet committed")
+        assert behind <= BEHIND_S * a_second, (
+            f"{behind} of {confirmed} messages are not committed"
+        )
+        self.stage.say(
+            f"at its end {behind} of {confirmed} messages were not yet committed"
+        )
 
     def says(self, health: list[Probe], status: str) -> bool:
         """Whether every broker says so of itself."""
-        ready = [probe.answers[-1] for probe in health if probe.path == "/readyz" and probe.answers]
+        ready = [
+            probe.answers[-1]
+            for probe in health
+            if probe.path == "/readyz" and probe.answers
+        ]
         return bool(ready) and all(
             isinstance(one.body, dict) and one.body["status"] == status for one in ready
         )
@@ -108,7 +137,9 @@ class Away:
         for probe in health:
             seconds = [one.seconds for one in probe.answers]
             self.stage.say(f"{probe.path} of {probe.server.url}: {judge.spread(seconds)}")
-            bad = [one for one in probe.answers if one.status != 200 or one.seconds > HEALTH_S]
+            bad = [
+                one for one in probe.answers if one.status != 200 or one.seconds > HEALTH_S
+            ]
             assert not bad, f"{probe.path}: {len(bad)} answers were bad or slow: {bad[:3]}"
             if probe.path == "/readyz" and back - away > STALE_S:
                 late = [one for one in probe.answers if away + STALE_S <= one.at < back]
@@ -121,7 +152,11 @@ class Away:
         self.stage.say(
             f"refused, of those who need metadata: {judge.spread([one.seconds for one in answers])}"
         )
-        bad = [one for one in answers if one.seconds > REFUSED_S or one.status not in (200, 201, 503)]
+        bad = [
+            one
+            for one in answers
+            if one.seconds > REFUSED_S or one.status not in (200, 201, 503)
+        ]
         assert not bad, f"{len(bad)} of {len(answers)} answers were bad or slow: {bad[:3]}"
 
     def judge(self, told: judge.Story, windows: list[tuple[float, float]]) -> None:
@@ -130,7 +165,9 @@ class Away:
         undisturbed = judge.standstills(told, *calm)
         figures = {"calm": windows[0], "frozen": aways[0], "killed": aways[1]}
         for what, (since, until_) in figures.items():
-            self.stage.say(f"{what}: sends {judge.spread(judge.receipts(told, since, until_))}")
+            self.stage.say(
+                f"{what}: sends {judge.spread(judge.receipts(told, since, until_))}"
+            )
             stood = [one.seconds for one in judge.standstills(told, since, until_)]
             self.stage.say(f"{what}: pulls {judge.spread(stood)}")
         judge.no_errors(told)
@@ -141,11 +178,13 @@ class Away:
         for since, until_ in aways:
             judge.nobody_moved(told, since, until_)
             judge.sender_was_free(told, since, until_, limit_s=HEALTH_S)
-            judge.no_standstill(undisturbed, judge.standstills(told, since, until_), HEALTH_S)
+            judge.no_standstill(
+                undisturbed, judge.standstills(told, since, until_), HEALTH_S
+            )
         self.stage.say(f"OK: {handled} messages handled, none repeated, nobody expired")
 
 
 def run(stage: Stage, pair: Pair, *, away_s: float, session_ms: int = 9_000) -> None:
-    """Plays it once. Raises AssertionError when something does not hold. For short sessions, and hand-overs
-    under way, there is frozen_metadata."""
+    """Plays it once. Raises AssertionError when something does not hold. For short
+    sessions, and hand-overs under way, there is frozen_metadata."""
     Away(stage, pair, away_s, session_ms).run()

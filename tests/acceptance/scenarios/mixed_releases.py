@@ -1,7 +1,9 @@
-"""Brokers of two releases on the same metadata and nodes, which are upgraded while both of them work.
+"""Brokers of two releases on the same metadata and nodes, which are upgraded while both of
+them work.
 
-The metadata is that of this release, and so is one node. The other one has the tables that the previous
-release makes. Whatever happens: nothing is lost, no queue has two owners, nobody meets an error.
+The metadata is that of this release, and so is one node. The other one has the tables that
+the previous release makes. Whatever happens: nothing is lost, no queue has two owners,
+nobody meets an error.
 """
 
 from __future__ import annotations
@@ -40,7 +42,12 @@ class Mixed:
         self.restart(self.pair.second, self.code)
         try:
             crowd = self.crowd = Crowd(
-                self.stage, QUEUES, SESSION_MS, name="mixed", node=NODES[0], more_nodes=NODES[1:]
+                self.stage,
+                QUEUES,
+                SESSION_MS,
+                name="mixed",
+                node=NODES[0],
+                more_nodes=NODES[1:],
             )
             crowd.send(EVERY_MS)
             crowd.send_raw(EVERY_MS, urls=f"{self.pair.second.url},{self.pair.first.url}")
@@ -52,13 +59,17 @@ class Mixed:
             self.restart(self.pair.second, ROOT)
 
     def restart(self, server: Server, root: Path) -> None:
-        """Ends a server, if it is not of that release, and starts the other release in its place."""
+        """Ends a server, if it is not of that release, and starts the other release in its
+        place.
+        """
         if server.root != root:
             server.end()
             server.root = root
             server.start()
         node = server.call("GET", f"/api/v1/nodes/{NODES[0]}")[1]
-        assert ("schema_version" in node) == (root == ROOT), f"{server.url} is not the release it should be"
+        assert ("schema_version" in node) == (root == ROOT), (
+            f"{server.url} is not the release it should be"
+        )
 
     def work(self) -> None:
         """Returns when some more messages went through."""
@@ -75,7 +86,10 @@ class Mixed:
 
     def make_former(self, node: int) -> None:
         """Gives a node the tables of the previous release."""
-        self.on_node(node, "ALTER TABLE node_identity DROP COLUMN schema_version, DROP COLUMN min_release")
+        self.on_node(
+            node,
+            "ALTER TABLE node_identity DROP COLUMN schema_version, DROP COLUMN min_release",
+        )
 
     def upgrade(self) -> None:
         """Upgrades the nodes while both releases work."""
@@ -83,7 +97,9 @@ class Mixed:
         self.stage.say(said.strip().splitlines()[-1])
         for node in range(len(NODES)):
             found = self.on_node(node, "SELECT * FROM node_identity")
-            assert len(found) == 1 and found[0][1:] == (2, ""), f"node {NODES[node]} has {found}"
+            assert len(found) == 1 and found[0][1:] == (2, ""), (
+                f"node {NODES[node]} has {found}"
+            )
 
     def on_node(self, node: int, statement: str) -> tuple[tuple[object, ...], ...]:
         """The rows of a statement in a node's database."""
@@ -119,7 +135,9 @@ def run_short(stage: Stage, pair: Pair, code: Path) -> None:
 
 
 def run(stage: Stage, pair: Pair, *, rounds: int) -> None:
-    """The same, with each broker going up to this release and down again, before the upgrade and after it."""
+    """The same, with each broker going up to this release and down again, before the
+    upgrade and after it.
+    """
 
     def events(play: Mixed) -> None:
         for number in range(rounds):

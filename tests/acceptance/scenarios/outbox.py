@@ -1,7 +1,7 @@
 """A shop commits and rolls back at random; its clerks and its relays are killed at random.
 
-What must hold afterwards: the topic holds one message for each committed sale and no other, each customer's
-in the order in which the sales were committed.
+What must hold afterwards: the topic holds one message for each committed sale and no other,
+each customer's in the order in which the sales were committed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Shop:
         ends_at = time.monotonic() + self.seconds
         while time.monotonic() < ends_at:
             before, more = self.stage.stored(self.topic), self.stage.rng.randrange(1, 60)
-            until(lambda b=before, m=more: self.stage.stored(self.topic) >= b + m, limit_s=60)  # type: ignore[misc]
+            until(
+                lambda b=before, m=more: self.stage.stored(self.topic) >= b + m, limit_s=60
+            )  # type: ignore[misc]
             kind = self.stage.rng.choice(("clerk", "relay"))
             victim = self.stage.rng.randrange(len(running[kind]))
             running[kind][victim].kill()
@@ -64,7 +66,10 @@ class Shop:
             running[kind][victim] = self.clerk() if kind == "clerk" else self.relay()
         left = [*running["clerk"], *running["relay"]]
         while left:  # first those that work: in SQLite's file they let nobody else write
-            ready = until(lambda: [one for one in left if one.out.read_bytes() or not one.runs], limit_s=60)
+            ready = until(
+                lambda: [one for one in left if one.out.read_bytes() or not one.runs],
+                limit_s=60,
+            )
             for one in ready:
                 one.end()
                 left.remove(one)
@@ -100,7 +105,9 @@ class Shop:
             customer: (len(told.get(customer, [])), len(sold.get(customer, [])))
             for customer in {*told, *sold}
         }
-        self.stage.say(f"{len(listed)} sales, each told once and in order; killed {self.kills}")
+        self.stage.say(
+            f"{len(listed)} sales, each told once and in order; killed {self.kills}"
+        )
         assert len(listed) > 100 and min(self.kills.values()) > 0
 
     def told(self) -> dict[str, list[str]]:
@@ -114,5 +121,7 @@ class Shop:
                 )
                 offset += len(page)
                 for message in page:
-                    found.setdefault(message["key"], []).append(message["body_bytes"].decode())
+                    found.setdefault(message["key"], []).append(
+                        message["body_bytes"].decode()
+                    )
         return found

@@ -1,7 +1,8 @@
-"""The broker is restarted at random moments, while a stream is sent and consumed; clients go on.
+"""The broker is restarted at random moments, while a stream is sent and consumed; clients
+go on.
 
-What must hold afterwards: every event was read, in order; each has exactly one receipt, which names the
-place where it was read; the topic holds nothing else.
+What must hold afterwards: every event was read, in order; each has exactly one receipt,
+which names the place where it was read; the topic holds nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ TERM, KILL, WORKER = "SIGTERM", "kill -9", "kill -9 of a worker"
 
 @dataclass
 class Restarts:
-    """One play: restarts of these kinds during sending, then again while a second group reads a backlog."""
+    """One play: restarts of these kinds during sending, then again while a second group
+    reads a backlog.
+    """
 
     stage: Stage
     source: Path
@@ -46,8 +49,17 @@ class Restarts:
     def send_and_consume(self) -> None:
         """Restarts in the middle of sending, while a group reads what comes."""
         self.consumers, self.logs = self.stage.consumers(self.topic, self.group(), "a", "b")
-        words = ["--key-field", "path", "--file", str(self.source), "--batch", str(self.batch)]
-        sender = self.stage.terminal.catmq("send", self.topic, *words, "--output", "json", name=self.topic)
+        words = [
+            "--key-field",
+            "path",
+            "--file",
+            str(self.source),
+            "--batch",
+            str(self.batch),
+        ]
+        sender = self.stage.terminal.catmq(
+            "send", self.topic, *words, "--output", "json", name=self.topic
+        )
         receipts = Log(sender.out)
         self.play(lambda: len(receipts.follow()), "receipts")
         sender.wait(limit_s=600)
@@ -59,7 +71,9 @@ class Restarts:
         """Another group reads the whole topic from the beginning, through as many restarts."""
         group = self.group()
         names = [f"{group}-{name}" for name in "ab"]
-        self.consumers = [self.stage.terminal.consume(self.topic, group, name=name) for name in names]
+        self.consumers = [
+            self.stage.terminal.consume(self.topic, group, name=name) for name in names
+        ]
         self.logs = [Log(consumer.out) for consumer in self.consumers]
         self.play(lambda: distinct(self.logs), "messages read")
         self.finish()
@@ -67,7 +81,9 @@ class Restarts:
     def group(self) -> str:
         """A new group with the session timeout of this play."""
         name = self.stage.fresh("readers")
-        self.stage.terminal.run("group", "create", name, "--session-timeout-ms", str(self.session_ms))
+        self.stage.terminal.run(
+            "group", "create", name, "--session-timeout-ms", str(self.session_ms)
+        )
         return name
 
     def play(self, reached: Callable[[], int], what: str) -> None:
@@ -88,7 +104,9 @@ class Restarts:
         if kind == WORKER:
             self.stage.server.kill_worker(self.stage.rng.randrange(2))
         else:
-            self.stage.server.restart_broker({TERM: signal.SIGTERM, KILL: signal.SIGKILL}[kind])
+            self.stage.server.restart_broker(
+                {TERM: signal.SIGTERM, KILL: signal.SIGKILL}[kind]
+            )
 
     def finish(self) -> None:
         """Waits for the rest and judges; both consumers must have lived through everything."""
@@ -100,7 +118,12 @@ class Restarts:
 
 
 def run(
-    stage: Stage, *, source: Path, kinds: Sequence[str], batch: int = 10, session_ms: int = 15_000
+    stage: Stage,
+    *,
+    source: Path,
+    kinds: Sequence[str],
+    batch: int = 10,
+    session_ms: int = 15_000,
 ) -> None:
     """Plays it once. Raises AssertionError when something does not hold."""
     Restarts(stage, source=source, kinds=kinds, batch=batch, session_ms=session_ms).run()

@@ -1,7 +1,9 @@
-"""Members of a share group are killed and frozen: nothing is lost, and little is handled twice.
+"""Members of a share group are killed and frozen: nothing is lost, and little is handled
+twice.
 
-Each lease is one member's: no message begins twice under the same delivery. One that kills its worker is a
-dead letter in the end, and its neighbours are delivered again a few times at most.
+Each lease is one member's: no message begins twice under the same delivery. One that kills
+its worker is a dead letter in the end, and its neighbours are delivered again a few times
+at most.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from tests.support.waiting import until
 
 PROGRAM = "tests/acceptance/programs/sharer.py"
 LEASE_S = 5.0
-SESSION_ENDED = "the session of"  # its leases end with it; on a busy machine a heartbeat may come late
+# its leases end with it; on a busy machine a heartbeat may come late
+SESSION_ENDED = "the session of"
 ROW_BYTES = 110  # of a message in an answer, about
 MOST_REPEATED = 5  # neighbours of a message that kills its worker
 Excuse = Callable[[dict[str, Any], dict[str, Any]], bool]
@@ -55,7 +58,13 @@ class Crowd:
 
     def start(self) -> Process:
         """Starts one member."""
-        words = [self.group, self.topic, str(self.log), str(self.threads), str(self.work_ms)]
+        words = [
+            self.group,
+            self.topic,
+            str(self.log),
+            str(self.threads),
+            str(self.work_ms),
+        ]
         words += [self.lethal] if self.lethal else []
         self.members.append(self.stage.terminal.start(PROGRAM, *words))
         return self.members[-1]
@@ -77,7 +86,11 @@ class Crowd:
     def lines(self) -> list[dict[str, Any]]:
         """What the members wrote; a line that was being written is left out."""
         text = self.log.read_text() if self.log.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in text.splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def bodies(self, at: str) -> Counter[str]:
         """How often each message was begun, or ended."""
@@ -87,15 +100,24 @@ class Crowd:
         """Returns when the group has so many members."""
         admin = self.stage.terminal.admin
         until(
-            lambda: admin.groups(search=self.group) and len(_members(self.stage, self.group)) == count,
+            lambda: (
+                admin.groups(search=self.group)
+                and len(_members(self.stage, self.group)) == count
+            ),
             limit_s=limit_s,
         )
 
     def await_finished(self, count: int, *, limit_s: float = 120) -> None:
-        """Returns when the messages with the numbers below `count` were handled and committed."""
+        """Returns when the messages with the numbers below `count` were handled and
+        committed.
+        """
         wanted = {str(n) for n in range(count)}
         until(lambda: self.bodies("end").keys() == wanted, limit_s=limit_s, every_s=0.25)
-        until(lambda: self.stage.terminal.admin.lag(self.group)["lag"] == 0, limit_s=60, every_s=0.25)
+        until(
+            lambda: self.stage.terminal.admin.lag(self.group)["lag"] == 0,
+            limit_s=60,
+            every_s=0.25,
+        )
 
     def end(self) -> None:
         """SIGTERM of all; returns when they ended in order, and nothing is leased."""
@@ -103,7 +125,9 @@ class Crowd:
             one.popen.send_signal(signal.SIGTERM)
         for one in self.members:
             one.wait()
-        assert self.stage.terminal.admin.share_runs(self.group)["runs"] == [], "nothing is leased at the end"
+        assert self.stage.terminal.admin.share_runs(self.group)["runs"] == [], (
+            "nothing is leased at the end"
+        )
 
 
 @contextmanager
@@ -133,12 +157,16 @@ def run(stage: Stage, *, members: int, seconds: int) -> str:
 
 
 def _members(stage: Stage, group: str) -> list[Any]:
-    found = [one for one in stage.terminal.admin.groups(search=group) if one["name"] == group]
+    found = [
+        one for one in stage.terminal.admin.groups(search=group) if one["name"] == group
+    ]
     return [*stage.terminal.admin.group(group)["members"]] if found else []
 
 
 def _disturb(stage: Stage, crowd: Crowd, *, seconds: int, per_s: int) -> int:
-    """Sends and kills each second; how many were sent. A frozen member thaws after its lease."""
+    """Sends and kills each second; how many were sent. A frozen member thaws after its
+    lease.
+    """
     frozen: Process | None = None
     thaws_at, sent = 0.0, 0
     with sending(stage, crowd.topic) as send:
@@ -161,16 +189,23 @@ def _disturb(stage: Stage, crowd: Crowd, *, seconds: int, per_s: int) -> int:
 def judge(crowd: Crowd, *, excuses: Mapping[str, Excuse] = MappingProxyType({})) -> str:
     """Raises AssertionError unless each repeat has a reason; how many there were of each.
 
-    It is a reason that the member that had the message was disturbed, or lost its session; `excuses` are
+    It is a reason that the member that had the message was disturbed, or lost its session;
+    `excuses` are
     more, each a function of the two lines at which the message began.
     """
     begins: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for line in crowd.lines():
         if line["at"] == "begin":
             begins[line["queue"], line["offset"]].append(line)
-    twice = [place for place, lines in begins.items() if len({line["grant"] for line in lines}) < len(lines)]
+    twice = [
+        place
+        for place, lines in begins.items()
+        if len({line["grant"] for line in lines}) < len(lines)
+    ]
     assert not twice, f"begun twice under one lease: {twice[:5]}"
-    silent = {one.popen.pid for one in crowd.members if SESSION_ENDED in one.err.read_text()}
+    silent = {
+        one.popen.pid for one in crowd.members if SESSION_ENDED in one.err.read_text()
+    }
     known: dict[str, Excuse] = {
         "of disturbed members": lambda before, after: before["pid"] in crowd.disturbed,
         "of members whose session ended": lambda before, after: before["pid"] in silent,
@@ -180,7 +215,9 @@ def judge(crowd: Crowd, *, excuses: Mapping[str, Excuse] = MappingProxyType({}))
     for lines in begins.values():
         for before, after in pairwise(lines):
             why = next((name for name, fits in known.items() if fits(before, after)), "")
-            assert why, f"repeated although nobody who had it was disturbed: {before} and {after}"
+            assert why, (
+                f"repeated although nobody who had it was disturbed: {before} and {after}"
+            )
             found[why] += 1
     told = ", ".join(f"{count} {why}" for why, count in found.items())
     return f"{found.total()} repeated" + (f": {told}" if told else "")
@@ -197,7 +234,9 @@ def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
     deaths = 0
     worker = crowd.start()
     admin = stage.terminal.admin
-    while not (_members(stage, group) and [*admin.dead_letters.messages(group, topic=topic)]):
+    while not (
+        _members(stage, group) and [*admin.dead_letters.messages(group, topic=topic)]
+    ):
         if not worker.runs:
             deaths += 1
             assert deaths <= 6, "it goes on killing workers"
@@ -212,13 +251,16 @@ def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
     assert begun.pop(str(lethal)) == 5, "it was leased as often as the group lets it be"
     repeated = sum(begun.values()) - (count - 1)
     assert repeated <= MOST_REPEATED, f"{repeated} neighbours were handled again"
-    verdict = f"1 of {count} is dead after {deaths} workers, {repeated} others were handled again"
+    verdict = (
+        f"1 of {count} is dead after {deaths} workers, {repeated} others were handled again"
+    )
     stage.say(verdict)
     return verdict
 
 
 def run_held(stage: Stage, *, held_s: float, per_s: int) -> str:
-    """A handler holds one message for long, renewing its lease: nobody waits for it, and it comes once.
+    """A handler holds one message for long, renewing its lease: nobody waits for it, and it
+    comes once.
 
     The committed offset stays behind it, so neither retention nor a restart can lose it.
     """
@@ -236,7 +278,11 @@ def run_held(stage: Stage, *, held_s: float, per_s: int) -> str:
             send(sent, sent + per_s)
             sent += per_s
             wanted = {str(n) for n in range(sent)}
-            until(lambda wanted=wanted: crowd.bodies("end").keys() == wanted, limit_s=30, every_s=0.25)  # type: ignore[misc]
+            until(
+                lambda wanted=wanted: crowd.bodies("end").keys() == wanted,
+                limit_s=30,
+                every_s=0.25,
+            )  # type: ignore[misc]
             lag = stage.terminal.admin.lag(group)["queues"][0]
             assert lag["committed"] == 0, f"the held message is not finished: {lag}"
             most_runs = max(most_runs, len(stage.terminal.admin.share_runs(group)["runs"]))
@@ -245,20 +291,34 @@ def run_held(stage: Stage, *, held_s: float, per_s: int) -> str:
     until(lambda: stage.terminal.admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
     crowd.end()
     assert set(crowd.bodies("begin").values()) == {1}, "nothing was delivered twice"
-    verdict = f"held for {held_s:.0f} s: {sent} others were handled meanwhile; at most {most_runs} runs"
+    verdict = (
+        f"held for {held_s:.0f} s: {sent} others were handled meanwhile; at most "
+        f"{most_runs} runs"
+    )
     stage.say(verdict)
     return verdict
 
 
 def run_hung_up(stage: Stage) -> None:
-    """A member waits for messages and closes its connection: the next message is another member's at once."""
+    """A member waits for messages and closes its connection: the next message is another
+    member's at once.
+    """
     topic, group = stage.fresh("lonely"), stage.fresh("leavers")
     stage.terminal.admin.create_topic(topic, queues=1)
     place = stage.server.url.removeprefix("http://")
-    headers = {"Authorization": f"Bearer {stage.server.api_key}", "Content-Type": "application/json"}
+    headers = {
+        "Authorization": f"Bearer {stage.server.api_key}",
+        "Content-Type": "application/json",
+    }
     paths = []
     for name in ("gone", "there"):
-        me = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "t", "mode": "share", "topics": [topic]}
+        me = {
+            "name": name,
+            "incarnation": str(uuid.uuid4()),
+            "sdk": "t",
+            "mode": "share",
+            "topics": [topic],
+        }
         status, told = stage.server.call("POST", f"/api/v1/groups/{group}/consumers", me)
         assert status in (200, 201), told
         paths.append(f"/api/v1/consumers/{told['consumer_id']}/share")
@@ -271,12 +331,16 @@ def run_hung_up(stage: Stage) -> None:
         send(0, 1)
     status, told = stage.server.call("POST", paths[1], {"wait_ms": 10_000})
     assert status == 200, told
-    assert [run["deliveries"] for run in told["runs"]] == [1], "it was leased to the one that is gone"
+    assert [run["deliveries"] for run in told["runs"]] == [1], (
+        "it was leased to the one that is gone"
+    )
 
 
 @dataclass
 class RawMember:
-    """A member of a share group by raw HTTP, which loses answers and asks again at once with `recover`."""
+    """A member of a share group by raw HTTP, which loses answers and asks again at once
+    with `recover`.
+    """
 
     urls: list[str]
     api_key: str
@@ -292,11 +356,17 @@ class RawMember:
         recovers = False
         while not is_over():
             rows = self.rng.choice((2, 5, 10))
-            body: dict[str, Any] = {"max_messages": 10, "max_bytes": rows * ROW_BYTES, "wait_ms": 200}
+            body: dict[str, Any] = {
+                "max_messages": 10,
+                "max_bytes": rows * ROW_BYTES,
+                "wait_ms": 200,
+            }
             if recovers:
                 body |= {"recover": True, "holding": self.holding}
             loses = self.rng.random() < 0.5
-            answer = self._post("share", body, waits_s=self.rng.uniform(0.0, 0.02) if loses else 30.0)
+            answer = self._post(
+                "share", body, waits_s=self.rng.uniform(0.0, 0.02) if loses else 30.0
+            )
             if answer is None:
                 self.lost += 1
                 recovers = True
@@ -305,7 +375,9 @@ class RawMember:
             self._finish(answer["runs"])
 
     def _finish(self, runs: list[dict[str, Any]]) -> None:
-        """Finish whole runs, as the answer says; a report whose answer does not come is repeated."""
+        """Finish whole runs, as the answer says; a report whose answer does not come is
+        repeated.
+        """
         for run in runs:
             self.seen |= {(run["queue"], message["offset"]) for message in run["messages"]}
             self.holding.append({name: run[name] for name in ("queue", "first", "grant")})
@@ -313,10 +385,15 @@ class RawMember:
         if self.holding and self._post("share/done", done, waits_s=30.0) is not None:
             self.holding.clear()
 
-    def _post(self, what: str, body: dict[str, Any], *, waits_s: float) -> dict[str, Any] | None:
+    def _post(
+        self, what: str, body: dict[str, Any], *, waits_s: float
+    ) -> dict[str, Any] | None:
         """Ask one of the brokers; None if no answer came in time, or none of success."""
         url = self.rng.choice(self.urls).removeprefix("http://")
-        headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self.api_key}",
+            "Content-Type": "application/json",
+        }
         with closing(http.client.HTTPConnection(url, timeout=30)) as way, suppress(OSError):
             way.request("POST", f"{self.path}/{what}", json.dumps(body), headers)
             way.sock.settimeout(max(0.001, waits_s))
@@ -326,7 +403,8 @@ class RawMember:
 
 
 def run_lost_answers(stage: Stage, *, members: int, count: int) -> str:
-    """Members lose answers to share calls while brokers work on them: an answer brings every message.
+    """Members lose answers to share calls while brokers work on them: an answer brings
+    every message.
 
     A message that is finished, and was in no answer that arrived, is lost.
     """
@@ -335,7 +413,12 @@ def run_lost_answers(stage: Stage, *, members: int, count: int) -> str:
     admin.create_topic(topic, queues=2)
     raw = []
     for number in range(members):
-        me = {"name": f"m{number}", "incarnation": str(uuid.uuid4()), "sdk": "t", "mode": "share"}
+        me = {
+            "name": f"m{number}",
+            "incarnation": str(uuid.uuid4()),
+            "sdk": "t",
+            "mode": "share",
+        }
         status, told = stage.server.call(
             "POST",
             f"/api/v1/groups/{group}/consumers",
@@ -344,7 +427,9 @@ def run_lost_answers(stage: Stage, *, members: int, count: int) -> str:
         assert status in (200, 201), told
         path = f"/api/v1/consumers/{told['consumer_id']}"
         urls = (stage.urls or stage.server.url).split(",")
-        raw.append(RawMember(urls, stage.server.api_key, path, random.Random(stage.rng.random())))
+        raw.append(
+            RawMember(urls, stage.server.api_key, path, random.Random(stage.rng.random()))
+        )
     with sending(stage, topic) as send:
         for first in range(0, count, 500):
             send(first, min(count, first + 500))
@@ -358,9 +443,12 @@ def run_lost_answers(stage: Stage, *, members: int, count: int) -> str:
     for end in ends:
         end.result()
     seen = set().union(*(member.seen for member in raw))
-    assert len(seen) == count, f"{count - len(seen)} messages were finished and brought to nobody"
+    assert len(seen) == count, (
+        f"{count - len(seen)} messages were finished and brought to nobody"
+    )
     verdict = (
-        f"{count} messages, {sum(member.lost for member in raw)} answers lost, every message was delivered"
+        f"{count} messages, {sum(member.lost for member in raw)} answers lost, every "
+        "message was delivered"
     )
     stage.say(verdict)
     return verdict

@@ -1,7 +1,9 @@
-"""All that can happen to a share group happens, while a member is killed each second: nothing is lost.
+"""All that can happen to a share group happens, while a member is killed each second:
+nothing is lost.
 
-Members are stopped past their lease, a broker of two is killed, then the node, and offsets are reset under
-load. All the while the node's tables are read: no message is ever in two leases. Each repeat has a reason.
+Members are stopped past their lease, a broker of two is killed, then the node, and offsets
+are reset under load. All the while the node's tables are read: no message is ever in two
+leases. Each repeat has a reason.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ SLACK_S = 3.0  # until what came of an outage is over, on a busy machine
 RESET_MESSAGES = 200  # that a reset lets come again, about
 LEASES = """SELECT one.queue_id, one.first_offset, one.end_offset, one.done
     FROM moving.share_run AS one JOIN moving.share_position AS place
-    ON place.group_id = one.group_id AND place.queue_id = one.queue_id AND place.epoch = one.epoch"""
+    ON place.group_id = one.group_id AND place.queue_id = one.queue_id AND place.epoch =
+    one.epoch"""
 
 
 @dataclass
@@ -71,11 +74,15 @@ class Outages:
                 self.crowd.kill_one()
                 time.sleep(max(0.0, due - time.monotonic()))
                 if second % 30 == 29:
-                    self.stage.say(f"{self.sent} messages sent, {len(self.crowd.disturbed)} disturbed")
+                    self.stage.say(
+                        f"{self.sent} messages sent, {len(self.crowd.disturbed)} disturbed"
+                    )
             stopping.set()
 
     @contextmanager
-    def beside(self, work: Callable[[threading.Event], None], stopping: threading.Event) -> Iterator[None]:
+    def beside(
+        self, work: Callable[[threading.Event], None], stopping: threading.Event
+    ) -> Iterator[None]:
         """Something runs in a thread; what it raises is raised at the end."""
 
         def run() -> None:
@@ -114,8 +121,12 @@ class Outages:
                 self.doubled += doubled(rows)
 
     def freeze_three(self) -> None:
-        """SIGSTOP of three members until after their lease; others take their place for the killer."""
-        frozen = [self.crowd.freeze_one() for _ in range(min(3, len(self.crowd.members) - 1))]
+        """SIGSTOP of three members until after their lease; others take their place for the
+        killer.
+        """
+        frozen = [
+            self.crowd.freeze_one() for _ in range(min(3, len(self.crowd.members) - 1))
+        ]
         for one in set(frozen):
             self.crowd.members.remove(one)
         threading.Timer(LEASE_S + 2, self.thaw, [list(set(frozen))]).start()
@@ -127,7 +138,9 @@ class Outages:
         self.crowd.members += frozen
 
     def kill_broker(self) -> None:
-        """kill -9 of one broker, which comes back after a while; the members find the other one."""
+        """kill -9 of one broker, which comes back after a while; the members find the other
+        one.
+        """
 
         def play() -> None:
             with self.pair.second.untended():
@@ -159,9 +172,15 @@ class Outages:
         """Resets; False if the brokers have not noticed yet that the node is back."""
         admin, begun = self.stage.terminal.admin, time.monotonic()
         try:
-            (queue,) = (one for one in admin.lag(self.crowd.group)["queues"] if one["committed"] is not None)
+            (queue,) = (
+                one
+                for one in admin.lag(self.crowd.group)["queues"]
+                if one["committed"] is not None
+            )
             offset = max(0, int(queue["committed"] or 0) - RESET_MESSAGES)
-            admin.reset_offsets(self.crowd.group, self.crowd.topic, to="offset", offset=offset)
+            admin.reset_offsets(
+                self.crowd.group, self.crowd.topic, to="offset", offset=offset
+            )
         except (Unavailable, ValueError):
             return False
         self.reset = begun, time.monotonic(), offset
@@ -185,27 +204,42 @@ class Outages:
         assert self.down and self.reset, "not everything happened"
         told = judge(
             self.crowd,
-            excuses={"after the reset": self.came_of_reset, "after the node's outage": self.came_of_outage},
+            excuses={
+                "after the reset": self.came_of_reset,
+                "after the node's outage": self.came_of_outage,
+            },
         )
         members = len(self.crowd.disturbed)
-        return f"{self.sent} messages, {members} members disturbed, leases read {self.looks} times; {told}"
+        return (
+            f"{self.sent} messages, {members} members disturbed, leases read "
+            f"{self.looks} times; {told}"
+        )
 
     def came_of_reset(self, before: dict[str, Any], after: dict[str, Any]) -> bool:
         """Whether a message began again because of the reset."""
         assert self.reset
         begun, ended, offset = self.reset
-        return before["offset"] >= offset and before["t"] < ended + SLACK_S and after["t"] > begun
+        return (
+            before["offset"] >= offset
+            and before["t"] < ended + SLACK_S
+            and after["t"] > begun
+        )
 
     def came_of_outage(self, before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether its lease could not be renewed, or its end not be told, because the node was down."""
+        """Whether its lease could not be renewed, or its end not be told, because the node
+        was down.
+        """
         return any(
-            begun - LEASE_S <= before["t"] and begun <= after["t"] and before["t"] <= ended + SLACK_S
+            begun - LEASE_S <= before["t"]
+            and begun <= after["t"]
+            and before["t"] <= ended + SLACK_S
             for begun, ended in self.down
         )
 
 
 def doubled(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Offsets that are in two leases at once; each row is (queue, first, end, bits that have left it).
+    """Offsets that are in two leases at once; each row is (queue, first, end, bits that
+    have left it).
 
     >>> doubled([(1, 0, 4, b"\\x03"), (1, 0, 2, None), (1, 4, 8, None)])
     []
@@ -226,7 +260,9 @@ def run(stage: Stage, pair: Pair, *, members: int, seconds: int, per_s: int) -> 
     """Plays it once; the verdict. Raises AssertionError when something does not hold."""
     topic, group = stage.fresh("shared"), stage.fresh("crowd")
     with own_server(stage, binlog=False) as server:
-        stage.terminal.admin.create_topic(topic, queues=1, node=node_on(stage, pair, server))
+        stage.terminal.admin.create_topic(
+            topic, queues=1, node=node_on(stage, pair, server)
+        )
         crowd = Crowd(stage, topic, group, threads=1, work_ms=100)
         for _ in range(members):
             crowd.start()

@@ -1,7 +1,9 @@
-"""Clients that send slowly, or not at all, or take no answer: everybody else is served as without them.
+"""Clients that send slowly, or not at all, or take no answer: everybody else is served as
+without them.
 
-A program opens them and keeps them open; probes ask the broker meanwhile. All of them must be answered, and
-idle connections must take no thread. How long the answers take is judged only where it is asked for.
+A program opens them and keeps them open; probes ask the broker meanwhile. All of them must
+be answered, and idle connections must take no thread. How long the answers take is judged
+only where it is asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from tests.support.logs import Tail
 from tests.support.waiting import until
 
 PROGRAM = ROOT / "tests" / "acceptance" / "programs" / "slow_clients.py"
-ANSWER_S = 15.0  # for one probe: far less than a thread would be held by a client that may take its time
+# for one probe: far less than a thread would be held by a client that may take its time
+ANSWER_S = 15.0
 SHARES = {"head": 0.7, "small": 0.1, "body": 0.1, "unsent": 0.05, "untaken": 0.05}
 
 
@@ -37,17 +40,23 @@ class Probes:
     took: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, *, rounds: int) -> None:
-        """Asks one after the other: a send, the pull that brings it, /livez on a connection of its own."""
+        """Asks one after the other: a send, the pull that brings it, /livez on a connection
+        of its own.
+        """
         server = self.stage.server
         where = {"api_key": server.api_key, "request_timeout_ms": int(ANSWER_S * 1000)}
         with (
             Producer(server.url, **where) as producer,
-            Consumer(server.url, group=self.stage.fresh("probes"), topics=[self.topic], **where) as consumer,
+            Consumer(
+                server.url, group=self.stage.fresh("probes"), topics=[self.topic], **where
+            ) as consumer,
         ):
             for number in range(-1, rounds):  # the first brings the group into being
                 body = self.stage.fresh(f"{number}").encode()
                 sent_at = time.monotonic()
-                self.timed("send", lambda body=body: producer.send(self.topic, body).offset >= 0)
+                self.timed(
+                    "send", lambda body=body: producer.send(self.topic, body).offset >= 0
+                )
                 until(lambda body=body: self.came(consumer, body), limit_s=4 * ANSWER_S)
                 self.took.setdefault("pull", []).append(time.monotonic() - sent_at)
                 self.timed("livez", self.lives)
@@ -60,7 +69,9 @@ class Probes:
 
     def lives(self) -> bool:
         """Return True if /livez is answered."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.stage.server.port, timeout=ANSWER_S)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.stage.server.port, timeout=ANSWER_S
+        )
         try:
             connection.request("GET", "/livez")
             return connection.getresponse().status == 200
@@ -76,7 +87,8 @@ class Probes:
     def told(self) -> str:
         """The figures in words, ms."""
         figures = {
-            what: [percentile(took, share) for share in (50, 99, 100)] for what, took in self.took.items()
+            what: [percentile(took, share) for share in (50, 99, 100)]
+            for what, took in self.took.items()
         }
         return ", ".join(
             f"{what} p50 {middle:.0f} p99 {most:.0f} max {worst:.0f} ms"
@@ -92,12 +104,16 @@ def percentile(took: list[float], share: int) -> float:
 class Crowd:
     """The slow clients, as a program of their own."""
 
-    def __init__(self, stage: Stage, topic: str, every_s: float, kinds: Mapping[str, int]) -> None:
+    def __init__(
+        self, stage: Stage, topic: str, every_s: float, kinds: Mapping[str, int]
+    ) -> None:
         counts = [f"{kind}={count}" for kind, count in kinds.items()]
         server = stage.server
         given = ["127.0.0.1", str(server.port), topic, str(every_s), *counts]
         name = stage.fresh("slow")
-        self.process = stage.terminal.start(str(PROGRAM), *given, name=name, stdin=subprocess.PIPE)
+        self.process = stage.terminal.start(
+            str(PROGRAM), *given, name=name, stdin=subprocess.PIPE
+        )
         self.said = Tail(Path(stage.directory / f"{name}.out"))
         until(lambda: self.said.follow(), limit_s=120)
 
@@ -129,7 +145,13 @@ def threads(stage: Stage) -> list[int]:
 
 
 def run(
-    stage: Stage, *, sockets: int, idle: int, rounds: int, every_s: float = 4.0, p99_ms: float | None = None
+    stage: Stage,
+    *,
+    sockets: int,
+    idle: int,
+    rounds: int,
+    every_s: float = 4.0,
+    p99_ms: float | None = None,
 ) -> str:
     """Plays it; the verdict. `p99_ms`: no kind of probe may have a higher one."""
     topic = stage.fresh("slow")
@@ -140,7 +162,9 @@ def run(
     before = threads(stage)
     with slow_clients(stage, topic, every_s, {"idle": idle}) as figures:
         until(lambda: figures()["open"].get("idle") == idle, limit_s=60)
-        assert threads(stage) == before, f"{idle} idle connections take threads: {before}, {threads(stage)}"
+        assert threads(stage) == before, (
+            f"{idle} idle connections take threads: {before}, {threads(stage)}"
+        )
         beside = Probes(stage, topic)
         beside.run(rounds=rounds)
         stage.say(f"beside {idle} idle connections: {beside.told()}")
@@ -152,7 +176,9 @@ def run(
     counted = {what: len(took) for what, took in under.took.items()}
     assert counted == dict.fromkeys(counted, rounds), counted
     if p99_ms is not None:
-        late = {w: percentile(t, 99) for one in (beside, under) for w, t in one.took.items()}
+        late = {
+            w: percentile(t, 99) for one in (beside, under) for w, t in one.took.items()
+        }
         assert max(late.values()) < p99_ms, f"p99: {late}"
     verdict = f"OK: beside {sockets} slow clients: {under.told()}; {json.dumps(found)}"
     stage.say(verdict)

@@ -1,4 +1,6 @@
-"""A group that falls behind is given each message about once, whatever waits in its retry topic."""
+"""A group that falls behind is given each message about once, whatever waits in its retry
+topic.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ HELD = 100
 def run(stage: Stage, *, seconds: float) -> None:
     """Handles for so many seconds, at SLOW_S a message and thread."""
     end, pause = time.monotonic() + seconds, threading.Event()
-    played = _played(stage, slow=lambda _: pause.wait(SLOW_S), is_over=lambda _: time.monotonic() >= end)
+    played = _played(
+        stage, slow=lambda _: pause.wait(SLOW_S), is_over=lambda _: time.monotonic() >= end
+    )
     stage.say(f"{played.handled} messages handled, {played.pulled} pulled")
 
 
@@ -41,7 +45,9 @@ def _played(stage: Stage, **how: Any) -> slow_group.Played:
     stage.terminal.admin.create_topic(topic, queues=QUEUES)
     transport = HttpTransport(stage.urls or stage.server.url, api_key=stage.server.api_key)
     with closing(transport), Producer(transport=transport) as producer:
-        producer.send_batch(topic, [NewMessage(b"%d" % n, key=f"k{n % 997}") for n in range(BACKLOG)])
+        producer.send_batch(
+            topic, [NewMessage(b"%d" % n, key=f"k{n % 997}") for n in range(BACKLOG)]
+        )
         played = slow_group.play(transport, group=group, topic=topic, **how)
     played.check()
     return played

@@ -1,10 +1,12 @@
-"""Steady work for a while: what the brokers, their clients and the databases hold must not grow.
+"""Steady work for a while: what the brokers, their clients and the databases hold must not
+grow.
 
-A sender sends at a fixed rate and three members of a group handle everything, through two brokers. Memory,
-threads, sockets and open files of every process, and connections, statements and tables of the databases are
-sampled. Of each the trend over the second half of the time must be flat (tests/support/trends.py); the first
-half is for caches and pools to fill. On a slow machine they fill for longer: what rose is looked at again,
-in a window half as much later, and what grows rises in each of them.
+A sender sends at a fixed rate and three members of a group handle everything, through two
+brokers. Memory, threads, sockets and open files of every process, and connections,
+statements and tables of the databases are sampled. Of each the trend over the second half
+of the time must be flat (tests/support/trends.py); the first half is for caches and pools
+to fill. On a slow machine they fill for longer: what rose is looked at again, in a window
+half as much later, and what grows rises in each of them.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ QUEUES = 4
 EVERY_MS = 50  # a message to each queue
 SESSION_MS = 15_000
 MEMBERS = 3
-# By how much a value may rise while the second half lasts. Memory: of one process, on average; Python's own
-# caches fill for minutes, so a short soak sees more of it than a long one. Statements come in beats.
+# By how much a value may rise while the second half lasts. Memory: of one process, on
+# average; Python's own
+# caches fill for minutes, so a short soak sees more of it than a long one. Statements come
+# in beats.
 LIMITS = {
     "memory of a worker, MB": Limit(2.0, 0.02),
     "threads of a worker": Limit(2.0),
@@ -67,7 +71,8 @@ class Soak:
         clients = [sender.process.popen.pid, *(one.pid for one in members)]
         with ExitStack() as stack:
             gauges = [
-                stack.enter_context(closing(Gauge(one))) for one in (self.pair.metadata, self.pair.nodes)
+                stack.enter_context(closing(Gauge(one)))
+                for one in (self.pair.metadata, self.pair.nodes)
             ]
             begin = time.monotonic()
             self.watch(clients, gauges, until_s=begin + seconds, every_s=every_s)
@@ -76,7 +81,12 @@ class Soak:
             for more in range(1, WINDOWS):
                 if grown:
                     self.stage.say(f"Rose, looked at again: {', '.join(sorted(grown))}")
-                    self.watch(clients, gauges, until_s=begin + (1 + more / 2) * seconds, every_s=every_s)
+                    self.watch(
+                        clients,
+                        gauges,
+                        until_s=begin + (1 + more / 2) * seconds,
+                        every_s=every_s,
+                    )
                     trends = self.trends(seconds)
                     grown &= set(rising(trends, LIMITS))
             lasted = time.monotonic() - begin
@@ -85,21 +95,36 @@ class Soak:
         judge.one_owner(told)
         count = judge.all_handled(told)
         for name, found in trends.items():
-            self.stage.say(f"{name:28} {found}, may rise by {LIMITS[name].of(found.median):.2f}")
-        assert not grown, f"not flat in any of {WINDOWS} windows: {', '.join(sorted(grown))}"
-        self.stage.say(f"{count} acknowledged messages were handled in {lasted:.0f} s, and nothing grew")
+            self.stage.say(
+                f"{name:28} {found}, may rise by {LIMITS[name].of(found.median):.2f}"
+            )
+        assert not grown, (
+            f"not flat in any of {WINDOWS} windows: {', '.join(sorted(grown))}"
+        )
+        self.stage.say(
+            f"{count} acknowledged messages were handled in {lasted:.0f} s, and nothing grew"
+        )
 
-    def watch(self, clients: list[int], gauges: list[Gauge], *, until_s: float, every_s: float) -> None:
+    def watch(
+        self, clients: list[int], gauges: list[Gauge], *, until_s: float, every_s: float
+    ) -> None:
         """Samples every so often until then, monotonic."""
         while time.monotonic() < until_s:
             due = time.monotonic() + every_s
             self.sample(clients, gauges)
-            until(lambda due=due: time.monotonic() >= due, limit_s=every_s + 60, every_s=every_s / 10)
+            until(
+                lambda due=due: time.monotonic() >= due,
+                limit_s=every_s + 60,
+                every_s=every_s / 10,
+            )
 
     def trends(self, seconds: float) -> dict[str, Trend]:
         """Of everything, over the last so many seconds of samples."""
         since = max(points[-1][0] for points in self.seen.values()) - seconds
-        return {name: trend([one for one in points if one[0] >= since]) for name, points in self.seen.items()}
+        return {
+            name: trend([one for one in points if one[0] >= since])
+            for name, points in self.seen.items()
+        }
 
     def sample(self, clients: list[int], gauges: list[Gauge]) -> None:
         """One sample of everything."""
@@ -134,14 +159,24 @@ class Gauge:
     def read(self) -> dict[str, float]:
         """What it holds, and since the last reading its rates; no rates at the first one."""
         now = time.monotonic()
-        status = {name: int(value) for name, value in self._rows("SHOW GLOBAL STATUS") if value.isdigit()}
+        status = {
+            name: int(value)
+            for name, value in self._rows("SHOW GLOBAL STATUS")
+            if value.isdigit()
+        }
         (tables,) = self._rows("SELECT COUNT(*) FROM information_schema.tables")[0]
         before, self._before = self._before, (now, status)
-        found = {"connections to databases": float(status["Threads_connected"]), "tables": float(tables)}
+        found = {
+            "connections to databases": float(status["Threads_connected"]),
+            "tables": float(tables),
+        }
         if before is None:
             return found
         then, counted = before
-        rates = {name: (status[name] - counted[name]) / (now - then) for name in ("Questions", *WRITES)}
+        rates = {
+            name: (status[name] - counted[name]) / (now - then)
+            for name in ("Questions", *WRITES)
+        }
         found["statements a second"] = rates["Questions"]
         found["writes a second"] = sum(rates[name] for name in WRITES)
         return found
@@ -168,7 +203,9 @@ def mean(measure: Callable[[int], float], pids: Iterable[int]) -> float:
 def memory_mb(pid: int) -> float:
     """What a process has to itself, resident."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(float(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return (
+        sum(float(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    )
 
 
 def threads(pid: int) -> float:

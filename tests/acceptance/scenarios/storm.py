@@ -1,7 +1,7 @@
 """Every second a member joins, leaves or is killed, while messages come in steadily.
 
-No queue has two owners, nothing is lost, nothing is repeated but what the dead had not committed, and nothing
-stands still for long.
+No queue has two owners, nothing is lost, nothing is repeated but what the dead had not
+committed, and nothing stands still for long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ EVERY_MS = 100  # between two messages of a queue: a gap shows by as many that w
 FEWEST, MOST, AT_FIRST = 2, 7, 4  # members
 JOIN, LEAVE, KILL = "join", "leave", "kill -9"
 KILLED = 1 / 3  # share of those who go
-COMMITTED_S = 3.0  # what was handled earlier than this before its owner's death is committed
+# what was handled earlier than this before its owner's death is committed
+COMMITTED_S = 3.0
 
 
 @dataclass
@@ -47,7 +48,9 @@ class Storm:
         storm = time.monotonic()
         self.blow(storm)
         end = time.monotonic()
-        self.stage.say(f"the storm is over: {self.counts}; {len(self.here)} members are left")
+        self.stage.say(
+            f"the storm is over: {self.counts}; {len(self.here)} members are left"
+        )
         told = self.crowd.finish(stall_s=self.session_ms / 1000 + 20)
         self.judge(told, calm, storm, end)
 
@@ -77,7 +80,11 @@ class Storm:
 
     def wait_until(self, at: float) -> None:
         """Returns at that time."""
-        until(lambda: time.monotonic() >= at, limit_s=at - time.monotonic() + 60, every_s=0.005)
+        until(
+            lambda: time.monotonic() >= at,
+            limit_s=at - time.monotonic() + 60,
+            every_s=0.005,
+        )
 
     def judge(self, told: judge.Story, calm: float, storm: float, end: float) -> None:
         """Says all figures, then checks."""
@@ -89,20 +96,30 @@ class Storm:
         say(f"receipts, storm {judge.spread(judge.receipts(told, storm, end))}")
         say(f"staying, calm   {judge.spread([one.seconds for one in undisturbed])}")
         say(f"staying, storm  {judge.spread([one.seconds for one in stormy])}")
-        say(f"handed over     {judge.spread([one.pause_s for one in moved if not one.deaths])}")
-        say(f"of one dead     {judge.spread([one.pause_s for one in moved if one.deaths == 1])}")
-        say(f"of several      {judge.spread([one.pause_s for one in moved if one.deaths > 1])}")
+        say(
+            f"handed over     {judge.spread([one.pause_s for one in moved if not one.deaths])}"
+        )
+        say(
+            f"of one dead     {judge.spread([one.pause_s for one in moved if one.deaths == 1])}"
+        )
+        say(
+            f"of several      {judge.spread([one.pause_s for one in moved if one.deaths > 1])}"
+        )
         judge.no_errors(told)
         judge.one_owner(told)
         handled = judge.all_handled(told)
         again = judge.repeats(told)
-        assert again.oldest_s <= COMMITTED_S, f"repeated what was handled {again.oldest_s:.1f} s before"
+        assert again.oldest_s <= COMMITTED_S, (
+            f"repeated what was handled {again.oldest_s:.1f} s before"
+        )
         hand_over_s = judge.hand_over_limit(told, calm, storm)
         judge.pauses(told, session_s=session_s, hand_over_s=hand_over_s)
         limit_s = judge.no_standstill(undisturbed, stormy)
         say(
-            f"OK: {handled} messages handled, {again.count} repeated, begun at most {again.oldest_s:.1f} s "
-            f"before their owner's death; limits: hand-over {hand_over_s:.1f} s, standstill {limit_s:.2f} s"
+            f"OK: {handled} messages handled, {again.count} repeated, begun at most "
+            f"{again.oldest_s:.1f} s "
+            f"before their owner's death; limits: hand-over {hand_over_s:.1f} s, "
+            f"standstill {limit_s:.2f} s"
         )
 
 

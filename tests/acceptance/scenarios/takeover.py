@@ -1,4 +1,6 @@
-"""A consumer is killed with -9: another one takes its queues over in time, at the committed offset."""
+"""A consumer is killed with -9: another one takes its queues over in time, at the committed
+offset.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tests.support.waiting import until
 
 QUEUES = 4
 SESSION_MS = 2_000
-LIMIT_S = SESSION_MS / 1000 + 3  # from the kill to the survivor's first message of each queue
+# from the kill to the survivor's first message of each queue
+LIMIT_S = SESSION_MS / 1000 + 3
 
 
 @dataclass
@@ -24,12 +27,14 @@ class Takeover:
     group: str
     lost: set[int]  # the dead one's queues
     alive: Log
-    committed: dict[int, int] = field(default_factory=dict)  # queue → offset, read before the takeover
+    # queue → offset, read before the takeover
+    committed: dict[int, int] = field(default_factory=dict)
 
     def done(self) -> bool:
         """Whether the survivor has printed a message of each lost queue."""
         before = {
-            row["queue"]: row["committed"] for row in self.stage.terminal.admin.lag(self.group)["queues"]
+            row["queue"]: row["committed"]
+            for row in self.stage.terminal.admin.lag(self.group)["queues"]
         }
         taken = self.alive.first_offsets().keys() & self.lost
         self.committed.update({queue: before[queue] for queue in self.lost - taken})
@@ -37,11 +42,17 @@ class Takeover:
 
     def gone_on_at(self) -> dict[int, int]:
         """Lost queue → the first offset that the survivor printed."""
-        return {queue: offset for queue, offset in self.alive.first_offsets().items() if queue in self.lost}
+        return {
+            queue: offset
+            for queue, offset in self.alive.first_offsets().items()
+            if queue in self.lost
+        }
 
 
 def run(stage: Stage, *, source: Path, batch: int = 50) -> str:
-    """Kills one of two `catmq consume` while a stream comes in; the verdict, with the time it took."""
+    """Kills one of two `catmq consume` while a stream comes in; the verdict, with the time
+    it took.
+    """
     count = len(events(source))
     topic, group = stage.fresh("taken-over"), stage.fresh("pair")
     stage.terminal.run("topic", "create", topic, "--queues", str(QUEUES))
@@ -49,7 +60,10 @@ def run(stage: Stage, *, source: Path, batch: int = 50) -> str:
     (victim, survivor), (dead, alive) = stage.consumers(topic, group, "victim", "survivor")
     words = ["--key-field", "path", "--file", str(source), "--batch", str(batch)]
     sender = stage.terminal.catmq("send", topic, *words, name=topic)
-    until(lambda: any(row["committed"] for row in stage.terminal.admin.lag(group)["queues"]), limit_s=60)
+    until(
+        lambda: any(row["committed"] for row in stage.terminal.admin.lag(group)["queues"]),
+        limit_s=60,
+    )
     dead.wait_for(len(dead.follow()) + stage.rng.randrange(1, count // 20))
     victim.kill()
     killed_at = time.monotonic()
@@ -63,6 +77,9 @@ def run(stage: Stage, *, source: Path, batch: int = 50) -> str:
     sender.wait()
     await_messages([dead, alive], count)
     survivor.end()
-    verdict = f"taken over {took_s:.2f} s after the kill; {stage.check_stream([dead, alive], source)}"
+    verdict = (
+        f"taken over {took_s:.2f} s after the kill; "
+        f"{stage.check_stream([dead, alive], source)}"
+    )
     stage.say(verdict)
     return verdict

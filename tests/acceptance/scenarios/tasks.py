@@ -1,7 +1,7 @@
 """Tasks of a Django project: its workers are killed, brokers and databases are restarted.
 
-What must hold: a task exists if and only if its order does; each ends; one whose worker died is begun again
-within its lease and a moment.
+What must hold: a task exists if and only if its order does; each ends; one whose worker
+died is begun again within its lease and a moment.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from tests.support.waiting import until
 
 WORKSHOP = "tests/acceptance/programs/workshop"
 CLERKS, WORKERS, LEASE_S = 2, 3, 5.0
-# A task lasts 50 ms. A short play is one of many tests at a time, so that a worker may come late.
+# A task lasts 50 ms. A short play is one of many tests at a time, so that a worker may come
+# late.
 MOMENT_S, BUSY_S, MANY = 1.0, 2.0, 10
 END_S = 120
 
 
 @dataclass
 class Workshop:
-    """One play: workers are killed `kills` times, the broker is restarted `restarts` times, then each of
-    `databases` as often as `outages`, by SIGTERM or by kill -9. The topics lie on `node`, if there is one.
+    """One play: workers are killed `kills` times, the broker is restarted `restarts` times,
+    then each of
+    `databases` as often as `outages`, by SIGTERM or by kill -9. The topics lie on `node`,
+    if there is one.
     """
 
     stage: Stage
@@ -61,10 +64,15 @@ class Workshop:
         """Play, let all tasks end, and judge."""
         self.manage("migrate", "--run-syncdb", "--verbosity", "0")
         for lane in ("", ".high", ".low") if self.node else ():
-            self.stage.terminal.admin.create_topic(f"{self.group}.default{lane}", queues=4, node=self.node)
+            self.stage.terminal.admin.create_topic(
+                f"{self.group}.default{lane}", queues=4, node=self.node
+            )
         self.manage("catmq_tasks", "setup")
         self.stage.terminal.admin.change_group(self.group, lease_ms=int(LEASE_S * 1000))
-        clerks = [self.start(f"{WORKSHOP}/clerk.py", str(next(self._seeds))) for _ in range(CLERKS)]
+        clerks = [
+            self.start(f"{WORKSHOP}/clerk.py", str(next(self._seeds)))
+            for _ in range(CLERKS)
+        ]
         self.workers = [self.worker() for _ in range(WORKERS)]
         for one in [*clerks, *self.workers]:
             until(lambda one=one: one.out.read_bytes(), limit_s=60)  # type: ignore[misc]
@@ -124,7 +132,9 @@ class Workshop:
     def judge(self, told: dict[str, Any], killed: dict[str, Any]) -> str:
         """Raise AssertionError if something does not hold; return figures."""
         orders, tasks = set(told["orders"]), [one[0] for one in told["tasks"]]
-        assert orders == set(tasks) and len(tasks) == len(orders), "a task exists if its order does, and once"
+        assert orders == set(tasks) and len(tasks) == len(orders), (
+            "a task exists if its order does, and once"
+        )
         assert {one[1] for one in told["tasks"]} == {"SUCCESSFUL"}, "every task ends"
         begins: dict[str, dict[int, tuple[float, int]]] = defaultdict(dict)
         for order, attempt, at, token in told["begins"]:
@@ -140,22 +150,33 @@ class Workshop:
                 lost += 1
                 # Without a beginning the worker was killed between its claim and the task.
                 if number in begins[order] and number + 1 in begins[order]:
-                    gap_s, leases = self.waited(begins[order][number], begins[order][number + 1])
+                    gap_s, leases = self.waited(
+                        begins[order][number], begins[order][number + 1]
+                    )
                     assert gap_s <= leases * LEASE_S + late_s, (
                         f"a task was RUNNING without a worker for {gap_s:.1f} s, {leases} leases"
                     )
                     gaps.append(gap_s / leases)
         assert lost or is_short, "no worker had a task when it was killed"
-        return f"{lost} attempts lost, begun again after {max(gaps):.1f} s at most (lease {LEASE_S:.0f} s)"
+        return (
+            f"{lost} attempts lost, begun again after {max(gaps):.1f} s at most (lease "
+            f"{LEASE_S:.0f} s)"
+        )
 
-    def waited(self, first: tuple[float, int], second: tuple[float, int]) -> tuple[float, int]:
-        """Return the seconds between two attempts, and how many leases passed, each for a worker's death.
+    def waited(
+        self, first: tuple[float, int], second: tuple[float, int]
+    ) -> tuple[float, int]:
+        """Return the seconds between two attempts, and how many leases passed, each for a
+        worker's death.
 
-        A worker that is killed before it has claimed a task has had its message for a lease, too.
+        A worker that is killed before it has claimed a task has had its message for a
+        lease, too.
         """
         deaths = sum(first[0] <= at <= second[0] for at in self.killed_at)
         leases = second[1] - first[1]
-        assert 1 <= leases <= deaths, f"{leases} leases passed, and {deaths} workers were killed"
+        assert 1 <= leases <= deaths, (
+            f"{leases} leases passed, and {deaths} workers were killed"
+        )
         return second[0] - first[0], leases
 
 
@@ -163,8 +184,12 @@ def run(stage: Stage, database: str, *, kills: int, restarts: int) -> str:
     return Workshop(stage, database, kills=kills, restarts=restarts).run()
 
 
-def run_on_databases(stage: Stage, pair: Pair, *, kills: int, restarts: int, outages: int) -> str:
-    """Play with a MariaDB of its own for the application, and one for the node; both are restarted, too."""
+def run_on_databases(
+    stage: Stage, pair: Pair, *, kills: int, restarts: int, outages: int
+) -> str:
+    """Play with a MariaDB of its own for the application, and one for the node; both are
+    restarted, too.
+    """
     with own_server(stage, binlog=False) as node:
         application = mariadb.start(
             stage.directory / "application", port=free_port(), options=mariadb.NO_BINLOG

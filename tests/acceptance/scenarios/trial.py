@@ -1,9 +1,11 @@
-"""A trial: senders and a group at work on two nodes behind links, a schedule of faults, calm, and judgement.
+"""A trial: senders and a group at work on two nodes behind links, a schedule of faults,
+calm, and judgement.
 
-Senders are our client and bare HTTP, consumers are processes with `run()`. Whatever was done to them, in the
-end everything that was acknowledged is stored once, at the place its receipt names, and handled; no queue had
-two owners; nothing that only rises has fallen; `verify` finds nothing; and brokers have logged no 500 and no
-traceback that the faults do not explain.
+Senders are our client and bare HTTP, consumers are processes with `run()`. Whatever was
+done to them, in the end everything that was acknowledged is stored once, at the place its
+receipt names, and handled; no queue had two owners; nothing that only rises has fallen;
+`verify` finds nothing; and brokers have logged no 500 and no traceback that the faults do
+not explain.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ Act = Callable[[Strike], AbstractContextManager[None]]
 
 @dataclass
 class Trial:
-    """One trial. `links` lead to the nodes, `doors` to the brokers; `schemas` are those of the nodes."""
+    """One trial. `links` lead to the nodes, `doors` to the brokers; `schemas` are those of
+    the nodes.
+    """
 
     stage: Stage
     pair: Pair
@@ -75,7 +79,9 @@ class Trial:
         """Gives the topic so many more queues on each node; how many it got."""
         before = len(self.crowd.ids)
         for node in self.nodes:
-            self.stage.terminal.admin.expand_topic(self.crowd.topic, queues=queues, node=node)
+            self.stage.terminal.admin.expand_topic(
+                self.crowd.topic, queues=queues, node=node
+            )
         self.crowd.ids = self.crowd.queues_now()
         return len(self.crowd.ids) - before
 
@@ -89,7 +95,9 @@ class Trial:
                 wait_until(begun + strike.end_s)
 
     def finish(self) -> None:
-        """Calm, the end of everybody, and the judgement. Raises AssertionError with what is wrong."""
+        """Calm, the end of everybody, and the judgement. Raises AssertionError with what is
+        wrong.
+        """
         for link in (*self.links, *self.doors):
             link.restore()
         self.more(5 * len(self.crowd.ids))
@@ -97,10 +105,13 @@ class Trial:
         self.watcher.stop()
         evidence = self.evidence()
         verdicts.nothing([*verdicts.found(evidence), *self.logs.found(self.expected)])
-        said = self.pair.first.manage("verify", self.crowd.topic, "--digests").splitlines()[-1]
+        said = self.pair.first.manage("verify", self.crowd.topic, "--digests").splitlines()[
+            -1
+        ]
         repeated = len(told.handlings) - len({one.place for one in told.handlings})
         self.stage.say(
-            f"OK: {len(told.sent)} acknowledged messages are stored once and handled, {repeated} handled "
+            f"OK: {len(told.sent)} acknowledged messages are stored once and handled, "
+            f"{repeated} handled "
             f"again, {len(evidence.told('again'))} receipts repeated, "
             f"{len(self.watcher.tail.follow())} looks at positions; {said}"
         )
@@ -111,11 +122,16 @@ class Trial:
             name: journal.read(one.journal.path, killed=name in self.crowd.deaths)
             for name, one in self.crowd.members.items()
         }
-        senders = {one.journal.path.stem: journal.read(one.journal.path) for one in self.crowd.senders}
+        senders = {
+            one.journal.path.stem: journal.read(one.journal.path)
+            for one in self.crowd.senders
+        }
         with ExitStack() as stack:
             nodes = []
             for schema in self.schemas:
-                ask = asking(stack.enter_context(closing(self.database.connect(database=schema))))
+                ask = asking(
+                    stack.enter_context(closing(self.database.connect(database=schema)))
+                )
                 mine = [one for (one,) in ask("SELECT queue_id FROM queue_head")]
                 nodes.append((ask, [one for one in mine if one in self.crowd.ids]))
             tables = stored.read(nodes)
@@ -183,7 +199,11 @@ def asking(connection: Any) -> stored.Ask:
 
 def wait_until(at: float) -> None:
     """Returns at that time."""
-    until(lambda: time.monotonic() >= at, limit_s=max(0.0, at - time.monotonic()) + 60, every_s=0.01)
+    until(
+        lambda: time.monotonic() >= at,
+        limit_s=max(0.0, at - time.monotonic()) + 60,
+        every_s=0.01,
+    )
 
 
 @contextmanager
@@ -196,22 +216,33 @@ def prepared(
     session_ms: int = SESSION_MS,
     through_doors: bool = False,
 ) -> Iterator[Trial]:
-    """Two nodes of the trial's own on a database (the pair's), each behind a link, and a topic on both.
+    """Two nodes of the trial's own on a database (the pair's), each behind a link, and a
+    topic on both.
 
     `through_doors`: consumers and our client, too, reach brokers only through links.
     """
     base = database or pair.nodes
     with ExitStack() as stack:
-        doors = tuple(stack.enter_context(Link(one.port, name="door").running()) for one in pair.servers)
-        links = tuple(stack.enter_context(Link(base.port, mysql=True).running()) for _ in range(2))
+        doors = tuple(
+            stack.enter_context(Link(one.port, name="door").running())
+            for one in pair.servers
+        )
+        links = tuple(
+            stack.enter_context(Link(base.port, mysql=True).running()) for _ in range(2)
+        )
         schemas = tuple(stack.enter_context(kept_schema(base)) for _ in links)
         nodes = tuple(stage.fresh(f"{name}-{number}") for number in (1, 2))
         for node, link, schema in zip(nodes, links, schemas, strict=True):
             where = {"port": link.port, "database": schema, "password": base.password}
             register(pair, {"name": node, **where})
         if through_doors:
-            stage.terminal.environ |= {"CATMQ_URL": ",".join(one.url for one in doors), fixed.ONLY: "1"}
-        crowd = Crowd(stage, QUEUES, session_ms, name=name, node=nodes[0], more_nodes=(nodes[1],))
+            stage.terminal.environ |= {
+                "CATMQ_URL": ",".join(one.url for one in doors),
+                fixed.ONLY: "1",
+            }
+        crowd = Crowd(
+            stage, QUEUES, session_ms, name=name, node=nodes[0], more_nodes=(nodes[1],)
+        )
         yield Trial(stage, pair, crowd, base, nodes, schemas, links, doors)
 
 
@@ -226,6 +257,11 @@ def kept_schema(database: MariaDB) -> Iterator[str]:
 
 def register(pair: Pair, node: dict[str, Any]) -> None:
     """Registers a node for topics that name it."""
-    always = {"engine": "mysql", "host": "127.0.0.1", "username": "catmq", "dedicated": True}
+    always = {
+        "engine": "mysql",
+        "host": "127.0.0.1",
+        "username": "catmq",
+        "dedicated": True,
+    }
     status, answer = pair.first.call("POST", "/api/v1/nodes", {**node, **always})
     assert status == 201, answer

@@ -1,4 +1,6 @@
-"""A worker is killed with -9 while `Consumer.run` handles in eight threads: nothing lost, keys in order."""
+"""A worker is killed with -9 while `Consumer.run` handles in eight threads: nothing lost,
+keys in order.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ MAX_HANDLER_MS = 25
 
 
 def run(stage: Stage, *, source: Path, kills: int = 1) -> str:
-    """Two workers at once; `kills` times one of them is killed and a new one started; the verdict.
+    """Two workers at once; `kills` times one of them is killed and a new one started; the
+    verdict.
 
     All write into one file, so its order is that in which things happened.
     """
@@ -34,12 +37,24 @@ def run(stage: Stage, *, source: Path, kills: int = 1) -> str:
     names = iter(range(1000))
 
     def begin() -> Any:
-        words = [str(WORKER), group, topic, str(log.path), str(stage.rng.random()), str(MAX_HANDLER_MS)]
+        words = [
+            str(WORKER),
+            group,
+            topic,
+            str(log.path),
+            str(stage.rng.random()),
+            str(MAX_HANDLER_MS),
+        ]
         return stage.terminal.start(*words, name=f"{group}-{next(names)}")
 
     workers = [begin(), begin()]
     for kill in range(kills):
-        until(lambda: any(row["committed"] for row in stage.terminal.admin.lag(group)["queues"]), limit_s=60)
+        until(
+            lambda: any(
+                row["committed"] for row in stage.terminal.admin.lag(group)["queues"]
+            ),
+            limit_s=60,
+        )
         moment = int(count * (kill + stage.rng.uniform(0.5, 0.9)) / (kills + 0.5))
         await_count(lambda: handled(log), moment)
         victim = workers.pop(stage.rng.randrange(2))
@@ -79,26 +94,37 @@ def judge(lines: list[dict[str, Any]], count: int) -> str:
             continue
         done[place] = event["seq"]
         before = latest.get(event["path"], -1)
-        assert event["seq"] > before, f"{event['path']}: seq {event['seq']} handled after {before}"
+        assert event["seq"] > before, (
+            f"{event['path']}: seq {event['seq']} handled after {before}"
+        )
         latest[event["path"]] = event["seq"]
     assert sorted(done.values()) == list(range(count))
     judge_each_worker(lines)
     pids = Counter(line["pid"] for line in lines if line["at"] == "end")
-    return f"OK: {count} events handled, {repeats} repeated, by {len(pids)} workers: {sorted(pids.values())}"
+    return (
+        f"OK: {count} events handled, {repeats} repeated, by {len(pids)} workers: "
+        f"{sorted(pids.values())}"
+    )
 
 
 def judge_each_worker(lines: list[dict[str, Any]]) -> None:
-    """Within a worker a key has one handler at a time, and under one epoch its events come in order."""
+    """Within a worker a key has one handler at a time, and under one epoch its events come
+    in order.
+    """
     at_work: dict[tuple[int, str], int] = {}
     latest: dict[tuple[int, int, str], int] = {}
     for line in lines:
         event = json.loads(line["body"])
         lane = line["pid"], event["path"]
         if line["at"] == "begin":
-            assert lane not in at_work, f"{lane}: seq {event['seq']} begins during seq {at_work[lane]}"
+            assert lane not in at_work, (
+                f"{lane}: seq {event['seq']} begins during seq {at_work[lane]}"
+            )
             at_work[lane] = event["seq"]
             before = latest.get((line["pid"], line["epoch"], event["path"]), -1)
-            assert event["seq"] > before, f"{lane}: seq {event['seq']} begins after seq {before}"
+            assert event["seq"] > before, (
+                f"{lane}: seq {event['seq']} begins after seq {before}"
+            )
             latest[line["pid"], line["epoch"], event["path"]] = event["seq"]
         else:
             assert at_work.pop(lane) == event["seq"]

@@ -21,7 +21,9 @@ class Rows(models.QuerySet["DBTaskResult"]):
     """Queries of django-tasks-db."""
 
     def ready(self) -> Rows:
-        return self.filter(Q(run_after=None) | Q(run_after__lte=timezone.now()), status="READY")
+        return self.filter(
+            Q(run_after=None) | Q(run_after__lte=timezone.now()), status="READY"
+        )
 
     def successful(self) -> Rows:
         return self.filter(status="SUCCESSFUL")
@@ -79,7 +81,9 @@ class DBTaskResult(TaskRecord):
         except TaskMissing as error:
             if "is no task" not in str(error):
                 raise
-            raise SuspiciousOperation(f"Task {self.id} does not point to a Task ({self.path})") from error
+            raise SuspiciousOperation(
+                f"Task {self.id} does not point to a Task ({self.path})"
+            ) from error
 
     @property
     def traceback(self) -> str:

@@ -1,4 +1,6 @@
-"""Django's test runner without the tests of LEFT_OUT; statements are not counted, they are another's."""
+"""Django's test runner without the tests of LEFT_OUT; statements are not counted, they are
+another's.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ class Runner(DiscoverRunner):
         kept = [one for one in found if not _names(one) & LEFT_OUT.keys()]
         unknown = LEFT_OUT.keys() - {name for one in found for name in _names(one)}
         if unknown:
-            raise SystemExit(f"LEFT_OUT names tests that there are not: {', '.join(sorted(unknown))}")
-        sys.stderr.write(f"{len(kept)} tests, {len(found) - len(kept)} left out, see LEFT_OUT\n")
+            raise SystemExit(
+                f"LEFT_OUT names tests that there are not: {', '.join(sorted(unknown))}"
+            )
+        sys.stderr.write(
+            f"{len(kept)} tests, {len(found) - len(kept)} left out, see LEFT_OUT\n"
+        )
         return unittest.TestSuite(kept)
 
 

@@ -11,7 +11,10 @@ SECRET_KEY = "of a test"
 USE_TZ = True
 WHERE = os.environ["SHOP_DATABASE"]
 DATABASES = {
-    "default": {**database(WHERE), "TEST": {"NAME": "catmq_foreign" if "://" in WHERE else "test.db"}}
+    "default": {
+        **database(WHERE),
+        "TEST": {"NAME": "catmq_foreign" if "://" in WHERE else "test.db"},
+    }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # A proxy in an app without migrations needs its base without.

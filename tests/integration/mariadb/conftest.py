@@ -31,7 +31,9 @@ def replica(ill: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A server that copies `ill`."""
     home = tmp_path_factory.mktemp("replica")
     password = ill.password  # a replica has the accounts of its primary
-    server = start(home / "server", port=free_port(), password=password, options=replication.options(2))
+    server = start(
+        home / "server", port=free_port(), password=password, options=replication.options(2)
+    )
     replication.follow(server, ill)
     yield server
     server.stop()

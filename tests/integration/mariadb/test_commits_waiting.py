@@ -25,8 +25,12 @@ def test_a_commit_does_not_wait_for_a_send_that_holds_the_head(node: str) -> Non
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     snapshot.refresh()
-    publish(topic="orders", messages=[NewMessage(body=b"x")] * 5, batch_id=None, actor=ACTOR)
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    publish(
+        topic="orders", messages=[NewMessage(body=b"x")] * 5, batch_id=None, actor=ACTOR
+    )
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(joined.consumer_id)
     (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     positions.acquire(consumer=member, queues=[Claim(queue, claim.epoch)])
@@ -34,11 +38,14 @@ def test_a_commit_does_not_wait_for_a_send_that_holds_the_head(node: str) -> Non
     assert isinstance(writer, MySqlSession)
     try:
         writer.send(
-            b"START TRANSACTION; UPDATE queue_head SET head = head + 1 WHERE queue_id = %d" % queue,
+            b"START TRANSACTION; UPDATE queue_head SET head = head + 1 WHERE queue_id = %d"
+            % queue,
             statements=2,
             ends=False,
         )
-        done = positions.commit(consumer=member, offsets=[CommitOffset(queue, claim.epoch, 3)])
+        done = positions.commit(
+            consumer=member, offsets=[CommitOffset(queue, claim.epoch, 3)]
+        )
         assert [(one.state, one.handled) for one in done] == [("ok", 3)]
     finally:
         writer.close()

@@ -1,4 +1,6 @@
-"""MariaDB is killed before each statement of a move, and after its commit: every message comes once."""
+"""MariaDB is killed before each statement of a move, and after its commit: every message
+comes once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from tests.support.moving import bodies, delay, make_due, mover, waiting
 from tests.support.waiting import until
 
 ACTOR = command("test")
-STEPS = ("GROUP BY queue_id", "ORDER BY due_at", "FOR UPDATE SKIP LOCKED", "DELETE FROM delayed", "COMMIT")
+STEPS = (
+    "GROUP BY queue_id",
+    "ORDER BY due_at",
+    "FOR UPDATE SKIP LOCKED",
+    "DELETE FROM delayed",
+    "COMMIT",
+)
 
 
 @pytest.fixture
@@ -39,7 +47,13 @@ def test_kill_9_of_the_server_at_any_step_of_a_move_loses_and_doubles_nothing(
 ) -> None:
     with crashing.schema() as schema:
         account = {"host": "127.0.0.1", "port": crashing.port, "username": "catmq"}
-        make_node("crashing", engine="mysql", database=schema, password=crashing.password, **account)
+        make_node(
+            "crashing",
+            engine="mysql",
+            database=schema,
+            password=crashing.password,
+            **account,
+        )
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         expected: list[bytes] = []
         for after in (False, True):
@@ -59,8 +73,12 @@ def test_kill_9_of_the_server_at_any_step_of_a_move_loses_and_doubles_nothing(
         assert verify(topics=["orders"], actor=ACTOR, digests=True).findings == ()
 
 
-def _kill_at(server: MariaDB, step: bytes, patch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """The server dies at the next string that contains `step`: before it, or when it was answered."""
+def _kill_at(
+    server: MariaDB, step: bytes, patch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    """The server dies at the next string that contains `step`: before it, or when it was
+    answered.
+    """
     send = MySqlSession.send
     armed = True
 
@@ -80,6 +98,9 @@ def _kill_at(server: MariaDB, step: bytes, patch: pytest.MonkeyPatch, *, after: 
 
 def _dead(server: MariaDB) -> bool:
     try:
-        return "Z" in Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return (
+            "Z"
+            in Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        )
     except OSError:
         return True

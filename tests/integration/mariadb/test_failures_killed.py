@@ -1,4 +1,6 @@
-"""The server of a failure node is killed with -9 while failures are stored: none is lost or doubled."""
+"""The server of a failure node is killed with -9 while failures are stored: none is lost or
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,16 @@ KILLED_AT = 5  # the message at which the server dies
 
 @pytest.fixture
 def queue(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
-    """The queue of topic `orders` on a server that stays well; the failure node's is killed."""
+    """The queue of topic `orders` on a server that stays well; the failure node's is
+    killed.
+    """
     with ill.schema() as schema:
-        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": ill.port,
+            "username": "catmq",
+            "password": ill.password,
+        }
         make_node("main")
         make_node("failure", kind="failure", engine="mysql", database=schema, **account)
         made = failing.billing()
@@ -36,7 +45,9 @@ def queue(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
 
 
 def killing(server: MariaDB, call: Callable[..., Any], moment: str) -> Callable[..., Any]:
-    """The call, except that the server is killed before, during or after its KILLED_AT-th use."""
+    """The call, except that the server is killed before, during or after its KILLED_AT-th
+    use.
+    """
     used = 0
 
     def kill() -> None:

@@ -1,4 +1,6 @@
-"""Accounts with exactly the declared rights do everything; without one of them something fails by name."""
+"""Accounts with exactly the declared rights do everything; without one of them something
+fails by name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from messagestore import retention, verify
 from messagestore.consume import lag
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
-from messagestore.nodes import backup_marks, disks, preflight, promotion, promotion_plans, registry
+from messagestore.nodes import (
+    backup_marks,
+    disks,
+    preflight,
+    promotion,
+    promotion_plans,
+    registry,
+)
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retention import cleaning
@@ -88,7 +97,9 @@ class Account:
 def account(mariadb: MariaDB) -> Iterator[Account]:
     """An account with the rights that a node needs, and no other."""
     name, password = f"least_{uuid4().hex[:12]}", uuid4().hex
-    flavour = "mariadb" if "MariaDB" in mariadb.execute("SELECT VERSION()")[0][0] else "mysql"
+    flavour = (
+        "mariadb" if "MariaDB" in mariadb.execute("SELECT VERSION()")[0][0] else "mysql"
+    )
     with mariadb.schema() as schema:
         mariadb.execute(f"CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY '{password}'")
         made = Account(mariadb, schema, name, password, flavour)
@@ -147,7 +158,9 @@ def test_everything_runs_with_exactly_the_rights_of_a_node(
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     topics.delete(name="orders", confirm="orders", actor=ACTOR)
     assert topics.drop_deleted(after_days=0) == 1
-    assert account.server.execute(f"SHOW TABLES FROM {account.schema} LIKE 'message%'") == []
+    assert (
+        account.server.execute(f"SHOW TABLES FROM {account.schema} LIKE 'message%'") == []
+    )
 
 
 def reorganize(node: str, account: Account) -> None:
@@ -157,7 +170,9 @@ def reorganize(node: str, account: Account) -> None:
     queues.expand(topic="orders", queues=1, actor=ACTOR)
     registry.update(name=node, settings={"state": "read_only"}, actor=ACTOR)
     registry.update(name=node, settings={"state": "read_write"}, actor=ACTOR)
-    registry.set_account(name=node, username=account.name, password=account.password, actor=ACTOR)
+    registry.set_account(
+        name=node, username=account.name, password=account.password, actor=ACTOR
+    )
     registry.note_heads()
     assert promotion_plans.adopt(name=node, actor=ACTOR).copies is None
     done = promotion.adopt(name=node, actor=ACTOR)
@@ -181,11 +196,15 @@ def test_a_right_that_is_missing_is_named_by_examination_and_registration(
         with pytest.raises(Invalid, match=rf"lacks a right \({right}\)") as caught:
             registry.register(name="least", actor=ACTOR, **account.given)
         assert caught.value.code == Code.NODE_REFUSED
-        assert account.server.execute(f"SHOW TABLES FROM {account.schema}") == [], "nothing half done"
+        assert account.server.execute(f"SHOW TABLES FROM {account.schema}") == [], (
+            "nothing half done"
+        )
     registry.register(name="least", actor=ACTOR, **account.given)
 
 
-def test_without_process_sizes_are_estimates_and_the_examination_says_so(account: Account, node: str) -> None:
+def test_without_process_sizes_are_estimates_and_the_examination_says_so(
+    account: Account, node: str
+) -> None:
     found = {one.about: one for one in preflight.reexamine(name=node, actor=ACTOR).findings}
     assert found["rights"].verdict == "warn"
     assert "lacks PROCESS, which allows: exact sizes" in found["rights"].detail
@@ -194,7 +213,9 @@ def test_without_process_sizes_are_estimates_and_the_examination_says_so(account
     assert (found["rights"].verdict, found["rights"].text) == ("ok", "rights")
 
 
-def test_a_reader_account_needs_select_and_that_is_enough(account: Account, node: str) -> None:
+def test_a_reader_account_needs_select_and_that_is_enough(
+    account: Account, node: str
+) -> None:
     server, name = account.server, f"reader_{uuid4().hex[:12]}"
     server.execute(f"CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'x'")
     try:
@@ -226,14 +247,16 @@ def test_a_mark_names_the_right_to_see_the_binary_log_and_does_without_it(
 
 @pytest.fixture
 def replica(account: Account, node: str) -> Iterator[Link]:
-    """A second address of the node's server, which is read-only and copies a server that does not answer.
+    """A second address of the node's server, which is read-only and copies a server that
+    does not answer.
 
     The node's own address goes nowhere: its primary is dead.
     """
     server = account.server
     begin = {
         "mariadb": "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=9, MASTER_USER='nobody'",
-        "mysql": "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT=9, SOURCE_USER='nobody'",
+        "mysql": "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT=9, "
+        "SOURCE_USER='nobody'",
     }[account.flavour]
     with Link(server.port, mysql=True).running() as link:
         DbNode.objects.update(port=9)
@@ -258,12 +281,19 @@ def test_a_promotion_needs_its_rights_says_which_before_it_begins_and_no_other(
     for needed in grants.PROMOTION:
         with account.without(needed):
             name = needed.named(account.flavour)
-            with pytest.raises(Invalid, match=f"it lacks {name}. Run GRANT {name} ON") as caught:
+            with pytest.raises(
+                Invalid, match=f"it lacks {name}. Run GRANT {name} ON"
+            ) as caught:
                 promote(replica)
-            assert "managed server, promote the replica with the provider's tools" in caught.value.detail
+            assert (
+                "managed server, promote the replica with the provider's tools"
+                in caught.value.detail
+            )
             assert "manage.py adopt_restored_node least" in caught.value.detail
             with pytest.raises(Invalid, match=f"it lacks {name}"):
-                promotion_plans.promote(name="least", host="127.0.0.1", port=replica.port, actor=ACTOR)
+                promotion_plans.promote(
+                    name="least", host="127.0.0.1", port=replica.port, actor=ACTOR
+                )
     row = DbNode.objects.get()
     assert (row.state, row.epoch, row.port) == ("read_write", 1, 9), "nothing was begun"
     done = promote(replica)
@@ -280,7 +310,9 @@ def test_adopting_a_server_that_still_copies_is_refused_with_what_to_do(
 ) -> None:
     DbNode.objects.update(port=account.server.port)
     snapshot.evict()
-    with pytest.raises(Invalid, match=r"it lacks (READ_ONLY ADMIN|SYSTEM_VARIABLES_ADMIN)") as caught:
+    with pytest.raises(
+        Invalid, match=r"it lacks (READ_ONLY ADMIN|SYSTEM_VARIABLES_ADMIN)"
+    ) as caught:
         promotion.adopt(name=node, actor=ACTOR)
     assert "end replication and read_only with the provider's tools" in caught.value.detail
     account.grant((grants.PROMOTION[0], grants.PROMOTION[2]))
@@ -304,13 +336,23 @@ def other(account: Account) -> Account:
     return account
 
 
-def test_metadata_is_migrated_with_its_rights_and_needs_each(other: Account, tmp_path: Path) -> None:
+def test_metadata_is_migrated_with_its_rights_and_needs_each(
+    other: Account, tmp_path: Path
+) -> None:
     other.grant(grants.METADATA)
     url = f"mysql://{other.name}:{other.password}@127.0.0.1:{other.server.port}/{other.schema}"
-    environ = {one: value for one, value in os.environ.items() if not one.startswith(("CATMQ_", "DJANGO_"))}
+    environ = {
+        one: value
+        for one, value in os.environ.items()
+        if not one.startswith(("CATMQ_", "DJANGO_"))
+    }
     environ |= {"CATMQ_DATABASE_URL": url, "CATMQ_DATA_DIR": str(tmp_path / "var")}
     done = subprocess.run(
-        [sys.executable, "manage.py", "prepare"], cwd=ROOT, env=environ, capture_output=True, text=True
+        [sys.executable, "manage.py", "prepare"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     statements = {
@@ -321,13 +363,19 @@ def test_metadata_is_migrated_with_its_rights_and_needs_each(other: Account, tmp
         "CREATE": "CREATE TABLE made (queue_id BIGINT NOT NULL)",
         "ALTER": "ALTER TABLE metadata_alarm ADD COLUMN more INT NULL",
         "INDEX": "CREATE INDEX more ON metadata_alarm (name)",
-        "REFERENCES": "CREATE TABLE made (q BIGINT, FOREIGN KEY (q) REFERENCES metadata_queue (id))",
+        "REFERENCES": "CREATE TABLE made (q BIGINT, FOREIGN KEY (q) REFERENCES "
+        "metadata_queue (id))",
         "DROP": "DROP TABLE metadata_nodesize",
     }
-    assert set(statements) >= {one.named(other.flavour) for one in lacking(grants.METADATA, other.flavour)}
+    assert set(statements) >= {
+        one.named(other.flavour) for one in lacking(grants.METADATA, other.flavour)
+    }
     for right in lacking(grants.METADATA, other.flavour):
         name = right.named(other.flavour)
-        with other.without(right), pytest.raises(MySQLdb.OperationalError, match=f"{name} command denied"):
+        with (
+            other.without(right),
+            pytest.raises(MySQLdb.OperationalError, match=f"{name} command denied"),
+        ):
             _as(other, statements[name])
 
 
@@ -345,16 +393,22 @@ def test_a_dump_with_its_position_needs_its_rights_and_each_of_them(
 ) -> None:
     if dumping.IS_MYSQL and not dumping.OWN:
         pytest.skip(
-            "mysqldump is not in the cache of script/mysql, and mariadb-dump cannot ask for the position"
+            "mysqldump is not in the cache of script/mysql, and mariadb-dump cannot ask "
+            "for the position"
         )
-    server = other.server if dumping.IS_MYSQL else request.getfixturevalue("ill")  # it has a binary log
+    # it has a binary log
+    server = other.server if dumping.IS_MYSQL else request.getfixturevalue("ill")
     here = replace(other, server=server)
     server.execute(f"CREATE DATABASE IF NOT EXISTS {other.schema}")
     server.execute(f"CREATE TABLE {other.schema}.t (i INT PRIMARY KEY)")
-    server.execute(f"CREATE USER IF NOT EXISTS '{other.name}'@'127.0.0.1' IDENTIFIED BY '{other.password}'")
+    server.execute(
+        f"CREATE USER IF NOT EXISTS '{other.name}'@'127.0.0.1' IDENTIFIED BY '{other.password}'"
+    )
     try:
         here.grant(grants.BACKUP)
-        assert b"CHANGE " in dumping.dump(server, other.schema, (other.name, other.password))
+        assert b"CHANGE " in dumping.dump(
+            server, other.schema, (other.name, other.password)
+        )
         for right in lacking(grants.BACKUP, other.flavour):
             with here.without(right), pytest.raises(AssertionError, match=r"(?i)denied"):
                 dumping.dump(server, other.schema, (other.name, other.password))
@@ -367,7 +421,9 @@ def test_a_dump_with_its_position_needs_its_rights_and_each_of_them(
 def test_partitions_wait_while_a_dump_is_under_way(
     account: Account, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On MariaDB a new partition would end the dump (1412); a dropped one would be missing in it."""
+    """On MariaDB a new partition would end the dump (1412); a dropped one would be missing
+    in it.
+    """
     account.grant(grants.NODE)
     monkeypatch.setattr(partitions, "LONG_S", 0)
     monkeypatch.setattr(partitions, "PAUSE_S", 0.01)
@@ -380,7 +436,8 @@ def test_partitions_wait_while_a_dump_is_under_way(
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         cursor.execute("SELECT COUNT(*) FROM queue_head")
-        until(lambda: account.server.execute("SELECT SLEEP(1.1)") != [])  # trx_started has whole seconds
+        # trx_started has whole seconds
+        until(lambda: account.server.execute("SELECT SLEEP(1.1)") != [])
         with pytest.raises(NodeUnavailable, match="has a transaction open for"):
             partitions.extend(queue, urgent=False)
         cursor.execute(f"SELECT COUNT(*) FROM message_{queue}")

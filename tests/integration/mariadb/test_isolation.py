@@ -1,4 +1,6 @@
-"""Transactions at REPEATABLE READ, as users may run them: MariaDB 11.6 and later ends some of them (1020)."""
+"""Transactions at REPEATABLE READ, as users may run them: MariaDB 11.6 and later ends some
+of them (1020).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def relays(django_db_setup: None, django_db_blocker: Any) -> Iterator[Relays]:
 
 @contextmanager
 def repeatable_read() -> Iterator[None]:
-    """This thread's connection at the level that servers have by default; Django's own is READ COMMITTED."""
+    """This thread's connection at the level that servers have by default; Django's own is
+    READ COMMITTED.
+    """
     try:
         with connection.cursor() as cursor:
             cursor.execute(LEVEL.format("REPEATABLE READ"))
@@ -54,12 +58,22 @@ def other(server: MariaDB, statement: str) -> None:
 
 
 def refuses_stale_writes(server: MariaDB) -> bool:
-    """Return True if the server refuses to change a row that changed since the transaction's first read."""
-    return ("ON",) in [row[1:] for row in server.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")]
+    """Return True if the server refuses to change a row that changed since the
+    transaction's first read.
+    """
+    return ("ON",) in [
+        row[1:] for row in server.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+    ]
 
 
 def message() -> Message:
-    view = {"offset": 0, "message_id": "7-0", "body_bytes": b"", "headers": None, "stored_at_ms": 0}
+    view = {
+        "offset": 0,
+        "message_id": "7-0",
+        "body_bytes": b"",
+        "headers": None,
+        "stored_at_ms": 0,
+    }
     return Message(Source("t", 7, 1), row_of(view))
 
 
@@ -100,10 +114,16 @@ def test_outbox_and_relay_read_nothing_before_they_lock_the_lease(
     def hold() -> None:
         with closing(mariadb.connect(db=connection.settings_dict["NAME"])) as holding:
             holding.autocommit(False)
-            holding.cursor().execute("UPDATE catmq_outbox_outboxrelay SET seen_at = UTC_TIMESTAMP(3)")
+            holding.cursor().execute(
+                "UPDATE catmq_outbox_outboxrelay SET seen_at = UTC_TIMESTAMP(3)"
+            )
             held.append(True)
-            waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-            until(lambda: mariadb.execute(waiting) == [(1,)], every_s=0.15)  # the server looks no more often
+            waiting = (
+                "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state "
+                "= 'LOCK WAIT'"
+            )
+            # the server looks no more often
+            until(lambda: mariadb.execute(waiting) == [(1,)], every_s=0.15)
             holding.commit()
 
     held: list[bool] = []

@@ -1,4 +1,6 @@
-"""A link to MariaDB breaks where it is told to: answers are lost whole, or end between two results."""
+"""A link to MariaDB breaks where it is told to: answers are lost whole, or end between two
+results.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def link(mariadb: MariaDB) -> Iterator[Link]:
 
 
 def dial(link: Link, mariadb: MariaDB) -> Any:
-    account = {"user": "catmq", "password": mariadb.password, "client_flag": CLIENT.MULTI_STATEMENTS}
+    account = {
+        "user": "catmq",
+        "password": mariadb.password,
+        "client_flag": CLIENT.MULTI_STATEMENTS,
+    }
     return MySQLdb.connect(host="127.0.0.1", port=link.port, autocommit=True, **account)
 
 
@@ -44,7 +50,9 @@ def test_an_answer_that_ends_between_two_results_shows_the_first_and_a_lost_conn
 def test_an_older_driver_takes_an_end_inside_a_later_result_for_the_end_of_the_answer(
     link: Link, mariadb: MariaDB
 ) -> None:
-    """This is why a store must count results and look at the error number behind the last one."""
+    """This is why a store must count results and look at the error number behind the last
+    one.
+    """
     with closing(dial(link, mariadb)) as connection:
         cut = link.cut_between_results(after=2, more=10, match=b"SELECT 7")
         connection.query("SELECT 6; SELECT 7; SELECT 8")
@@ -72,10 +80,16 @@ def test_an_answer_with_fewer_results_is_passed_on_whole_and_the_fault_waits_for
 
 
 def test_what_a_lost_answer_said_was_done(link: Link, mariadb: MariaDB) -> None:
-    with mariadb.schema() as schema, suppress(MySQLdb.Error), closing(dial(link, mariadb)) as connection:
+    with (
+        mariadb.schema() as schema,
+        suppress(MySQLdb.Error),
+        closing(dial(link, mariadb)) as connection,
+    ):
         mariadb.execute(f"CREATE TABLE {schema}.kept (n INT)")
         lost = link.lose_answers(match=b"INSERT")
         with pytest.raises(MySQLdb.OperationalError):
-            connection.query(f"START TRANSACTION; INSERT INTO {schema}.kept VALUES (1); COMMIT; SELECT 1")
+            connection.query(
+                f"START TRANSACTION; INSERT INTO {schema}.kept VALUES (1); COMMIT; SELECT 1"
+            )
         assert lost.hit.wait(10)
         assert until(lambda: mariadb.execute(f"SELECT n FROM {schema}.kept")) == [(1,)]

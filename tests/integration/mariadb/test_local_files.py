@@ -1,4 +1,6 @@
-"""A server that asks for a file of this machine, as LOAD DATA LOCAL does and any server may, gets none."""
+"""A server that asks for a file of this machine, as LOAD DATA LOCAL does and any server
+may, gets none.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def _id(node: str) -> int:
 
 @pytest.mark.parametrize("way", [by_the_store, by_metadata, by_spark])
 def test_no_connection_gives_a_local_file_away(
-    make_node: Callable[..., str], mariadb: MariaDB, tmp_path: Path, way: Callable[[str, str], None]
+    make_node: Callable[..., str],
+    mariadb: MariaDB,
+    tmp_path: Path,
+    way: Callable[[str, str], None],
 ) -> None:
     node, secret = make_node("server", engine="mysql"), tmp_path / "secret"
     secret.write_text("secret\n")

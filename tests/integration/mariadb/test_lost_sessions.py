@@ -1,4 +1,6 @@
-"""A session with the metadata that is lost in the middle of a write: not possible right now, and no fault."""
+"""A session with the metadata that is lost in the middle of a write: not possible right
+now, and no fault.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MOST = 60  # statements of a request, more than there are
 
 
 class Killer:
-    """Ends the session after so many statements, as a server does with a transaction that rests too long."""
+    """Ends the session after so many statements, as a server does with a transaction that
+    rests too long.
+    """
 
     def __init__(self, server: MariaDB, after: int) -> None:
         self.left, self._server = after, server
@@ -38,12 +42,16 @@ class Killer:
 
 
 def pooled() -> None:
-    """Gives the thread's connection back, so that the next request takes one that was used before."""
+    """Gives the thread's connection back, so that the next request takes one that was used
+    before.
+    """
     connection.ensure_connection()
     close_old_connections()
 
 
-def test_a_transaction_whose_session_is_lost_is_an_outage(metadata_db: None, mariadb: MariaDB) -> None:
+def test_a_transaction_whose_session_is_lost_is_an_outage(
+    metadata_db: None, mariadb: MariaDB
+) -> None:
     @transactional
     def write() -> None:
         UserRights.objects.create(name="bob")
@@ -70,8 +78,13 @@ def test_whichever_statement_of_a_page_comes_too_late_the_page_says_not_now(
         assert answer.status_code in (302, 503), (after, answer.status_code, text(answer))
     else:
         pytest.fail("a request that needs so many statements")
-    made = set(get_user_model().objects.exclude(username="ada").values_list("username", flat=True))
-    assert made == set(UserRights.objects.exclude(name="ada").values_list("name", flat=True))  # none by half
+    made = set(
+        get_user_model().objects.exclude(username="ada").values_list("username", flat=True)
+    )
+    # none by half
+    assert made == set(
+        UserRights.objects.exclude(name="ada").values_list("name", flat=True)
+    )
 
 
 def asked(client: Client, killer: Killer, *, name: str) -> Any:
@@ -81,7 +94,8 @@ def asked(client: Client, killer: Killer, *, name: str) -> Any:
     with connection.execute_wrapper(killer):
         answer = client.post("/create/user", seen)
     close_old_connections()
-    for kind in list(idle._stacks):  # one that was killed by its last statement is trusted for a second
+    # one that was killed by its last statement is trusted for a second
+    for kind in list(idle._stacks):
         idle.drop(kind)
     return answer
 
@@ -105,5 +119,7 @@ def test_no_password_is_hashed_inside_a_transaction(
     elif verb == "update":
         accounts.update(name="uma", administrator=False, active=True, rights={}, **given)
     else:
-        accounts.change_own_password(**{**given, "actor": actors.Actor(kind="user", name="uma")})
+        accounts.change_own_password(
+            **{**given, "actor": actors.Actor(kind="user", name="uma")}
+        )
     assert seen == [False]

@@ -1,4 +1,6 @@
-"""Servers that cannot be nodes, or hardly: behind a proxy, too old, out of support, with short limits."""
+"""Servers that cannot be nodes, or hardly: behind a proxy, too old, out of support, with
+short limits.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ def given(mariadb: MariaDB, metadata_db: None) -> Iterator[dict[str, Any]]:
     """An empty database, as `registry.register` takes it."""
     with mariadb.schema() as schema:
         account = {"username": "catmq", "password": mariadb.password}
-        yield {"engine": "mysql", "host": "127.0.0.1", "port": mariadb.port, "database": schema, **account}
+        yield {
+            "engine": "mysql",
+            "host": "127.0.0.1",
+            "port": mariadb.port,
+            "database": schema,
+            **account,
+        }
 
 
 def examined(given: dict[str, Any], **more: Any) -> Preflight:
@@ -57,10 +65,19 @@ def signs(mariadb: MariaDB) -> dict[str, tuple[dict[str, Any], str]]:
     other = "10.6.99-MariaDB" if is_mariadb(mariadb) else "8.0.30"
     version = mariadb.execute("SELECT VERSION()")[0][0]
     return {
-        "version": ({"version": other}, f"the greeting says {other}, the server is {version}"),
+        "version": (
+            {"version": other},
+            f"the greeting says {other}, the server is {version}",
+        ),
         "connection": ({"shift": 1000}, "of the server"),
-        "comment": ({"answers": {b"select @@version_comment": b"(ProxySQL)"}}, "it calls itself (ProxySQL)"),
-        "variable": ({"answers": {b"SELECT @@proxy_version": b"2.7.1"}}, "@@proxy_version is 2.7.1"),
+        "comment": (
+            {"answers": {b"select @@version_comment": b"(ProxySQL)"}},
+            "it calls itself (ProxySQL)",
+        ),
+        "variable": (
+            {"answers": {b"SELECT @@proxy_version": b"2.7.1"}},
+            "@@proxy_version is 2.7.1",
+        ),
         "lost": (
             {"answers": {b"SET @catmq_mark": b""}},
             "user variables are lost between statements",
@@ -69,7 +86,9 @@ def signs(mariadb: MariaDB) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("sign", ["version", "connection", "comment", "variable", "lost"])
-def test_a_proxy_is_refused_by_any_of_its_signs(mariadb: MariaDB, given: dict[str, Any], sign: str) -> None:
+def test_a_proxy_is_refused_by_any_of_its_signs(
+    mariadb: MariaDB, given: dict[str, Any], sign: str
+) -> None:
     shown, said = signs(mariadb)[sign]
     with Posing(mariadb.port, **shown) as proxy:
         at = {**given, "port": proxy.port}
@@ -99,7 +118,8 @@ def test_a_server_that_is_too_old_for_a_session_is_named_as_such(
 ) -> None:
     old = "5.7.44" if is_mariadb(mariadb) else "5.5.5-10.2.44-MariaDB"
     needed = (
-        f"{old.removeprefix('5.5.5-')} is too old. MariaDB 10.6 or MySQL 8.0.29 is required, or a later "
+        f"{old.removeprefix('5.5.5-')} is too old. MariaDB 10.6 or MySQL 8.0.29 is "
+        "required, or a later "
         "version."
     )
     with Posing(mariadb.port, version=old) as proxy:
@@ -156,8 +176,13 @@ def test_versions_are_too_old_out_of_support_or_neither(
 def test_limits_of_a_server_that_get_in_the_way_are_warned_of(
     mariadb: MariaDB, given: dict[str, Any]
 ) -> None:
-    name, value = ("max_statement_time", 2) if is_mariadb(mariadb) else ("max_execution_time", 2000)
-    before = {one: mariadb.execute(f"SELECT @@GLOBAL.{one}")[0][0] for one in (name, "max_allowed_packet")}
+    name, value = (
+        ("max_statement_time", 2) if is_mariadb(mariadb) else ("max_execution_time", 2000)
+    )
+    before = {
+        one: mariadb.execute(f"SELECT @@GLOBAL.{one}")[0][0]
+        for one in (name, "max_allowed_packet")
+    }
     try:
         mariadb.execute(f"SET GLOBAL {name} = {value}")
         mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")

@@ -1,4 +1,6 @@
-"""Connections to metadata are lent to threads: many threads, few connections, none of them stale."""
+"""Connections to metadata are lent to threads: many threads, few connections, none of them
+stale.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_hundred_threads_leave_a_handful_of_connections(
 ) -> None:
     in_threads([request] * 100)
     close_old_connections()
-    listed = mariadb.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE db LIKE 'test%'")
+    listed = mariadb.execute(
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE db LIKE 'test%'"
+    )
     assert listed[0][0] <= 3 * MAX_IDLE  # one set per alias
 
 
@@ -40,7 +44,9 @@ def test_the_next_request_takes_the_connection_of_the_last(metadata_db: None) ->
         with connection.cursor() as cursor:
             cursor.execute("SELECT CONNECTION_ID(), @@autocommit, @@sql_mode")
             number, autocommit, mode = cursor.fetchone()
-            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+            cursor.execute(
+                "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')"
+            )
             levels = {level for _, level in cursor.fetchall()}
         close_old_connections()
         assert (autocommit, levels) == (1, {"READ-COMMITTED"})
@@ -51,7 +57,9 @@ def test_the_next_request_takes_the_connection_of_the_last(metadata_db: None) ->
     assert session() == session()
 
 
-def test_a_connection_that_the_server_closed_is_not_given_out(metadata_db: None, mariadb: MariaDB) -> None:
+def test_a_connection_that_the_server_closed_is_not_given_out(
+    metadata_db: None, mariadb: MariaDB
+) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT CONNECTION_ID()")
         number = cursor.fetchone()[0]
@@ -81,7 +89,9 @@ def test_a_forked_child_neither_uses_nor_closes_its_parents_connections() -> Non
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, b"none" if mine.take("kind") is None and not raw.closed else b"some")
+        os.write(
+            write, b"none" if mine.take("kind") is None and not raw.closed else b"some"
+        )
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 4) == b"none"
@@ -119,11 +129,15 @@ def test_the_counter_of_changes_is_not_locked_before_a_transaction_commits(
     last, first = in_threads([slow, quick])
 
     assert first <= last == before + 2
-    logged = ChangeLog.objects.filter(n__gt=before).order_by("n").values_list("n", "kind", "row")
+    logged = (
+        ChangeLog.objects.filter(n__gt=before).order_by("n").values_list("n", "kind", "row")
+    )
     assert list(logged) == [(before + 1, "node", row), (before + 2, "node", row)]
 
 
-def test_a_transaction_that_is_rolled_back_counts_no_change_then_or_later(metadata_db: None) -> None:
+def test_a_transaction_that_is_rolled_back_counts_no_change_then_or_later(
+    metadata_db: None,
+) -> None:
     rows.node()
     row = DbNode.objects.get().pk
     before = ChangeCounter.objects.get().n
@@ -137,7 +151,9 @@ def test_a_transaction_that_is_rolled_back_counts_no_change_then_or_later(metada
     assert ChangeCounter.objects.get().n == before
 
 
-def test_a_change_that_cannot_be_counted_undoes_the_transaction(metadata_db: None, mariadb: MariaDB) -> None:
+def test_a_change_that_cannot_be_counted_undoes_the_transaction(
+    metadata_db: None, mariadb: MariaDB
+) -> None:
     rows.node()
     row = DbNode.objects.get()
     database = connection.settings_dict["NAME"]

@@ -1,5 +1,6 @@
-"""Sends as bytes: what is in a message comes back as it was, in one string of SQL or in several; and a head
-row that refuses lets nothing through, also on a session that stored something before."""
+"""Sends as bytes: what is in a message comes back as it was, in one string of SQL or in
+several; and a head row that refuses lets nothing through, also on a session that stored
+something before."""
 
 from __future__ import annotations
 
@@ -25,12 +26,19 @@ from metadata.errors import TooLarge
 from tests.support.mariadb import MariaDB
 
 ACTOR = command("test")
-# What ends, begins or escapes something for the server or for us, and pieces of characters of several bytes.
+# What ends, begins or escapes something for the server or for us, and pieces of characters
+# of several bytes.
 SPECIAL = b"'\"\\\0\n\r\t\x1a\b`%_;:{}-#/*?()," + b"\x80\xbf\xc3\xe2\xf0\xf4\xff"
 BODIES = [bytes([byte]) for byte in range(256)]
-BODIES += [bytes(pair) for byte in SPECIAL for other in range(256) for pair in ((byte, other), (other, byte))]
+BODIES += [
+    bytes(pair)
+    for byte in SPECIAL
+    for other in range(256)
+    for pair in ((byte, other), (other, byte))
+]
 WORDS = [
-    b"", b"', 1), (", b"\\'", b"\\\\'", b"''", b"\\", b"'", b":queue", b"{table}{rows}", b"%b%d%s", b"; DROP",
+    b"", b"', 1), (", b"\\'", b"\\\\'", b"''", b"\\", b"'", b":queue", b"{table}{rows}",
+    b"%b%d%s", b"; DROP",
     b"--", b"/*", b"\\Z\\0\\n",
 ]  # fmt: skip
 CHARACTERS = "'\"\\\0\n\r\t\x1a\b`%_;:{}é€\u2028\ufeff\uffff\U0001f600\U0010ffff "
@@ -46,7 +54,9 @@ class Bench:
         self.schema = self.info.database
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        return self.server.execute(statement.format(s=self.schema, q=self.queue, o=self.other))
+        return self.server.execute(
+            statement.format(s=self.schema, q=self.queue, o=self.other)
+        )
 
     def session(self) -> MySqlSession:
         """A session that nobody else uses."""
@@ -63,21 +73,32 @@ class Bench:
         epoch: int = 0,
     ) -> int:
         """Stores batches in one transaction of a session; the first offset."""
-        batches = [NewBatch(batch_ids.new().bytes, digest(one), one, "it's \\me") for one in messages]
+        batches = [
+            NewBatch(batch_ids.new().bytes, digest(one), one, "it's \\me")
+            for one in messages
+        ]
         return message_sql.insert_messages(
-            session, queue=queue or self.queue, node_epoch=epoch or self.info.epoch, batches=batches
+            session,
+            queue=queue or self.queue,
+            node_epoch=epoch or self.info.epoch,
+            batches=batches,
         )
 
     def stored(self, first: int = 0, *, queue: int = 0) -> list[StoredMessage]:
         """All messages from an offset on."""
         queue = queue or self.queue
         with node_pools.node_of(queue).reading() as session:
-            return message_sql.select_from(session, queue=queue, first=first, end=10**6, most_bytes=1 << 30)
+            return message_sql.select_from(
+                session, queue=queue, first=first, end=10**6, most_bytes=1 << 30
+            )
 
     def everything(self) -> list[Any]:
         """All that sends write, in both queues."""
         tables = ("message_{q}", "message_{o}", "sent_batch", "queue_head")
-        return [sorted(map(str, self.execute(f"SELECT * FROM {{s}}.{table}"))) for table in tables]
+        return [
+            sorted(map(str, self.execute(f"SELECT * FROM {{s}}.{table}")))
+            for table in tables
+        ]
 
 
 @pytest.fixture
@@ -95,12 +116,16 @@ def session(bench: Bench) -> Iterator[MySqlSession]:
 def publish_all(bench: Bench, messages: Sequence[NewMessage]) -> list[StoredMessage]:
     """What is read of messages that were sent, up to 1,000 at once."""
     named = [
-        NewMessage(**{f: getattr(one, f) for f in one.__struct_fields__} | {"queue": bench.queue})
+        NewMessage(
+            **{f: getattr(one, f) for f in one.__struct_fields__} | {"queue": bench.queue}
+        )
         for one in messages
     ]
     first = len(bench.stored())
     for start in range(0, len(named), 1000):
-        publish(topic="orders", messages=named[start : start + 1000], batch_id=None, actor=ACTOR)
+        publish(
+            topic="orders", messages=named[start : start + 1000], batch_id=None, actor=ACTOR
+        )
     return bench.stored(first)
 
 
@@ -132,7 +157,8 @@ def test_texts_of_any_characters_come_back(bench: Bench) -> None:
     ]
     messages = [NewMessage(body=b"", key=text) for text in texts]
     messages += [
-        NewMessage(body=b"'", key=text, tag=text, trace_id=text, headers={text: text}) for text in texts
+        NewMessage(body=b"'", key=text, tag=text, trace_id=text, headers={text: text})
+        for text in texts
     ]
     assert [*map(content, publish_all(bench, messages))] == [*map(content, messages)]
 
@@ -140,7 +166,8 @@ def test_texts_of_any_characters_come_back(bench: Bench) -> None:
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 message = st.builds(
     NewMessage,
-    body=st.binary(max_size=40) | st.lists(st.sampled_from([*WORDS, *BODIES[:256]])).map(b"".join),
+    body=st.binary(max_size=40)
+    | st.lists(st.sampled_from([*WORDS, *BODIES[:256]])).map(b"".join),
     key=st.none() | text,
     tag=st.none() | text,
     headers=st.none() | st.dictionaries(text, text, max_size=3),
@@ -148,7 +175,11 @@ message = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=60,
+)
 @given(messages=st.lists(message, min_size=1, max_size=12))
 def test_messages_of_any_kind_come_back(bench: Bench, messages: list[NewMessage]) -> None:
     assert [*map(content, publish_all(bench, messages))] == [*map(content, messages)]
@@ -156,17 +187,22 @@ def test_messages_of_any_kind_come_back(bench: Bench, messages: list[NewMessage]
 
 def test_who_sent_it_is_written_as_it_is_named(bench: Bench, session: MySqlSession) -> None:
     bench.send(session, [[NewMessage(body=b"1", key="k"), NewMessage(body=b"2", tag="t")]])
-    assert bench.execute("SELECT DISTINCT producer FROM {s}.message_{q}") == [("it's \\me",)]
+    assert bench.execute("SELECT DISTINCT producer FROM {s}.message_{q}") == [
+        ("it's \\me",)
+    ]
 
 
 SMALL = [NewMessage(body=b"%d" % index, key="k") for index in range(3)]
 REFUSING = {
     "read-only": "UPDATE {s}.queue_head SET state = 'ro' WHERE queue_id = {q}",
     "missing": "DELETE FROM {s}.queue_head WHERE queue_id = {q}",
-    "of another epoch": "UPDATE {s}.queue_head SET node_epoch = node_epoch + 1 WHERE queue_id = {q}",
+    "of another epoch": "UPDATE {s}.queue_head SET node_epoch = node_epoch + 1 WHERE "
+    "queue_id = {q}",
 }
-LARGE = [NewMessage(body=b"%d'\\" % index * 400, key="k") for index in range(40)]  # about 60 kB of SQL
-SHAPES: dict[str, tuple[list[list[NewMessage]], int]] = {  # batches, and the packet they are sent in
+# about 60 kB of SQL
+LARGE = [NewMessage(body=b"%d'\\" % index * 400, key="k") for index in range(40)]
+# batches, and the packet they are sent in
+SHAPES: dict[str, tuple[list[list[NewMessage]], int]] = {
     "one batch": ([SMALL], 1 << 20),
     "several batches": ([SMALL, SMALL[:1], SMALL], 1 << 20),
     "several strings": ([SMALL, LARGE], 12_500),
@@ -219,21 +255,28 @@ def test_a_send_in_several_strings_is_stored_as_in_one(
     assert [*map(content, stored)] == [*map(content, LARGE)]
     assert [one.offset for one in stored] == [*range(3, 43)]
     assert len({one.stored_at_ms for one in stored}) == 1
-    remembered = "SELECT first_offset, message_count FROM {s}.sent_batch ORDER BY first_offset"
+    remembered = (
+        "SELECT first_offset, message_count FROM {s}.sent_batch ORDER BY first_offset"
+    )
     assert bench.execute(remembered) == [(0, 3), (3, 7), (10, 1), (11, 32)]
     assert bench.send(session, [SMALL]) == 43
 
 
-def test_many_small_batches_may_not_fit_the_string_of_their_rows(bench: Bench, session: MySqlSession) -> None:
+def test_many_small_batches_may_not_fit_the_string_of_their_rows(
+    bench: Bench, session: MySqlSession
+) -> None:
     batches = [[NewMessage(body=b"%d" % index, key="k")] for index in range(300)]
-    session.max_packet = 30_000  # the rows do, and what is remembered of their batches, but not both
+    # the rows do, and what is remembered of their batches, but not both
+    session.max_packet = 30_000
     strings = strings_of(session)
     assert bench.send(session, batches) == 0
     assert len(strings) == 3
     assert [one.body for one in bench.stored()] == [b"%d" % index for index in range(300)]
 
 
-def test_an_error_in_a_later_string_leaves_nothing(bench: Bench, session: MySqlSession) -> None:
+def test_an_error_in_a_later_string_leaves_nothing(
+    bench: Bench, session: MySqlSession
+) -> None:
     bench.send(session, [SMALL])
     columns = "(msg_offset, body, producer, stored_at)"
     bench.execute(f"INSERT INTO {{s}}.message_{{q}} {columns} VALUES (40, '', 'x', NOW())")

@@ -1,4 +1,6 @@
-"""The clock of a node's server jumps, ahead by days and back behind where it was, while the queue is used."""
+"""The clock of a node's server jumps, ahead by days and back behind where it was, while the
+queue is used.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,30 @@ def clock(tmp_path: Path) -> WallClock:
 
 @pytest.fixture
 def queue(clock: WallClock, tmp_path: Path, make_node: Callable[..., str]) -> Iterator[int]:
-    """The only queue of topic `orders`, on a server of that clock; group `billing` reads it."""
-    server = start(tmp_path / "server", port=free_port(), options=SMALL, environ=clock.environ)
+    """The only queue of topic `orders`, on a server of that clock; group `billing` reads
+    it.
+    """
+    server = start(
+        tmp_path / "server", port=free_port(), options=SMALL, environ=clock.environ
+    )
     try:
         with server.schema() as schema:
             account = {"username": "catmq", "password": server.password}
-            make_node("jumpy", engine="mysql", host="127.0.0.1", port=server.port, database=schema, **account)
-            made = topics.create(name="orders", queues=1, settings={"retention_days": 1}, actor=ACTOR)
+            make_node(
+                "jumpy",
+                engine="mysql",
+                host="127.0.0.1",
+                port=server.port,
+                database=schema,
+                **account,
+            )
+            made = topics.create(
+                name="orders", queues=1, settings={"retention_days": 1}, actor=ACTOR
+            )
             groups.create(name="billing", actor=ACTOR)
-            subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+            subscriptions.create(
+                group="billing", topic="orders", start="earliest", actor=ACTOR
+            )
             snapshot.refresh()
             yield made.queues[0].queue.queue
     finally:
@@ -59,17 +76,24 @@ def queue(clock: WallClock, tmp_path: Path, make_node: Callable[..., str]) -> It
 
 def send(text: str, batch_id: Any = None) -> int:
     (receipt,) = publish(
-        topic="orders", messages=[NewMessage(body=text.encode())], batch_id=batch_id, actor=ACTOR
+        topic="orders",
+        messages=[NewMessage(body=text.encode())],
+        batch_id=batch_id,
+        actor=ACTOR,
     )
     return receipt.offset  # type: ignore[union-attr]
 
 
 def member() -> tuple[ConsumerId, int]:
     """A member that owns the queue, and its epoch."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     consumer = consumer_ids.check(joined.consumer_id)
     (given,) = consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
-    (acquired,) = positions.acquire(consumer=consumer, queues=[Claim(given.queue, given.epoch)])
+    (acquired,) = positions.acquire(
+        consumer=consumer, queues=[Claim(given.queue, given.epoch)]
+    )
     assert acquired.state == "ok"
     return consumer, given.epoch
 
@@ -82,24 +106,35 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     assert send("now", early) == 0
     clock.set(3 * DAY)
     assert send("ahead") == 1
-    assert batches.expire() == 0, "what looks three days old may have been sent a moment ago"
+    assert batches.expire() == 0, (
+        "what looks three days old may have been sent a moment ago"
+    )
     (done,) = retention.clean(topic="orders", actor=ACTOR, rest_s=0.0)
     assert "3.0 days ahead of" in str(done.plan.blocked_by)
-    assert (done.plan.keep_from, done.raised) == (0, False), "nothing goes by the age of a wrong clock"
+    assert (done.plan.keep_from, done.raised) == (0, False), (
+        "nothing goes by the age of a wrong clock"
+    )
     clock.set(-HOUR)
     assert send("back") == 2
     assert send("now", early) == 0, "the repeat gets its receipt"
 
     (pulled,) = pull.pull(
-        consumer=consumer, queues=[PullQueue(queue, epoch, 0)], max_messages=10, max_bytes=1 << 20
+        consumer=consumer,
+        queues=[PullQueue(queue, epoch, 0)],
+        max_messages=10,
+        max_bytes=1 << 20,
     )
     assert [message.body for message in pulled.messages] == [b"now", b"ahead", b"back"]
     times = [message.stored_at_ms for message in pulled.messages]
-    assert times == sorted(times), "a queue's times never fall, so that look-ups by time work"
+    assert times == sorted(times), (
+        "a queue's times never fall, so that look-ups by time work"
+    )
     (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
     assert (behind.lag, behind.lag_ms) == (3, 0), "nothing is negative"
     positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, 3)])
-    found = search.search(topic="orders", wanted=Wanted(), times=Times(from_ms=times[1]), actor=ACTOR)
+    found = search.search(
+        topic="orders", wanted=Wanted(), times=Times(from_ms=times[1]), actor=ACTOR
+    )
     assert [message.body for message in found.messages] == [b"ahead", b"back"]
 
     clock.set(0)

@@ -1,7 +1,7 @@
 """The database server is killed in the middle of sends and immediate reads.
 
-With the binary log on and synced, nothing that was acknowledged or served is lost or changed: the
-rows a reader saw are the rows that are there afterwards.
+With the binary log on and synced, nothing that was acknowledged or served is lost or
+changed: the rows a reader saw are the rows that are there afterwards.
 """
 
 from __future__ import annotations
@@ -57,13 +57,21 @@ def test_kill_9_of_the_server_loses_and_changes_nothing(
         sent = crashing.execute(f"SELECT SUM(message_count) FROM {schema}.sent_batch")[0][0]
         assert list(stored) == list(range(len(stored))), "dense"
         assert int(sent) == len(stored), "every row belongs to a batch"
-        assert {offset: stored[offset] for offset in acknowledged} == acknowledged, "acknowledged is stored"
-        assert {offset: stored[offset] for offset in seen} == seen, "what was served has not changed"
+        assert {offset: stored[offset] for offset in acknowledged} == acknowledged, (
+            "acknowledged is stored"
+        )
+        assert {offset: stored[offset] for offset in seen} == seen, (
+            "what was served has not changed"
+        )
         assert len(set(stored.values())) == len(stored), "nothing is stored twice"
 
 
-def _through_crashes(server: MariaDB, queue: int) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """Four writers and a reader work while the server dies ROUNDS times; {offset: body} of both kinds."""
+def _through_crashes(
+    server: MariaDB, queue: int
+) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Four writers and a reader work while the server dies ROUNDS times; {offset: body} of
+    both kinds.
+    """
     acknowledged: dict[int, bytes] = {}
     seen: dict[int, bytes] = {}
     stop = threading.Event()
@@ -87,18 +95,24 @@ def _through_crashes(server: MariaDB, queue: int) -> tuple[dict[int, bytes], dic
     return acknowledged, seen
 
 
-def _write(name: int, queue: int, acknowledged: dict[int, bytes], stop: threading.Event) -> None:
+def _write(
+    name: int, queue: int, acknowledged: dict[int, bytes], stop: threading.Event
+) -> None:
     number = 0
     while not stop.is_set():
         bodies = [b"%d-%d-%d" % (name, number, index) for index in range(5)]
         number += 1
         messages = [NewMessage(body=body, queue=queue) for body in bodies]
         try:
-            receipts: list[Any] = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+            receipts: list[Any] = publish(
+                topic="orders", messages=messages, batch_id=None, actor=ACTOR
+            )
         except CatmqError as error:
             assert error.retriable, error
             continue
-        acknowledged.update({receipt.offset: body for receipt, body in zip(receipts, bodies, strict=True)})
+        acknowledged.update(
+            {receipt.offset: body for receipt, body in zip(receipts, bodies, strict=True)}
+        )
 
 
 def _follow(queue: int, seen: dict[int, bytes], stop: threading.Event) -> None:
@@ -113,12 +127,20 @@ def _read(queue: int, first: int, end: int) -> dict[int, bytes]:
     with node_pools.node_of(queue).reading() as session:
         return {
             row.offset: row.body
-            for row in message_sql.select_from(session, queue=queue, first=first, end=end, most_bytes=1 << 30)
+            for row in message_sql.select_from(
+                session, queue=queue, first=first, end=end, most_bytes=1 << 30
+            )
         }
 
 
 def _alive(server: MariaDB) -> bool:
     try:
-        return "Z" not in Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return (
+            "Z"
+            not in Path(f"/proc/{server.pid}/stat")
+            .read_text()
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except OSError:
         return False

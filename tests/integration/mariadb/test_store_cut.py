@@ -1,7 +1,7 @@
 """A connection that breaks in the middle of an answer, at every place between two packets.
 
-The driver calls that the end of the results. A broker that believes it hands out half an answer, and lends
-the session again, which then answers with what belongs to somebody else.
+The driver calls that the end of the results. A broker that believes it hands out half an
+answer, and lends the session again, which then answers with what belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ def cutter(mariadb: MariaDB) -> Iterator[AnswerCutter]:
 
 
 @pytest.fixture
-def queue(cutter: AnswerCutter, mariadb: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
+def queue(
+    cutter: AnswerCutter, mariadb: MariaDB, make_node: Callable[..., str]
+) -> Iterator[int]:
     """A queue with three messages on a node behind the proxy."""
     with mariadb.schema() as schema:
         where = {"host": "127.0.0.1", "port": cutter.port, "database": schema}
-        make_node("main", engine="mysql", username="catmq", password=mariadb.password, **where)
+        make_node(
+            "main", engine="mysql", username="catmq", password=mariadb.password, **where
+        )
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         send()
         yield queue
@@ -66,7 +70,10 @@ def two_that_fit(session: Session, queue: int) -> list[Result]:
 
 def _two(session: Session, queue: int) -> list[Any]:
     values = {"table": running.message_table(queue), "first_offset": 0, "end_offset": 10}
-    return [step(session, "select_head", queue=queue), step(session, "select_messages", **values)]
+    return [
+        step(session, "select_head", queue=queue),
+        step(session, "select_messages", **values),
+    ]
 
 
 def a_transaction(session: Session, queue: int) -> list[Result]:
@@ -97,7 +104,9 @@ def test_an_answer_that_is_cut_anywhere_is_an_error_and_its_session_is_not_lent_
             assert ask(session, queue) == whole
 
 
-def test_a_pull_whose_answer_is_cut_says_that_the_node_is_away(cutter: AnswerCutter, queue: int) -> None:
+def test_a_pull_whose_answer_is_cut_says_that_the_node_is_away(
+    cutter: AnswerCutter, queue: int
+) -> None:
     node = node_pools.node_of(queue)
     with node.reading() as session:
         cutter.watch()
@@ -117,16 +126,24 @@ def test_a_send_whose_answer_is_cut_anywhere_is_stored_once_and_told_where(
     for place in range(packets):
         cutter.cut_after(place)
         receipts = send()
-        assert [one.offset for one in receipts] == [6 + 3 * place + index for index in range(3)]
+        assert [one.offset for one in receipts] == [
+            6 + 3 * place + index for index in range(3)
+        ]
     schema = node_pools.node_of(queue).info.database
-    rows = mariadb.execute(f"SELECT COUNT(*), MAX(msg_offset) FROM {schema}.message_{queue}")
+    rows = mariadb.execute(
+        f"SELECT COUNT(*), MAX(msg_offset) FROM {schema}.message_{queue}"
+    )
     assert rows == [(6 + 3 * packets, 5 + 3 * packets)]
 
 
 def test_a_change_of_metadata_whose_answer_is_cut_anywhere_is_not_taken_for_committed(
     cutter: AnswerCutter, metadata_db: None
 ) -> None:
-    beside = {**django_connections["default"].settings_dict, "HOST": "127.0.0.1", "PORT": cutter.port}
+    beside = {
+        **django_connections["default"].settings_dict,
+        "HOST": "127.0.0.1",
+        "PORT": cutter.port,
+    }
     database = DatabaseWrapper(beside, "beside")
 
     def change() -> None:

@@ -1,7 +1,9 @@
-"""A server without binary log is killed while a message is visible whose redo log is not on disk.
+"""A server without binary log is killed while a message is visible whose redo log is not on
+disk.
 
-The window is forced: one commit sits in a slow sync of the log, so that the next one, already visible to
-everybody, has not even been written to the file. What was served then would be given to another message.
+The window is forced: one commit sits in a slow sync of the log, so that the next one,
+already visible to everybody, has not even been written to the file. What was served then
+would be given to another message.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class Reader:
     """The only member of group `billing`, which reads the only queue of topic `orders`."""
 
     def __init__(self, queue: int) -> None:
-        joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+        joined = membership.join(
+            group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+        )
         self.id = consumer_ids.check(joined.consumer_id)
         (assigned,) = consumers.heartbeat(consumer=self.id, generation=0, owned=[]).assigned
         self.queue, self.epoch = queue, assigned.epoch
@@ -83,11 +87,15 @@ class Reader:
 
     def pull(self, offset: int) -> PulledQueue:
         asked = [PullQueue(self.queue, self.epoch, offset)]
-        return pull.pull(consumer=self.id, queues=asked, max_messages=10, max_bytes=1 << 20)[0]
+        return pull.pull(
+            consumer=self.id, queues=asked, max_messages=10, max_bytes=1 << 20
+        )[0]
 
 
 def send(body: bytes, batch_id: UUID | None = None) -> int:
-    (fate,) = publish(topic="orders", messages=[NewMessage(body=body)], batch_id=batch_id, actor=ACTOR)
+    (fate,) = publish(
+        topic="orders", messages=[NewMessage(body=body)], batch_id=batch_id, actor=ACTOR
+    )
     if isinstance(fate, CatmqError):
         raise fate
     return fate.offset
@@ -103,9 +111,16 @@ def settle(future: Future[Any]) -> Any:
 
 @pytest.fixture
 def queue(server: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
-    """The queue of topic `orders` on that server, read by group `billing`; it holds one message."""
+    """The queue of topic `orders` on that server, read by group `billing`; it holds one
+    message.
+    """
     with server.schema() as schema:
-        account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": server.port,
+            "username": "catmq",
+            "password": server.password,
+        }
         make_node("slow", engine="mysql", database=schema, **account)
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         groups.create(name="billing", actor=ACTOR)
@@ -119,13 +134,21 @@ def queue(server: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
 def head(server: MariaDB, queue: int) -> int:
     """The head that everybody sees."""
     schema = node_pools.node_of(queue).info.database
-    return int(server.execute(f"SELECT head FROM {schema}.queue_head WHERE queue_id = {queue}")[0][0])
+    return int(
+        server.execute(f"SELECT head FROM {schema}.queue_head WHERE queue_id = {queue}")[0][
+            0
+        ]
+    )
 
 
 def busy(server: MariaDB) -> int:
     """How many connections of the product run something: the send, the barrier, the repeat."""
     running = "command = 'Query' AND id <> CONNECTION_ID() AND info NOT LIKE '%INTO other%'"
-    return int(server.execute(f"SELECT COUNT(*) FROM information_schema.processlist WHERE {running}")[0][0])
+    return int(
+        server.execute(
+            f"SELECT COUNT(*) FROM information_schema.processlist WHERE {running}"
+        )[0][0]
+    )
 
 
 def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
@@ -144,7 +167,9 @@ def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
 def visible_only(
     server: MariaDB, disk: SlowSync, queue: int, background: Callable[..., Future[Any]]
 ) -> tuple[int, UUID, list[Future[Any]]]:
-    """Sends a message that everybody sees but no disk has: its offset, batch id, the calls under way."""
+    """Sends a message that everybody sees but no disk has: its offset, batch id, the calls
+    under way.
+    """
     for _ in range(10):
         offset, batch_id = head(server, queue), batch_ids.new()
         calls = [background(hold_up_the_log, server, disk, queue)]
@@ -163,7 +188,8 @@ def visible_only(
 
 def kill(server: MariaDB) -> None:
     os.kill(server.pid, signal.SIGKILL)
-    until(lambda: not is_alive(server), limit_s=10)  # it stays as a zombie where process 1 waits for nobody
+    # it stays as a zombie where process 1 waits for nobody
+    until(lambda: not is_alive(server), limit_s=10)
 
 
 def answers(queue: int) -> bool:
@@ -191,16 +217,25 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     ]
     looking = [background(look) for look in looks]
     barrier = durability.barrier_of(node_pools.node_of(queue).info.id)
-    # All saw the message, and one leads the barrier that the others wait for, unless they answered already.
-    until(lambda: barrier.waiting() == 4 or any(one.done() for one in (pulling, asking, *looking)))
-    group_commit._coalescers.clear()  # the repeat comes through another worker, where nobody sends
+    # All saw the message, and one leads the barrier that the others wait for, unless they
+    # answered already.
+    until(
+        lambda: (
+            barrier.waiting() == 4 or any(one.done() for one in (pulling, asking, *looking))
+        )
+    )
+    # the repeat comes through another worker, where nobody sends
+    group_commit._coalescers.clear()
     repeating = background(send, b"lost", batch_id)
-    with suppress(AssertionError):  # a moment for the repeat to get somewhere; nothing depends on it
+    # a moment for the repeat to get somewhere; nothing depends on it
+    with suppress(AssertionError):
         until(lambda: busy(server) + pulling.done() == 3 or repeating.done(), limit_s=1)
     kill(server)
     served, receipt, (known,), _ = map(settle, (pulling, repeating, asking, calls[1]))
     for seen in map(settle, looking):
-        assert isinstance(seen, CatmqError) or all(one.offset < offset for one in seen.messages)
+        assert isinstance(seen, CatmqError) or all(
+            one.offset < offset for one in seen.messages
+        )
     assert calls[0].exception() is not None, "its commit was not acknowledged either"
     assert isinstance(served, CatmqError) or served.messages == []
     assert known.head in (None, offset), "nor is it counted"
@@ -209,17 +244,27 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     disk.forget()
     server.start()
     assert head(server, queue) == offset, "the crash took it back"
-    until(lambda: answers(queue), limit_s=30)  # the pause between two probes has grown meanwhile
+    # the pause between two probes has grown meanwhile
+    until(lambda: answers(queue), limit_s=30)
 
     assert send(b"second") == offset, "its offset goes to another message"
-    assert [message.body for message in reader.pull(offset).messages] == [b"second"], "which nobody skips"
+    assert [message.body for message in reader.pull(offset).messages] == [b"second"], (
+        "which nobody skips"
+    )
 
 
-def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callable[..., str]) -> None:
+def test_a_synced_binary_log_needs_no_barrier(
+    tmp_path: Path, make_node: Callable[..., str]
+) -> None:
     options = [*SMALL, "--log-bin", "--sync-binlog=1", "--server-id=1"]
     server = start(tmp_path / "binlog", port=free_port(), options=options)
     try:
-        account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": server.port,
+            "username": "catmq",
+            "password": server.password,
+        }
         server.execute("CREATE DATABASE node CHARACTER SET utf8mb4")
         make_node("synced", engine="mysql", database="node", **account)
         topics.create(name="orders", queues=1, actor=ACTOR)

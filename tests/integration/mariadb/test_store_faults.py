@@ -1,7 +1,8 @@
 """Every error that can end a publish in its middle, forced on a real server.
 
-After each the same broker process publishes again, and the queue is as if the failed try had never
-been: the head is the number of rows, the offsets are 0 … n-1, nothing acknowledged is lost.
+After each the same broker process publishes again, and the queue is as if the failed try
+had never been: the head is the number of rows, the offsets are 0 … n-1, nothing
+acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class Bench:
         return self.server.execute(statement.format(table=self.table, schema=self.schema))
 
     def offsets(self) -> list[int]:
-        return [row[0] for row in self.execute("SELECT msg_offset FROM {table} ORDER BY msg_offset")]
+        return [
+            row[0]
+            for row in self.execute("SELECT msg_offset FROM {table} ORDER BY msg_offset")
+        ]
 
     def head(self) -> int:
         return int(self.execute("SELECT head FROM {schema}.queue_head")[0][0])
@@ -63,11 +67,17 @@ class Bench:
         return f"INSERT INTO {self.table} {columns} VALUES ({offset}, '', 'x', NOW())"
 
     def must_be_whole(self, count: int) -> None:
-        """The queue holds exactly `count` messages at 0 … count-1, and so does `sent_batch`."""
+        """The queue holds exactly `count` messages at 0 … count-1, and so does
+        `sent_batch`.
+        """
         assert self.offsets() == list(range(count))
         assert self.head() == count
         assert (
-            int(self.execute("SELECT COALESCE(SUM(message_count), 0) FROM {schema}.sent_batch")[0][0])
+            int(
+                self.execute(
+                    "SELECT COALESCE(SUM(message_count), 0) FROM {schema}.sent_batch"
+                )[0][0]
+            )
             == count
         )
 
@@ -116,7 +126,9 @@ def test_a_lock_that_is_held_for_a_moment_only_delays(
     bench.must_be_whole(6)
 
 
-def test_a_lock_that_is_held_too_long_is_an_error_and_leaves_nothing(bench: Bench, foreign: Any) -> None:
+def test_a_lock_that_is_held_too_long_is_an_error_and_leaves_nothing(
+    bench: Bench, foreign: Any
+) -> None:
     foreign.execute("SELECT head FROM queue_head FOR UPDATE")
     with pytest.raises(CatmqError) as caught:
         bench.send()
@@ -130,12 +142,17 @@ def test_a_lock_that_is_held_too_long_is_an_error_and_leaves_nothing(bench: Benc
 def test_the_victim_of_a_deadlock_is_repeated(
     bench: Bench, foreign: Any, background: Callable[..., Future[Any]]
 ) -> None:
-    bench.execute("CREATE TABLE {schema}.weight (id INT PRIMARY KEY AUTO_INCREMENT, t TEXT)")
+    bench.execute(
+        "CREATE TABLE {schema}.weight (id INT PRIMARY KEY AUTO_INCREMENT, t TEXT)"
+    )
     foreign.execute(bench.row(3))
-    foreign.executemany("INSERT INTO weight (t) VALUES (%s)", [("heavier than a batch",)] * 500)
+    foreign.executemany(
+        "INSERT INTO weight (t) VALUES (%s)", [("heavier than a batch",)] * 500
+    )
     sending = background(bench.send)
     until(lambda: bench.publishing() is not None)
-    # The batch holds the head and waits for offset 3; now this one wants the head: the lighter dies.
+    # The batch holds the head and waits for offset 3; now this one wants the head: the
+    # lighter dies.
     foreign.execute("SELECT head FROM queue_head FOR UPDATE")
     metrics = "information_schema.innodb_metrics"
     deadlocks = bench.execute(f"SELECT count FROM {metrics} WHERE name = 'lock_deadlocks'")
@@ -145,11 +162,17 @@ def test_the_victim_of_a_deadlock_is_repeated(
     bench.must_be_whole(6)
 
 
-def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothing(bench: Bench) -> None:
+def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothing(
+    bench: Bench,
+) -> None:
     bench.execute("ALTER TABLE {table} MODIFY msg_key VARCHAR(3)")
     with pytest.raises(StoreCorrupt, match="1406"):
-        bench.send([NewMessage(body=b"", key="fit"), NewMessage(body=b"", key="far too long")])
-    assert bench.queue not in corruption.current(), "a limit above the column's would do the same"
+        bench.send(
+            [NewMessage(body=b"", key="fit"), NewMessage(body=b"", key="far too long")]
+        )
+    assert bench.queue not in corruption.current(), (
+        "a limit above the column's would do the same"
+    )
     bench.must_be_whole(3)
     bench.send()
     bench.must_be_whole(6)
@@ -159,12 +182,17 @@ def test_an_answer_without_the_place_of_what_was_stored_gives_no_wrong_receipt(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = MySqlSession._read
-    monkeypatch.setattr(MySqlSession, "_read", lambda self: [one._replace(number=0) for one in read(self)])
-    assert [receipt.offset for receipt in bench.send()] == [3, 4, 5]  # a second try found it
+    monkeypatch.setattr(
+        MySqlSession, "_read", lambda self: [one._replace(number=0) for one in read(self)]
+    )
+    # a second try found it
+    assert [receipt.offset for receipt in bench.send()] == [3, 4, 5]
     bench.must_be_whole(6)
 
 
-def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(bench: Bench) -> None:
+def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(
+    bench: Bench,
+) -> None:
     bench.execute("UPDATE {schema}.queue_head SET head = 1")
     with pytest.raises(StoreCorrupt, match="log end offset"):
         bench.send()
@@ -193,7 +221,9 @@ def test_a_missing_head_row_is_reported_and_writes_nowhere(bench: Bench) -> None
         bench.send()
     assert caught.value.code in ("queue_not_writable", "no_writable_queue")
     with closing(bench.server.connect(db=bench.schema)) as connection:
-        connection.cursor().execute("INSERT INTO queue_head VALUES (%s, %s, %s, %s, %s, %s)", row)
+        connection.cursor().execute(
+            "INSERT INTO queue_head VALUES (%s, %s, %s, %s, %s, %s)", row
+        )
     bench.must_be_whole(3)
     bench.send()
     bench.must_be_whole(6)
@@ -234,7 +264,9 @@ def test_an_idle_connection_that_was_killed_costs_no_send(bench: Bench) -> None:
 def test_a_writer_that_is_slow_to_commit_hides_no_later_message(
     bench: Bench, foreign: Any, background: Callable[..., Future[Any]]
 ) -> None:
-    """A foreign writer raises the head and waits; later ones wait behind it: nothing appears after a hole."""
+    """A foreign writer raises the head and waits; later ones wait behind it: nothing
+    appears after a hole.
+    """
     foreign.execute("UPDATE queue_head SET head = head + 1")
     foreign.execute(bench.row(3))
     sending = background(bench.send)
@@ -245,7 +277,9 @@ def test_a_writer_that_is_slow_to_commit_hides_no_later_message(
     assert bench.offsets() == list(range(7))
 
 
-def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench: Bench) -> None:
+def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(
+    bench: Bench,
+) -> None:
     batches, size, seen, stop = 1250, 10, [0, 1, 2], threading.Event()
     messages = [NewMessage(body=b"x" * 50, key="k") for _ in range(size)]
 
@@ -253,7 +287,11 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench
         while not stop.is_set() or len(seen) < bench_head():
             with node_pools.node_of(bench.queue).reading() as session:
                 rows = message_sql.select_from(
-                    session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501, most_bytes=1 << 20
+                    session,
+                    queue=bench.queue,
+                    first=seen[-1] + 1,
+                    end=seen[-1] + 501,
+                    most_bytes=1 << 20,
                 )
             seen.extend(row.offset for row in rows)
 
@@ -264,7 +302,10 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench
 
     with ThreadPoolExecutor(5) as pool:
         reader = pool.submit(read)
-        writers = [pool.submit(lambda: [bench.send(messages) for _ in range(batches)]) for _ in range(4)]
+        writers = [
+            pool.submit(lambda: [bench.send(messages) for _ in range(batches)])
+            for _ in range(4)
+        ]
         for writer in writers:
             writer.result(120)
         stop.set()
@@ -286,12 +327,18 @@ def test_a_statement_larger_than_a_packet_is_one_transaction(bench: Bench) -> No
     assert snapshot.find_topic("orders").queues == (bench.queue,)
 
 
-def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench, mariadb: MariaDB) -> None:
+def test_an_account_that_may_only_read_is_named_and_writes_nothing(
+    bench: Bench, mariadb: MariaDB
+) -> None:
     account = f"'reader_{bench.queue}'@'127.0.0.1'"
     bench.execute(f"CREATE USER {account} IDENTIFIED BY 'x'")
     try:
         bench.execute(f"GRANT SELECT ON {bench.schema}.* TO {account}")
-        info = replace(node_pools.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
+        info = replace(
+            node_pools.node_of(bench.queue).info,
+            username=f"reader_{bench.queue}",
+            password="x",
+        )
         session = session_pool.connect(info)
         with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
             queue_sql.set_queue_state(session, queue=bench.queue, state="ro")
@@ -300,7 +347,12 @@ def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench,
         place = {"host": info.host, "port": info.port, "database": info.database}
         with pytest.raises(Invalid, match="lacks a right") as refused:
             registry.register(
-                name="again", engine="mysql", username=info.username, password="x", actor=ACTOR, **place
+                name="again",
+                engine="mysql",
+                username=info.username,
+                password="x",
+                actor=ACTOR,
+                **place,
             )
         assert refused.value.code == Code.NODE_REFUSED
     finally:
@@ -308,13 +360,20 @@ def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench,
     bench.must_be_whole(3)
 
 
-def test_a_message_larger_than_a_packet_is_too_large_and_stores_nothing(bench: Bench) -> None:
+def test_a_message_larger_than_a_packet_is_too_large_and_stores_nothing(
+    bench: Bench,
+) -> None:
     before = bench.execute("SELECT @@GLOBAL.max_allowed_packet")[0][0]
     bench.execute("SET GLOBAL max_allowed_packet = 65536")
     try:
         node_pools.evict_all()
         with pytest.raises(TooLarge, match="max_allowed_packet of 65536 bytes"):
-            bench.send([NewMessage(body=b"small", key="k"), NewMessage(body=b"x" * 70_000, key="k")])
+            bench.send(
+                [
+                    NewMessage(body=b"small", key="k"),
+                    NewMessage(body=b"x" * 70_000, key="k"),
+                ]
+            )
     finally:
         bench.execute(f"SET GLOBAL max_allowed_packet = {before}")
         node_pools.evict_all()

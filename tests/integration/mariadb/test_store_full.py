@@ -1,7 +1,8 @@
-"""A server whose disk is full: error 1114 in the middle of a send, and error 3 where there is no room for
-what does not fit the cache of the binary log.
+"""A server whose disk is full: error 1114 in the middle of a send, and error 3 where there
+is no room for what does not fit the cache of the binary log.
 
-Bodies are small enough to lie in the rows: MariaDB 11.8.6 ends itself where a larger one meets the full disk.
+Bodies are small enough to lie in the rows: MariaDB 11.8.6 ends itself where a larger one
+meets the full disk.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ MESSAGES = [NewMessage(body=b"x" * 5_000)] * 100
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[MariaDB]:
     """A server with one tablespace for everything, of 16 MB."""
-    options = [*SMALL, "--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M:autoextend:max:16M"]
+    options = [
+        *SMALL,
+        "--innodb-file-per-table=0",
+        "--innodb-data-file-path=ibdata1:12M:autoextend:max:16M",
+    ]
     server = start(tmp_path / "small", port=free_port(), options=options)
     yield server
     server.stop()
@@ -42,10 +47,19 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_other_nodes_go_on(
     small: MariaDB, make_node: Callable[..., str]
 ) -> None:
     small.execute("CREATE DATABASE small CHARACTER SET utf8mb4")
-    account = {"host": "127.0.0.1", "port": small.port, "username": "catmq", "password": small.password}
+    account = {
+        "host": "127.0.0.1",
+        "port": small.port,
+        "username": "catmq",
+        "password": small.password,
+    }
     make_node("small", engine="mysql", database="small", **account)
     make_node("roomy")
-    queue = topics.create(name="orders", queues=1, node="small", actor=ACTOR).queues[0].queue.queue
+    queue = (
+        topics.create(name="orders", queues=1, node="small", actor=ACTOR)
+        .queues[0]
+        .queue.queue
+    )
     topics.create(name="spread", queues=2, actor=ACTOR)
     stored = 0
     with pytest.raises(NodeUnavailable, match="1114") as caught:
@@ -76,7 +90,8 @@ def cramped(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def logging(tmp_path: Path, cramped: Path) -> Iterator[MariaDB]:
-    """A server with a binary log, and little room for what does not fit the log's cache in memory.
+    """A server with a binary log, and little room for what does not fit the log's cache in
+    memory.
 
     MariaDB 10.11 writes that to the temporary directory, 11.8 beside the log.
     """
@@ -91,7 +106,12 @@ def test_a_send_that_the_binary_log_has_no_room_for_is_a_full_node_and_stored_wh
     logging: MariaDB, cramped: Path, make_node: Callable[..., str]
 ) -> None:
     logging.execute("CREATE DATABASE small CHARACTER SET utf8mb4")
-    account = {"host": "127.0.0.1", "port": logging.port, "username": "catmq", "password": logging.password}
+    account = {
+        "host": "127.0.0.1",
+        "port": logging.port,
+        "username": "catmq",
+        "password": logging.password,
+    }
     make_node("main", engine="mysql", database="small", **account)
     topics.create(name="orders", queues=1, node="main", actor=ACTOR)
     messages, batch_id = [NewMessage(body=b"x" * 500_000)] * 4, batch_ids.new()

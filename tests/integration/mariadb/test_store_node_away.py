@@ -1,4 +1,5 @@
-"""A MariaDB server that is frozen or killed: few find out, others are answered at once, nobody restarts.
+"""A MariaDB server that is frozen or killed: few find out, others are answered at once,
+nobody restarts.
 
 Two nodes on two servers; one of them is the session's and stays well.
 """
@@ -38,14 +39,24 @@ from tests.support.waiting import until
 
 ACTOR = command("test")
 CALLERS = 60
-AT_ONCE_S = 1.0  # an answer without the node takes microseconds; the machine does other things, too
+# an answer without the node takes microseconds; the machine does other things, too
+AT_ONCE_S = 1.0
 
 
 @pytest.fixture
-def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterator[dict[str, int]]:
-    """Node name → its queue of topic `orders`, with a message; the loop of circuits runs as in workers."""
+def queues(
+    ill: MariaDB, watched: None, make_node: Callable[..., str]
+) -> Iterator[dict[str, int]]:
+    """Node name → its queue of topic `orders`, with a message; the loop of circuits runs as
+    in workers.
+    """
     with ill.schema() as schema:
-        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": ill.port,
+            "username": "catmq",
+            "password": ill.password,
+        }
         make_node("ill", engine="mysql", database=schema, **account)
         make_node("well")
         made = topics.create(name="orders", queues=2, actor=ACTOR)
@@ -93,8 +104,12 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
         with ThreadPoolExecutor(CALLERS) as pool:
             waiting = [pool.submit(takes, queues["ill"]) for _ in range(CALLERS)]
             until(lambda: node_pools.away() == ["ill"], limit_s=20)
-            # Those inside a statement wait for its outcome; nobody waits for a place any more.
-            until(lambda: sum(not one.done() for one in waiting) <= config.pool_size, limit_s=20)
+            # Those inside a statement wait for its outcome; nobody waits for a place any
+            # more.
+            until(
+                lambda: sum(not one.done() for one in waiting) <= config.pool_size,
+                limit_s=20,
+            )
             error, took_s = refusal(queues["ill"])
             assert (error.code, error.retriable) == (Code.NODE_UNAVAILABLE, True)
             assert error.retry_after_ms is not None
@@ -114,7 +129,9 @@ def member(queues: dict[str, int]) -> consumer_ids.ConsumerId:
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     snapshot.refresh()
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR
+    )
     return consumer_ids.check(joined.consumer_id)
 
 
@@ -123,7 +140,9 @@ def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
 ) -> None:
     assigned = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     claims = [Claim(one.queue, one.epoch) for one in assigned]
-    assert {one.state for one in positions.acquire(consumer=member, queues=claims)} == {"ok"}
+    assert {one.state for one in positions.acquire(consumer=member, queues=claims)} == {
+        "ok"
+    }
     asked = [PullQueue(claim.queue, claim.epoch, 0) for claim in claims]
     ends = [CommitOffset(claim.queue, claim.epoch, 1) for claim in claims]
     states = {queues["ill"]: "unavailable", queues["well"]: "ok"}
@@ -131,16 +150,26 @@ def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
     try:
         for _ in range(3):
             begun = time.monotonic()
-            answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+            answers = pull.pull(
+                consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20
+            )
             assert time.monotonic() - begun < AT_ONCE_S, "also before anybody found out"
-            assert {one.queue: len(one.messages) for one in answers} == {queues["ill"]: 0, queues["well"]: 1}
-            assert {one.queue: one.head for one in answers} == {queues["ill"]: None, queues["well"]: 1}
+            assert {one.queue: len(one.messages) for one in answers} == {
+                queues["ill"]: 0,
+                queues["well"]: 1,
+            }
+            assert {one.queue: one.head for one in answers} == {
+                queues["ill"]: None,
+                queues["well"]: 1,
+            }
         committed = positions.commit(consumer=member, offsets=ends)
         assert {one.queue: one.state for one in committed} == states
         acquired = positions.acquire(consumer=member, queues=claims)
         assert {one.queue: one.state for one in acquired} == states
         until(lambda: node_pools.away() == ["ill"], limit_s=20)
-        answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+        answers = pull.pull(
+            consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20
+        )
         assert {one.queue: one.state for one in answers} == states
     finally:
         os.kill(ill.pid, signal.SIGCONT)
@@ -168,7 +197,9 @@ def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_
         assert queue_sql.read_heads(again, queues=None) == {queues["ill"]: 1}
 
 
-def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[str, int]) -> None:
+def test_reads_from_a_silent_node_are_not_waited_for(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
     node = node_pools.node_of(queues["ill"])
     freeze(ill)
     try:
@@ -186,7 +217,10 @@ def test_a_killed_node_is_answered_for_at_once_and_used_again_when_it_is_back(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
     os.kill(ill.pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{ill.pid}/stat").exists() or not takes(queues["ill"]), limit_s=20)
+    until(
+        lambda: not Path(f"/proc/{ill.pid}/stat").exists() or not takes(queues["ill"]),
+        limit_s=20,
+    )
     until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
     error, took_s = refusal(queues["ill"])
     assert (error.code, took_s < AT_ONCE_S) == (Code.NODE_UNAVAILABLE, True)
@@ -201,7 +235,9 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
     os.kill(ill.pid, signal.SIGKILL)
     until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
     for _ in range(8):
-        receipt = publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
+        receipt = publish(
+            topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR
+        )[0]
         assert receipt.queue == queues["well"]  # type: ignore[union-attr]
     ill.start()
     until(lambda: takes(queues["ill"]), limit_s=20)
@@ -217,7 +253,9 @@ def test_the_first_send_after_a_node_was_killed_is_refused_and_not_in_doubt(
         until(lambda: not is_connected(ill))
         messages = [NewMessage(body=b"x", queue=queues["ill"])]
         with pytest.raises(CatmqError) as caught:
-            publish(topic="orders", messages=messages, batch_id=batch_ids.new(), actor=ACTOR)
+            publish(
+                topic="orders", messages=messages, batch_id=batch_ids.new(), actor=ACTOR
+            )
         assert (caught.value.code, caught.value.retriable) == (Code.NODE_UNAVAILABLE, True)
     finally:
         ill.start()

@@ -1,4 +1,6 @@
-"""Two real servers in GTID replication: pulls from the replica, a planned move, a promotion without tail."""
+"""Two real servers in GTID replication: pulls from the replica, a planned move, a promotion
+without tail.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ class Place(NamedTuple):
 def place(ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]) -> Iterator[Place]:
     """Topic `orders`, read by group `billing`."""
     with ill.schema() as schema:
-        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": ill.port,
+            "username": "catmq",
+            "password": ill.password,
+        }
         make_node("moving", engine="mysql", database=schema, **account)
         made = topics.create(name="orders", queues=1, actor=ACTOR)
         groups.create(name="billing", actor=ACTOR)
@@ -70,7 +77,9 @@ def send(count: int = 1) -> list[Any]:
 
 def reader(queue: int, name: str = "one") -> tuple[ConsumerId, int]:
     """A member that has acquired the queue, and its epoch."""
-    joined = membership.join(group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR)
+    joined = membership.join(
+        group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR
+    )
     member = consumer_ids.check(joined.consumer_id)
     (assigned,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     claim = Claim(queue, assigned.epoch)
@@ -84,7 +93,9 @@ def pulled(member: ConsumerId, queue: int, epoch: int, offset: int) -> PulledQue
 
 
 def promote(replica: MariaDB, **more: Any) -> promotion.Outcome:
-    done = promotion.promote(name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR, **more)
+    done = promotion.promote(
+        name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR, **more
+    )
     snapshot.refresh()
     return done
 
@@ -103,7 +114,8 @@ def test_pulls_go_on_from_the_replica_while_the_node_is_away_and_nothing_else_do
         answer = pulled(member, place.queue, epoch, 4)
         assert (answer.state, answer.stale) == ("ok", True)
         assert [one.offset for one in answer.messages] == [4, 5, 6, 7, 8, 9]
-        ahead = pulled(member, place.queue, epoch, 12)  # read from the node before it went away
+        # read from the node before it went away
+        ahead = pulled(member, place.queue, epoch, 12)
         assert (ahead.state, ahead.messages, ahead.next_offset) == ("ok", [], 12)
         with pytest.raises(NodeUnavailable):
             positions.commit(consumer=member, offsets=[CommitOffset(place.queue, epoch, 5)])
@@ -111,13 +123,16 @@ def test_pulls_go_on_from_the_replica_while_the_node_is_away_and_nothing_else_do
             pulled(member, place.queue, epoch - 1, 0)  # not what metadata granted
         consumers.leave(consumer=member, actor=ACTOR)
         with pytest.raises(NodeUnavailable):
-            pulled(member, place.queue, epoch, 0)  # its reader row on the replica still names it
+            # its reader row on the replica still names it
+            pulled(member, place.queue, epoch, 0)
     finally:
         os.kill(ill.pid, signal.SIGCONT)
 
 
 def _is_served(member: ConsumerId, queue: int, epoch: int) -> bool:
-    """Return True if the replica answers; a node that is only slow is not waited for, which is ok, too."""
+    """Return True if the replica answers; a node that is only slow is not waited for, which
+    is ok, too.
+    """
     try:
         found = pulled(member, queue, epoch, 0)
         return found.state == "ok" and found.stale
@@ -146,16 +161,25 @@ def test_the_portal_says_what_a_promotion_would_do_and_then_does_it(
     there = {"replica_host": "127.0.0.1", "replica_port": replica.port}
     registry.update(name="moving", settings=there, actor=ACTOR)
     plan = promotion_plans.promote(name="moving", actor=ACTOR)
-    assert (plan.target, plan.primary_answers, plan.copies) == (f"127.0.0.1:{replica.port}", True, True)
+    assert (plan.target, plan.primary_answers, plan.copies) == (
+        f"127.0.0.1:{replica.port}",
+        True,
+        True,
+    )
     assert (plan.queues, plan.gaps, plan.messages, plan.lost) == (1, 0, 0, ())
     ada = forms.browser("ada", administrator=True)
     seen = forms.filled(ada, "/nodes/moving/promote")
-    assert "no messages would be lost" in forms.text(seen) and "The old primary answers" in forms.text(seen)
+    assert "no messages would be lost" in forms.text(
+        seen
+    ) and "The old primary answers" in forms.text(seen)
     assert DbNode.objects.get().epoch == 1
     said = forms.text(forms.confirm(ada, "/nodes/moving/promote", seen))
     assert "in service with epoch 2. No messages were lost." in said
     snapshot.refresh()
-    assert (DbNode.objects.get().port, DbNode.objects.get().replica_host) == (replica.port, "")
+    assert (DbNode.objects.get().port, DbNode.objects.get().replica_host) == (
+        replica.port,
+        "",
+    )
     assert [one.offset for one in send(1)] == [10]
     ill.execute("SET GLOBAL read_only = 0")
     follow(replica, ill)
@@ -172,17 +196,30 @@ def test_a_promotion_without_the_tail_skips_nothing_silently(
     registry.note_heads()
     registry.note_heads()
     os.kill(ill.pid, signal.SIGKILL)
-    plan = promotion_plans.promote(name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR)
+    plan = promotion_plans.promote(
+        name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR
+    )
     assert (plan.primary_answers, plan.gaps, plan.messages) == (False, 1, 5)
     done = promote(replica)
-    assert (done.state, done.gaps, done.messages, done.lost) == ("read_write", 1, 5, plan.lost)
+    assert (done.state, done.gaps, done.messages, done.lost) == (
+        "read_write",
+        1,
+        5,
+        plan.lost,
+    )
     assert [(one.group, one.messages) for one in done.lost] == [("billing", 5)]
     refilled = [one.offset for one in send(20)]  # past the old head, before anybody looks
     told = pulled(member, place.queue, epoch, 15)
     assert (told.state, told.next_offset) == ("lost_tail", refilled[0])
-    assert [one.offset for one in pulled(member, place.queue, epoch, refilled[0]).messages] == refilled
-    assert [one.offset for one in pulled(member, place.queue, epoch, 0).messages] == list(range(10))
-    commit = positions.commit(consumer=member, offsets=[CommitOffset(place.queue, epoch, refilled[-1] + 1)])
+    assert [
+        one.offset for one in pulled(member, place.queue, epoch, refilled[0]).messages
+    ] == refilled
+    assert [one.offset for one in pulled(member, place.queue, epoch, 0).messages] == list(
+        range(10)
+    )
+    commit = positions.commit(
+        consumer=member, offsets=[CommitOffset(place.queue, epoch, refilled[-1] + 1)]
+    )
     assert commit[0].state == "ok"
     ill.start()
     follow(replica, ill)
@@ -206,7 +243,8 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     registry.report_heads()  # with what it says, the promotion knows what is missing
     SnapshotAck("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
     assert snapshot_acks.behind(snapshot.current().version[1]) == []
-    SnapshotAck("b1/2").acknowledge(identity=life, change=0)  # another worker, which is behind
+    # another worker, which is behind
+    SnapshotAck("b1/2").acknowledge(identity=life, change=0)
     with pytest.raises(Unavailable, match="b1/2"):
         promote(replica, patience_s=0.3)
     done = promote(replica, known_dead=True)
@@ -236,12 +274,16 @@ def test_a_replica_has_caught_up_when_workers_have_applied_what_it_received(
     place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
     there = replace(snapshot.find_node("moving"), port=replica.port)
-    with closing(replica.connect(db=place.schema)) as holding, session_pool.direct(there) as session:
+    with (
+        closing(replica.connect(db=place.schema)) as holding,
+        session_pool.direct(there) as session,
+    ):
         holding.autocommit(False)
         holding.cursor().execute("SELECT * FROM queue_head FOR UPDATE")
         send()
         waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        until(lambda: replica.execute(waiting) == [(1,)], every_s=0.15)  # the server looks no more often
+        # the server looks no more often
+        until(lambda: replica.execute(waiting) == [(1,)], every_s=0.15)
         assert promotion_sql.replication(session).threads > 1
         promotion_sql.stop_receiving(session)
         assert not promotion_sql.replication(session).caught_up
@@ -264,5 +306,6 @@ def test_nonsense_is_refused_before_anything_happens(
         promote(replica)
     assert DbNode.objects.get(name="moving").epoch == 1
     replica.execute(
-        f"UPDATE {place.schema}.node_identity SET identity = %s", [DbNode.objects.get(name="moving").identity]
+        f"UPDATE {place.schema}.node_identity SET identity = %s",
+        [DbNode.objects.get(name="moving").identity],
     )

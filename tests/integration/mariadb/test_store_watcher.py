@@ -38,7 +38,10 @@ HEARD_WITHIN_S = 1.0  # usually 50 ms; a circuit opens after 2 s
 @pytest.fixture
 def queues(node: str) -> list[int]:
     """Four queues on a node."""
-    return [one.queue.queue for one in topics.create(name="orders", queues=4, actor=ACTOR).queues]
+    return [
+        one.queue.queue
+        for one in topics.create(name="orders", queues=4, actor=ACTOR).queues
+    ]
 
 
 @pytest.fixture
@@ -91,7 +94,12 @@ def test_one_worker_asks_for_what_another_waits_for(
         watching.run_once()
         following.run_once()
         # A send of another broker: nobody here noted it.
-        publish(topic="orders", messages=[NewMessage(body=b"", queue=queues[1])], batch_id=None, actor=ACTOR)
+        publish(
+            topic="orders",
+            messages=[NewMessage(body=b"", queue=queues[1])],
+            batch_id=None,
+            actor=ACTOR,
+        )
         until(lambda: watching.run_once() or leader.known(queues[1]) == 1)
         assert not waiter.flag.is_set()
         follower.listen()
@@ -106,7 +114,10 @@ def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
         watching.run_once()
         store_elsewhere(queues[0])
         # As after a jump of the node's clock, or at the end of a commit that took long.
-        plant(queues[0], "UPDATE queue_head SET last_stored_at = last_stored_at - INTERVAL 1 HOUR")
+        plant(
+            queues[0],
+            "UPDATE queue_head SET last_stored_at = last_stored_at - INTERVAL 1 HOUR",
+        )
         begun = time.monotonic()
         until(lambda: watching.run_once() or workers[0].known(queues[0]) == 1)
         assert time.monotonic() - begun < head_watcher.WHOLE_S + HEARD_WITHIN_S
@@ -149,7 +160,8 @@ def test_a_broker_that_is_alone_hears_of_what_a_job_stored_also_after_its_watche
                 store_elsewhere(queues[1])
                 until(lambda head=head: workers[1].known(queues[1]) == head)
                 assert time.monotonic() - begun < head_watcher.ALONE_S + HEARD_WITHIN_S
-                workers[0].shared.leave(node_id)  # as a worker whose clients are gone, or which stops
+                # as a worker whose clients are gone, or which stops
+                workers[0].shared.leave(node_id)
 
 
 def node_leader(board: HeadBoard, queue: int) -> int:
@@ -161,7 +173,12 @@ def test_a_frozen_node_delays_news_of_no_other_node(
     ill: MariaDB, make_node: Callable[..., str], watched: None
 ) -> None:
     with ill.schema() as schema:
-        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        account = {
+            "host": "127.0.0.1",
+            "port": ill.port,
+            "username": "catmq",
+            "password": ill.password,
+        }
         make_node("ill", engine="mysql", database=schema, **account)
         make_node("well")
         made = topics.create(name="orders", queues=2, actor=ACTOR)
@@ -170,13 +187,19 @@ def test_a_frozen_node_delays_news_of_no_other_node(
         loops = Loops([Each("heads", head_watcher.nodes, heads_loop)])
         with board.watch(1, dict.fromkeys(queue_of.values(), 0)) as waiter:
             loops.start()
-            until(lambda: board.shared.wanted(queue_of.values(), now_ms()) == {*queue_of.values()})
+            until(
+                lambda: (
+                    board.shared.wanted(queue_of.values(), now_ms()) == {*queue_of.values()}
+                )
+            )
             os.kill(ill.pid, signal.SIGSTOP)
             try:
                 for head in (1, 2, 3):  # while the other node is being found out, and after
                     store_elsewhere(queue_of["well"])
                     begun = time.monotonic()
-                    until(lambda head=head: board.known(queue_of["well"]) == head, limit_s=20)
+                    until(
+                        lambda head=head: board.known(queue_of["well"]) == head, limit_s=20
+                    )
                     assert time.monotonic() - begun < HEARD_WITHIN_S
                 assert waiter.flag.is_set()
                 until(lambda: node_pools.away() == ["ill"], limit_s=20)
@@ -191,4 +214,6 @@ def store_elsewhere(queue: int) -> None:
     node = node_pools.node_of(queue)
     batch = NewBatch(uuid4().bytes, b"", [NewMessage(body=b"x")], "other")
     with node.writing() as session:
-        message_sql.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=[batch])
+        message_sql.insert_messages(
+            session, queue=queue, node_epoch=node.info.epoch, batches=[batch]
+        )

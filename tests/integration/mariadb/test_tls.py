@@ -39,7 +39,8 @@ from tests.support.wire import Wire
 
 ME = command("test")
 WRONG_NAME = [x509.DNSName("db.example")]
-NOT_OFFERED = re.compile("does not offer TLS|does not support it")  # said by us, by the driver
+# said by us, by the driver
+NOT_OFFERED = re.compile("does not offer TLS|does not support it")
 NewDatabase = Callable[..., dict[str, Any]]
 
 
@@ -91,7 +92,9 @@ def test_an_examination_tells_how_a_connection_is_encrypted(
     assert f"ends on 20{(time.gmtime().tm_year + 1) % 100}-" in sure.detail
 
 
-def test_a_server_on_another_machine_should_be_encrypted(place: dict[str, Any], elsewhere: None) -> None:
+def test_a_server_on_another_machine_should_be_encrypted(
+    place: dict[str, Any], elsewhere: None
+) -> None:
     found = examined(place, tls="off")["tls"]
     assert (found.verdict, found.text) == ("warn", "tls_plain")
 
@@ -126,17 +129,31 @@ def test_a_certificate_that_does_not_verify_is_named_with_what_to_do(
 @pytest.mark.parametrize("host", sorted({"127.0.0.1", VERIFIED_HOST}))
 @pytest.mark.parametrize("has_file", [True, False], ids=["CA file", "CAs of the machine"])
 def test_nothing_is_said_to_be_verified_unless_the_name_was_compared(
-    *, place: dict[str, Any], authority: Authority, mariadb: MariaDB, host: str, has_file: bool
+    *,
+    place: dict[str, Any],
+    authority: Authority,
+    mariadb: MariaDB,
+    host: str,
+    has_file: bool,
 ) -> None:
     ca = str(authority.ca) if has_file else ""
     with authority.presented(mariadb, authority.issue(valid_for=WRONG_NAME)):
         found = examined({**place, "host": host}, tls="verify", tls_ca=ca)["tls"]
-        address = (host, mariadb.port, place["database"], "i", place["username"], place["password"])
+        address = (
+            host,
+            mariadb.port,
+            place["database"],
+            "i",
+            place["username"],
+            place["password"],
+        )
         with pytest.raises(NodeError):
             MySqlNode(Address("n1", "mysql", *address, "verify", ca))
         url = f"mysql://{place['username']}:{place['password']}@{host}:{mariadb.port}/{place['database']}"
         with pytest.raises(OperationalError, match="2026"):
-            metadata_at(f"{url}?tls=verify" + (f"&ca={ca}" if ca else "")).ensure_connection()
+            metadata_at(
+                f"{url}?tls=verify" + (f"&ca={ca}" if ca else "")
+            ).ensure_connection()
     why = "tls_wrong_name" if has_file else "tls_system_ca"
     assert found.text == (why if is_compared(host) else "tls_not_compared")
     assert found.verdict == "bad"
@@ -148,8 +165,12 @@ def test_a_ca_file_that_cannot_be_used_is_refused_when_it_is_given(
 ) -> None:
     if text:
         (tmp_path / "ca.pem").write_text(text)
-    with pytest.raises(Invalid, match="ca.pem holds no certificate" if text else "ca.pem cannot be read"):
-        registry.register(name="n1", actor=ME, **place, tls="verify", tls_ca=str(tmp_path / "ca.pem"))
+    with pytest.raises(
+        Invalid, match="ca.pem holds no certificate" if text else "ca.pem cannot be read"
+    ):
+        registry.register(
+            name="n1", actor=ME, **place, tls="verify", tls_ca=str(tmp_path / "ca.pem")
+        )
     with pytest.raises(Invalid, match="tls_ca: is used by tls verify only"):
         registry.register(name="n1", actor=ME, **place, tls="on", tls_ca="/ca.pem")
     with pytest.raises(Invalid, match="must be one of off, on, verify"):
@@ -168,7 +189,11 @@ def test_a_server_that_requires_tls_says_so_to_a_node_without(
     finally:
         with mariadb.connect(ssl_mode="REQUIRED") as connection:
             connection.cursor().execute("SET GLOBAL require_secure_transport = OFF")
-    assert (plain["tls"].verdict, plain["tls"].text, made.tls) == ("bad", "tls_required", "verify")
+    assert (plain["tls"].verdict, plain["tls"].text, made.tls) == (
+        "bad",
+        "tls_required",
+        "verify",
+    )
 
 
 def test_a_new_node_on_another_machine_is_encrypted_if_its_server_offers_it(
@@ -194,7 +219,9 @@ def test_nobody_goes_on_in_plain_text_where_tls_was_asked_for(
     assert "reachable" not in found
 
     account = (place["username"], place["password"])
-    address = Address("n1", "mysql", VERIFIED_HOST, wire.port, place["database"], "i", *account, mode, ca)
+    address = Address(
+        "n1", "mysql", VERIFIED_HOST, wire.port, place["database"], "i", *account, mode, ca
+    )
     with pytest.raises(NodeError, match=NOT_OFFERED):
         MySqlNode(address)
 
@@ -210,7 +237,9 @@ def metadata_at(url: str) -> DatabaseWrapper:
     return DatabaseWrapper(given["default"], "default")
 
 
-def test_messages_pass_the_wire_in_secret(place: dict[str, Any], wire: Wire, authority: Authority) -> None:
+def test_messages_pass_the_wire_in_secret(
+    place: dict[str, Any], wire: Wire, authority: Authority
+) -> None:
     registry.register(name="main", actor=ME, **{**place, "port": wire.port}, tls="off")
     snapshot.refresh()
     queue = failing.billing()
@@ -232,7 +261,17 @@ def test_a_connection_that_is_lost_in_the_middle_leaves_its_statement_in_doubt(
 ) -> None:
     info = preflight.candidate(name="n1", actor=ME, **place, **verified(authority))
     reading = MySqlNode(
-        Address("n1", "mysql", info.host, info.port, info.database, "i", info.username, info.password, "on")
+        Address(
+            "n1",
+            "mysql",
+            info.host,
+            info.port,
+            info.database,
+            "i",
+            info.username,
+            info.password,
+            "on",
+        )
     )
     session = session_pool.connect(info)
     assert isinstance(session, MySqlSession)
@@ -258,7 +297,10 @@ def test_tls_of_a_node_is_tried_before_it_is_kept(
     node_id = registry.register(name="main", actor=ME, **place).id
     snapshot.refresh()
     wrong_name = authority.issue(valid_for=WRONG_NAME)
-    with authority.presented(mariadb, wrong_name), pytest.raises(Invalid, match="the server is not for"):
+    with (
+        authority.presented(mariadb, wrong_name),
+        pytest.raises(Invalid, match="the server is not for"),
+    ):
         registry.update(name="main", settings=verified(authority), actor=ME)
     assert DbNode.objects.get().tls == "off" and cipher(node_id) == ""
 
@@ -270,7 +312,9 @@ def test_tls_of_a_node_is_tried_before_it_is_kept(
     with authority.presented(mariadb, wrong_name):
         with pytest.raises(Invalid, match="the server is not for"):
             registry.update(name="main", settings=verified(authority), actor=ME)
-        registry.update(name="main", settings={"state": "offline", **verified(authority)}, actor=ME)
+        registry.update(
+            name="main", settings={"state": "offline", **verified(authority)}, actor=ME
+        )
     assert DbNode.objects.get().state == "offline"
 
 
@@ -278,7 +322,9 @@ def test_a_node_moves_to_an_address_with_tls_of_its_own(
     place: dict[str, Any], mariadb: MariaDB, authority: Authority
 ) -> None:
     with Wire(mariadb.port).running() as wire:
-        node_id = registry.register(name="main", actor=ME, **{**place, "port": wire.port}).id
+        node_id = registry.register(
+            name="main", actor=ME, **{**place, "port": wire.port}
+        ).id
         snapshot.refresh()
         queue = failing.billing()
         failing.send(b"a")
@@ -310,6 +356,8 @@ def test_days_of_a_certificate_are_counted_by_the_clock_of_the_node(
 ) -> None:
     later = node_sql.now_ms
     ahead = YEAR / timedelta(milliseconds=1)
-    monkeypatch.setattr(encryption.node_sql, "now_ms", lambda session: later(session) + int(ahead))
+    monkeypatch.setattr(
+        encryption.node_sql, "now_ms", lambda session: later(session) + int(ahead)
+    )
     found = examined(place, tls="on")["tls"]
     assert (found.verdict, found.text) == ("warn", "tls_expired")

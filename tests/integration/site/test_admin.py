@@ -45,7 +45,9 @@ def test_a_stranger_is_sent_to_the_login(metadata_db: None) -> None:
 
 
 @pytest.mark.one_engine
-def test_who_is_no_superuser_sees_neither_the_data_nor_a_link_to_it(browser: Client) -> None:
+def test_who_is_no_superuser_sees_neither_the_data_nor_a_link_to_it(
+    browser: Client,
+) -> None:
     assert "Back to overview" in browser.get(reverse("admin:index")).content.decode()
     assert reverse("admin:index") in browser.get("/").content.decode()
     get_user_model().objects.update(is_superuser=False, is_staff=True)
@@ -69,8 +71,13 @@ def test_every_name_on_the_front_page_has_a_chinese_one(browser: Client) -> None
 
 @pytest.mark.one_engine
 def test_states_are_chinese_in_lists_and_in_their_filters(browser: Client) -> None:
-    page = browser.get(reverse("admin:metadata_queue_changelist"), headers={"accept-language": "zh-CN"})
-    assert page.content.decode().count("可读写") >= 2 and "Read Write" not in page.content.decode()
+    page = browser.get(
+        reverse("admin:metadata_queue_changelist"), headers={"accept-language": "zh-CN"}
+    )
+    assert (
+        page.content.decode().count("可读写") >= 2
+        and "Read Write" not in page.content.decode()
+    )
 
 
 def test_every_list_is_shown_and_searched(browser: Client) -> None:
@@ -85,7 +92,10 @@ def test_every_row_is_shown_and_cannot_be_changed(browser: Client) -> None:
             page = reverse(f"admin:metadata_{model._meta.model_name}_change", args=[row.pk])
             assert browser.get(page).status_code == 200
             assert browser.post(page, {}).status_code == 403
-        assert browser.get(reverse(f"admin:metadata_{model._meta.model_name}_add")).status_code == 403
+        assert (
+            browser.get(reverse(f"admin:metadata_{model._meta.model_name}_add")).status_code
+            == 403
+        )
 
 
 @pytest.mark.one_engine
@@ -109,13 +119,22 @@ def test_schedules_can_be_seen_but_not_made(browser: Client) -> None:
 
 
 @pytest.mark.one_engine
-def test_accounts_can_be_seen_but_are_changed_only_where_the_audit_log_hears_of_it(browser: Client) -> None:
+def test_accounts_can_be_seen_but_are_changed_only_where_the_audit_log_hears_of_it(
+    browser: Client,
+) -> None:
     ada = get_user_model().objects.get()
     page = reverse("admin:auth_user_change", args=[ada.pk])
     shown = browser.get(page)
     assert shown.status_code == 200 and "ada" in shown.content.decode()
-    assert ada.password not in shown.content.decode() and "pbkdf2" not in shown.content.decode()
-    for url in (page, reverse("admin:auth_user_delete", args=[ada.pk]), reverse("admin:auth_user_add")):
+    assert (
+        ada.password not in shown.content.decode()
+        and "pbkdf2" not in shown.content.decode()
+    )
+    for url in (
+        page,
+        reverse("admin:auth_user_delete", args=[ada.pk]),
+        reverse("admin:auth_user_add"),
+    ):
         assert browser.post(url, {"post": "yes", "username": "eve"}).status_code == 403, url
     with pytest.raises(NoReverseMatch):
         reverse("admin:auth_user_password_change", args=[ada.pk])
@@ -129,7 +148,12 @@ def test_a_rebalance_shows_its_moves_and_the_longest_pause(browser: Client) -> N
     RebalanceMove.objects.create(
         rebalance=row, queue=queue, from_member="ann", to_member="bob", pause_ms=1234
     )
-    listed = browser.get(reverse("admin:metadata_rebalance_changelist"), headers={"accept-language": "zh-CN"})
+    listed = browser.get(
+        reverse("admin:metadata_rebalance_changelist"), headers={"accept-language": "zh-CN"}
+    )
     shown = browser.get(reverse("admin:metadata_rebalance_change", args=[row.pk]))
     assert "最长停顿" in listed.content.decode() and "1234" in listed.content.decode()
-    assert all(text in shown.content.decode() for text in ("ann", "bob", "1234", "asked for by command test"))
+    assert all(
+        text in shown.content.decode()
+        for text in ("ann", "bob", "1234", "asked for by command test")
+    )

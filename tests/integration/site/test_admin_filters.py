@@ -28,15 +28,25 @@ def test_no_list_can_be_filtered_by_a_column_that_it_does_not_offer(ada: Client)
     told = []
     # The client's apps stand in a user's project, and their pages show every column.
     of_the_server = [
-        one for one in admin.site._registry.items() if not one[0].__module__.startswith("catmq_client.")
+        one
+        for one in admin.site._registry.items()
+        if not one[0].__module__.startswith("catmq_client.")
     ]
     for model, page in of_the_server:
         offered = {one for one in page.list_filter if isinstance(one, str)}
         for field in model._meta.fields:
-            lookups = (f"{field.name}__contains=a", f"{field.name}__startswith=a", f"{field.name}__isnull=0")
+            lookups = (
+                f"{field.name}__contains=a",
+                f"{field.name}__startswith=a",
+                f"{field.name}__isnull=0",
+            )
             asked = [] if field.name in offered else lookups
             url = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
-            told += [f"{url}?{one}" for one in asked if ada.get(f"{url}?{one}").status_code != 400]
+            told += [
+                f"{url}?{one}"
+                for one in asked
+                if ada.get(f"{url}?{one}").status_code != 400
+            ]
     assert told == []
 
 

@@ -1,6 +1,8 @@
-"""Mails of alarms by a real SMTP server: one when it begins, one when it ends, never a storm.
+"""Mails of alarms by a real SMTP server: one when it begins, one when it ends, never a
+storm.
 
-Never twice either, unless nobody noted that it went; then the second has the Message-ID of the first.
+Never twice either, unless nobody noted that it went; then the second has the Message-ID of
+the first.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from tests.support.failing import ME
 
 
 class Box:
-    """The mailboxes of all addresses: [(address, subject, text)]; refuses what its table says."""
+    """The mailboxes of all addresses: [(address, subject, text)]; refuses what its table
+    says.
+    """
 
     def __init__(self) -> None:
         self.mails: list[tuple[str, str, str]] = []
@@ -75,7 +79,9 @@ def port() -> int:
 
 @pytest.fixture
 def box(metadata_db: None, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
-    """A mail server, and an installation that sends by it and tells ops@x.org of everything."""
+    """A mail server, and an installation that sends by it and tells ops@x.org of
+    everything.
+    """
     made = Box()
     server = Controller(made, hostname="127.0.0.1", port=port)
     told = replace(config, smtp_url=f"smtp://127.0.0.1:{port}", alarm_emails=("ops@x.org",))
@@ -94,14 +100,18 @@ def groups_there(box: Box, make_node: Callable[..., str]) -> None:
     """Group billing and topic orders, with addresses of their own."""
     make_node("main")
     failing.billing()
-    groups.update(name="billing", settings={"alarm_emails": "bill@x.org, ops@x.org"}, actor=ME)
+    groups.update(
+        name="billing", settings={"alarm_emails": "bill@x.org, ops@x.org"}, actor=ME
+    )
     topic_rows.update(name="orders", settings={"alarm_emails": "sales@x.org"}, actor=ME)
 
 
 def later(seconds: float = 301) -> None:
     """As if what was sent had been sent so much earlier."""
     for row in AlarmMail.objects.filter(sent_at__isnull=False):
-        AlarmMail.objects.filter(pk=row.pk).update(sent_at=row.sent_at - timedelta(seconds=seconds))
+        AlarmMail.objects.filter(pk=row.pk).update(
+            sent_at=row.sent_at - timedelta(seconds=seconds)
+        )
 
 
 def lag(name: str = "billing/orders") -> None:
@@ -124,7 +134,10 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     lag()
     assert alarm_mails.tell() == 3
     (to, subject, text), *others = sorted(box.mails)
-    assert (to, subject) == ("bill@x.org", "[CatMQ] Alarm: group is far behind: billing/orders")
+    assert (to, subject) == (
+        "bill@x.org",
+        "[CatMQ] Alarm: group is far behind: billing/orders",
+    )
     assert "7 unread messages" in text and "Since 20" in text and "/alarms" in text
     assert [one[0] for one in others] == ["ops@x.org", "sales@x.org"]
     box.mails.clear()
@@ -152,12 +165,17 @@ def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
 def test_mails_are_in_the_language_of_the_installation(
     groups_there: None, box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarm_mails, "config", replace(alarm_mails.config, language="zh-hans"))
+    monkeypatch.setattr(
+        alarm_mails, "config", replace(alarm_mails.config, language="zh-hans")
+    )
     detail = say("idle", queues="orders/0, orders/1")
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
     assert alarm_mails.tell() == 3
     _to, subject, said = box.mails[0]
-    assert str(make_header(decode_header(subject))) == "[CatMQ] 告警：队列没有消费者: billing/orders"  # noqa: RUF001
+    assert (
+        str(make_header(decode_header(subject)))
+        == "[CatMQ] 告警：队列没有消费者: billing/orders"  # noqa: RUF001
+    )
     assert "以下队列有未读消息但没有消费者：orders/0, orders/1\r\n开始于 20" in said  # noqa: RUF001
 
 
@@ -231,7 +249,9 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
     assert alarm_mails.tell() == 1
     first, second = box.mails
     assert first == second
-    assert box.ids[0] == box.ids[1] and box.ids[0].endswith(f"@{config.mail_from.partition('@')[2]}>")
+    assert box.ids[0] == box.ids[1] and box.ids[0].endswith(
+        f"@{config.mail_from.partition('@')[2]}>"
+    )
     assert alarm_mails.tell() == 0
     alarms.end(kind="lag", names=["billing/orders"])
     later()
@@ -240,7 +260,9 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
 
 
 @pytest.mark.one_engine
-def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same_id(box: Box) -> None:
+def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same_id(
+    box: Box,
+) -> None:
     for number in range(7):
         lag(f"g{number}/orders")
     box.hangs_up = True
@@ -254,7 +276,9 @@ def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same
     assert len(set(box.ids)) == 2, "rows of the same numbers in another database"
 
 
-def test_two_jobs_at_once_send_one_mail(box: Box, in_threads: Callable[..., list[Any]]) -> None:
+def test_two_jobs_at_once_send_one_mail(
+    box: Box, in_threads: Callable[..., list[Any]]
+) -> None:
     lag()
     in_threads([alarm_mails.tell] * 4)
     assert len(box.mails) == 1
@@ -272,7 +296,9 @@ def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_o
 
 
 @pytest.mark.one_engine
-def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_sends_a_test_mail_or_says_why_not(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = StringIO()
     call_command("send_test_mail", "you@x.org", stdout=out)
     assert out.getvalue() == "Sent to you@x.org. Check that it arrives.\n"
@@ -280,7 +306,10 @@ def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: py
     assert [to for to, _subject in box.subjects()] == ["you@x.org", "ops@x.org"]
     with pytest.raises(CommandError, match="'you' is not an e-mail address"):
         call_command("send_test_mail", "you")
-    with override_settings(EMAIL_PORT=free_port()), pytest.raises(CommandError, match="refused") as caught:
+    with (
+        override_settings(EMAIL_PORT=free_port()),
+        pytest.raises(CommandError, match="refused") as caught,
+    ):
         call_command("send_test_mail", "you@x.org")
     assert caught.value.returncode == 3
     monkeypatch.setattr(send_test_mail, "config", config)
@@ -291,8 +320,12 @@ def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: py
 def test_a_mail_of_a_command_links_to_a_broker_that_lives(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives = discovery.BrokerView("b1", "http://mq.example:8100", "in", True, "0.1.0", 0, 0, None)
-    monkeypatch.setattr(discovery._memory, "views", (replace(lives, alive=False, url="http://gone"), lives))
+    lives = discovery.BrokerView(
+        "b1", "http://mq.example:8100", "in", True, "0.1.0", 0, 0, None
+    )
+    monkeypatch.setattr(
+        discovery._memory, "views", (replace(lives, alive=False, url="http://gone"), lives)
+    )
     assert alarm_mails._foot().endswith("http://mq.example:8100/alarms")
     monkeypatch.setattr(discovery._memory, "views", ())
     assert alarm_mails._foot().endswith(f"{config.broker_url}/alarms")
@@ -303,6 +336,8 @@ def test_a_mail_links_to_the_portal_below_its_path_prefix(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url in ("https://tools.example", "https://tools.example/catmq"):
-        behind_proxy = replace(config, process="broker", path_prefix="/catmq", broker_url=url)
+        behind_proxy = replace(
+            config, process="broker", path_prefix="/catmq", broker_url=url
+        )
         monkeypatch.setattr(alarm_mails, "config", behind_proxy)
         assert alarm_mails._foot().endswith(" https://tools.example/catmq/alarms")

@@ -1,4 +1,6 @@
-"""The audit log as different people see it: administrators all, others what was done to their own things."""
+"""The audit log as different people see it: administrators all, others what was done to
+their own things.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,16 @@ def world(metadata_db: None) -> None:
     topic_rows.update(name="other", settings={"alarm_emails": "boss@example.org"}, actor=ME)
     api_keys.create(name="till", rights={"produce": ["secretive-*"]}, actor=ME)
     accounts.create(name="olga", password="enough characters", actor=ME)
-    accounts.create(name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME)
+    accounts.create(
+        name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME
+    )
     topic_rows.update(name="orders", settings={"owners": "olga"}, actor=ME)
     groups.update(name="billing", settings={"owners": "olga"}, actor=ME)
 
 
-def seen(name: str, *, administrator: bool = False, about: str = "") -> set[tuple[str, str]]:
+def seen(
+    name: str, *, administrator: bool = False, about: str = ""
+) -> set[tuple[str, str]]:
     """(kind, name) of all that somebody sees."""
     actor = accounts.actor_of(name=name, administrator=administrator, address="")
     found = operation_lists.audit(wanted=Wanted(), actor=actor, name=about)
@@ -44,7 +50,11 @@ def seen(name: str, *, administrator: bool = False, about: str = "") -> set[tupl
 def test_everybody_sees_what_is_theirs_and_administrators_everything(world: None) -> None:
     kinds = {kind for kind, _ in seen("ada", administrator=True)}
     assert kinds >= {"topic", "group", "subscription", "key", "user", "node"}
-    assert seen("olga") == {("topic", "orders"), ("group", "billing"), ("subscription", "billing/other")}
+    assert seen("olga") == {
+        ("topic", "orders"),
+        ("group", "billing"),
+        ("subscription", "billing/other"),
+    }
     assert seen("mia") == {("topic", "other")}
     assert seen("olga", about="other") == {("subscription", "billing/other")}
     assert seen("nobody") == set()

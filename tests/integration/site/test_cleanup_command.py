@@ -1,4 +1,6 @@
-"""manage.py cleanup and the job of the same work: what they show, what they do, how they end."""
+"""manage.py cleanup and the job of the same work: what they show, what they do, how they
+end.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """The queue of topic `orders`: six messages, four of ten days ago, all unread by `billing`."""
-    (made,) = topics.create(name="orders", queues=1, actor=ME, settings={"keep_unread_days": 0}).queues
+    """The queue of topic `orders`: six messages, four of ten days ago, all unread by
+    `billing`.
+    """
+    (made,) = topics.create(
+        name="orders", queues=1, actor=ME, settings={"keep_unread_days": 0}
+    ).queues
     groups.create(name="billing", actor=ME)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
     snapshot.refresh()
@@ -63,7 +69,9 @@ def low(queue: int) -> int:
 
 
 @pytest.mark.one_engine
-def test_a_dry_run_shows_per_queue_what_would_go_and_who_has_not_read_it(queue: int) -> None:
+def test_a_dry_run_shows_per_queue_what_would_go_and_who_has_not_read_it(
+    queue: int,
+) -> None:
     code, out, _ = cleanup("--dry-run")
     cells = out.splitlines()[1].split("  ")
     assert code == 0
@@ -80,7 +88,10 @@ def test_without_it_the_same_is_done_and_a_second_run_finds_nothing(queue: int) 
     code, out, _ = cleanup("--topic", "orders")
     assert (code, low(queue)) == (0, 4)
     assert "4 messages are no longer served" in out
-    assert "0 messages are no longer served; 0 partitions dropped, 0 rows deleted" in cleanup()[1]
+    assert (
+        "0 messages are no longer served; 0 partitions dropped, 0 rows deleted"
+        in cleanup()[1]
+    )
 
 
 @pytest.mark.one_engine

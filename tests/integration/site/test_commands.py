@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import hashers
-from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.core.management import (
+    CommandError,
+    call_command,
+    get_commands,
+    load_command_class,
+)
 from django.db import connection
 
 from catmq_site import credentials
@@ -50,9 +55,14 @@ def test_every_command_explains_itself(name: str) -> None:
     assert name in command.create_parser("manage.py", name).format_help()
 
 
-def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewDatabase, engine: str) -> None:
+def test_from_a_node_to_a_subscription(
+    metadata_db: None, node_database: NewDatabase, engine: str
+) -> None:
     encrypted = ", with tls off" if engine == "mysql" else ""
-    assert run("register_node", "main", url(node_database())) == f"Node main is registered{encrypted}.\n"
+    assert (
+        run("register_node", "main", url(node_database()))
+        == f"Node main is registered{encrypted}.\n"
+    )
     assert len(topics.create(name="orders", queues=2, actor=rows.ME).queues) == 2
     groups.create(name="billing", settings={"session_timeout_ms": 5000}, actor=rows.ME)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=rows.ME)
@@ -92,7 +102,11 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
     metadata_db: None, node_database: NewDatabase, authority: Authority
 ) -> None:
     verified = f"?tls=verify&ca={authority.ca}"
-    said = run("register_node", "main", url({**node_database("mysql"), "host": VERIFIED_HOST}) + verified)
+    said = run(
+        "register_node",
+        "main",
+        url({**node_database("mysql"), "host": VERIFIED_HOST}) + verified,
+    )
     assert said == "Node main is registered, with tls verify.\n"
     assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
     node = DbNode.objects.get()
@@ -110,7 +124,9 @@ def test_no_password_is_hashed_in_a_transaction(
     encode, calls = hasher.encode, []
 
     def encode_outside(self: Any, password: str, salt: str) -> str:
-        assert not connection.in_atomic_block, "on a busy machine the server would end the transaction"
+        assert not connection.in_atomic_block, (
+            "on a busy machine the server would end the transaction"
+        )
         calls.append(password)
         return encode(self, password, salt)
 
@@ -142,7 +158,9 @@ def test_a_node_is_taken_offline_and_its_capacity_is_set(
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
     from metadata.users import api_keys
 
-    plaintext = run("create_api_key", "shop", "--right", "produce=a*,b", "--right", "produce=c").strip()
+    plaintext = run(
+        "create_api_key", "shop", "--right", "produce=a*,b", "--right", "produce=c"
+    ).strip()
     found = snapshot.find_key(api_keys.digest(plaintext))
     assert found is not None
     assert found.rights == {"produce": ("a*", "b", "c")}
@@ -153,11 +171,19 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (("purge", "orders", "--archive", "/nowhere", "--dry-run"), "orders does not exist", 1),
+        (
+            ("purge", "orders", "--archive", "/nowhere", "--dry-run"),
+            "orders does not exist",
+            1,
+        ),
         (("register_node", "n1"), "CATMQ_NODE_N1_URL", 1),
         (("register_node", "n1", "postgres://x"), "must look like mysql://", 1),
         (("register_node", "n1", "mysql://u:p@127.0.0.1:1/d"), "127.0.0.1:1", 1),
-        (("create_api_key", "k", "--right", "produce"), "must look like produce=orders*", 1),
+        (
+            ("create_api_key", "k", "--right", "produce"),
+            "must look like produce=orders*",
+            1,
+        ),
         (("create_api_key", "k", "--right", "produc=*"), "produc", 1),
         (("set_account", "main", "u"), "CATMQ_NODE_MAIN_PASSWORD", 1),
         (("promote_node", "main", "--dry-run"), "main does not exist", 1),
@@ -165,7 +191,9 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
         (("rebalance", "nobody"), "nobody does not exist", 1),
     ],
 )
-def test_a_refusal_is_one_line(metadata_db: None, arguments: tuple[str, ...], said: str, code: int) -> None:
+def test_a_refusal_is_one_line(
+    metadata_db: None, arguments: tuple[str, ...], said: str, code: int
+) -> None:
     with pytest.raises(CommandError) as refusal:
         run(*arguments)
     assert said in str(refusal.value)
@@ -192,7 +220,9 @@ def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
 
     for name in JOBS:
         tasks.run_job(name)
-    assert sorted(JobRun.objects.values_list("name", "state")) == [(name, "done") for name in sorted(JOBS)]
+    assert sorted(JobRun.objects.values_list("name", "state")) == [
+        (name, "done") for name in sorted(JOBS)
+    ]
 
 
 def test_rights_check_names_who_manages_topics_without_reading_them(node: str) -> None:

@@ -34,19 +34,26 @@ COMMANDS = {
 def deletions() -> list[URLPattern]:
     """The pages on which a name is typed again."""
     forms = (
-        (one, getattr(getattr(one.callback, "view_class", None), "form_class", None)) for one in urlpatterns
+        (one, getattr(getattr(one.callback, "view_class", None), "form_class", None))
+        for one in urlpatterns
     )
-    return [page for page, form in forms if form is not None and CONFIRM in form.base_fields]
+    return [
+        page for page, form in forms if form is not None and CONFIRM in form.base_fields
+    ]
 
 
 @pytest.fixture
 def ada(metadata_db: None) -> Client:
-    """An administrator's browser, with one of everything that can be deleted, all called `orders`."""
+    """An administrator's browser, with one of everything that can be deleted, all called
+    `orders`.
+    """
     rows.node("orders")
     rows.topic("orders", queues=1)
     groups.create(name="orders", actor=ME)
     api_keys.create(name="orders", rights={"produce": ["*"]}, actor=ME)
-    registration.heartbeat(identity=BrokerIdentity("orders", "http://b", "1.0", "b"), held=False)
+    registration.heartbeat(
+        identity=BrokerIdentity("orders", "http://b", "1.0", "b"), held=False
+    )
     browser("orders")
     return browser("ada", administrator=True)
 
@@ -58,7 +65,9 @@ def test_another_name_is_refused_before_the_page_says_what_would_happen(
     url = "/" + str(page.pattern).replace("<str:name>", "orders")
     for typed in ("order", "Orders", " "):
         answer = filled(ada, url, confirm=typed)
-        assert answer.status_code == 400 and 'name="confirmed"' not in text(answer), text(answer)
+        assert answer.status_code == 400 and 'name="confirmed"' not in text(answer), text(
+            answer
+        )
     assert "Type orders." in text(filled(ada, url, confirm="order"))
 
 

@@ -42,17 +42,44 @@ def url(pmq: Pmq) -> Iterator[str]:
 @pytest.fixture
 def shop(pmq: Pmq) -> Pmq:
     """A usual installation: two topics, a group that shares, one that broadcasts."""
-    owned = {"owner_ids": "zhangsan,lisi", "owner_names": "张三,李四", "dpt_name": "支付", "remark": "订单"}
-    pmq.topic("shop.orders", queues=3, closed=1, save_day_num=3, emails="a@x.org;b@x.org", **owned)
-    pmq.topic("shop.refunds", queues=1, token="6f1c-secret", consumer_flag=0, consumer_group_names="billing")
-    settings = {"retry_count": 5, "thread_size": 4, "pull_batch_size": 60, "consumer_batch_size": 10}
-    more = {"time_out": 20, "delay_process_time": 30, "tag": "new,paid", "max_lag": 500, "stop_flag": 1}
+    owned = {
+        "owner_ids": "zhangsan,lisi",
+        "owner_names": "张三,李四",
+        "dpt_name": "支付",
+        "remark": "订单",
+    }
+    pmq.topic(
+        "shop.orders", queues=3, closed=1, save_day_num=3, emails="a@x.org;b@x.org", **owned
+    )
+    pmq.topic(
+        "shop.refunds",
+        queues=1,
+        token="6f1c-secret",
+        consumer_flag=0,
+        consumer_group_names="billing",
+    )
+    settings = {
+        "retry_count": 5,
+        "thread_size": 4,
+        "pull_batch_size": 60,
+        "consumer_batch_size": 10,
+    }
+    more = {
+        "time_out": 20,
+        "delay_process_time": 30,
+        "tag": "new,paid",
+        "max_lag": 500,
+        "stop_flag": 1,
+    }
     limits = {
         "ip_white_list": "10.0.0.5,10.0.1.0/24,web*",
         "consumer_quality": 2,
         "alarm_emails": "ops@x.org",
     }
-    reads = {"shop.orders": {**settings, **more}, "shop.refunds": {"consumer_name": "10.0.0.5|42|7|8080"}}
+    reads = {
+        "shop.orders": {**settings, **more},
+        "shop.refunds": {"consumer_name": "10.0.0.5|42|7|8080"},
+    }
     pmq.group("billing", reads, **limits, **owned)
     pmq.group("caches", {"shop.refunds": {}}, mode=2, alarm_flag=0)
     for number in range(3):
@@ -79,7 +106,13 @@ def test_the_report_says_what_would_be_made_and_nothing_is(shop: Pmq, url: str) 
     said = run(url)
     assert made() == (0, 0, 0)
     lines = [line.split() for line in said.splitlines()]
-    assert ["topics", "2", "0", "0", "3"] in lines and ["groups", "2", "0", "0", "0"] in lines
+    assert ["topics", "2", "0", "0", "3"] in lines and [
+        "groups",
+        "2",
+        "0",
+        "0",
+        "0",
+    ] in lines
     assert ["subscriptions", "3", "0", "0", "0"] in lines
     assert ["topic", "shop.orders", "3", "queues"] in lines
     assert ["billing", "shop.orders", "4", "4006", "0"] in lines
@@ -107,14 +140,22 @@ def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str
     assert "Done." in run(url, "--apply")
     assert made() == (2, 2, 3)
     orders = topic_rows.named(name="shop.orders", actor=ME)
-    assert (len(orders.queues), orders.retention_days, orders.owners) == (3, 3, "zhangsan, lisi")
+    assert (len(orders.queues), orders.retention_days, orders.owners) == (
+        3,
+        3,
+        "zhangsan, lisi",
+    )
     assert (orders.department, orders.description, orders.alarm_emails) == (
         "支付",
         "订单",
         "a@x.org, b@x.org",
     )
     billing = groups.describe(name="billing", actor=ME)
-    assert (billing.mode, billing.max_active_members, billing.alarm_lag) == ("clustering", 2, 500)
+    assert (billing.mode, billing.max_active_members, billing.alarm_lag) == (
+        "clustering",
+        2,
+        500,
+    )
     assert billing.allow_addresses == "10.0.0.5, 10.0.1.0/24"
     caches = groups.describe(name="caches", actor=ME)
     assert (caches.mode, caches.alarm_lag) == ("broadcasting", None)
@@ -126,7 +167,11 @@ def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str
         5,
         4,
     )
-    assert (delivery.max_poll_records, delivery.handler_batch, delivery.delay_s) == (60, 10, 30)
+    assert (delivery.max_poll_records, delivery.handler_batch, delivery.delay_s) == (
+        60,
+        10,
+        30,
+    )
     assert delivery.handler_timeout_ms == 20_000
     snapshot.refresh()
     (token,) = snapshot.find_topic("shop.refunds").send_tokens
@@ -157,7 +202,14 @@ def test_what_cannot_be_taken_over_is_left_out_with_its_reason(pmq: Pmq, url: st
     pmq.topic("gone", is_active=1)
     pmq.topic("wide", queues=300, save_day_num=0, emails="nobody, ops@x.org", normal_flag=0)
     pmq.topic("closed", queues=0, closed=2)
-    pmq.group("good", {"订单": {}, "wide": {"tag": "a && b"}, "closed": {"retry_count": 5_000, "tag": ",a,"}})
+    pmq.group(
+        "good",
+        {
+            "订单": {},
+            "wide": {"tag": "a && b"},
+            "closed": {"retry_count": 5_000, "tag": ",a,"},
+        },
+    )
     pmq.group("good_fat1", {"closed": {}}, origin_name="good", sub_env="fat1")
     pmq.group("pushed", {"closed": {}}, mode=3)
     pmq.group("no list", {"closed": {}})
@@ -170,13 +222,22 @@ def test_what_cannot_be_taken_over_is_left_out_with_its_reason(pmq: Pmq, url: st
     ):  # fmt: skip
         assert part in said, part
     document = export(actor=ME)
-    assert [(one["name"], one["queues"]) for one in document["topics"]] == [("closed", 1), ("wide", 256)]
+    assert [(one["name"], one["queues"]) for one in document["topics"]] == [
+        ("closed", 1),
+        ("wide", 256),
+    ]
     assert [one["name"] for one in document["groups"]] == ["good"]
     (subscription,) = document["subscriptions"]
-    assert (subscription["topic"], subscription["tags"], subscription["retries"]) == ("closed", "a", 1_000)
+    assert (subscription["topic"], subscription["tags"], subscription["retries"]) == (
+        "closed",
+        "a",
+        1_000,
+    )
 
 
-def test_a_name_that_is_taken_here_is_left_out_with_what_needs_it(shop: Pmq, url: str) -> None:
+def test_a_name_that_is_taken_here_is_left_out_with_what_needs_it(
+    shop: Pmq, url: str
+) -> None:
     topics.create(name="Shop.Orders", queues=1, actor=ME)
     said = run(url, "--apply")
     assert "is spelled Shop.Orders here" in said and "its topic is left out" in said
@@ -187,7 +248,9 @@ class Killed(BaseException):
     """The end of the process."""
 
 
-def test_a_run_that_was_killed_is_repeated(shop: Pmq, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_is_repeated(
+    shop: Pmq, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def dies(queues: Any, *, topic: str) -> None:
         if topic == "shop.refunds":
             raise Killed
@@ -207,7 +270,9 @@ def test_a_run_that_was_killed_is_repeated(shop: Pmq, url: str, monkeypatch: pyt
     assert made() == (2, 2, 3)
 
 
-def test_the_document_is_written_for_those_who_edit_it(shop: Pmq, url: str, tmp_path: Path) -> None:
+def test_the_document_is_written_for_those_who_edit_it(
+    shop: Pmq, url: str, tmp_path: Path
+) -> None:
     path = tmp_path / "pmq.json"
     run(url, f"--document={path}")
     document = json.loads(path.read_text())
@@ -216,8 +281,12 @@ def test_the_document_is_written_for_those_who_edit_it(shop: Pmq, url: str, tmp_
 
 
 def test_an_older_database_without_some_columns_is_read(shop: Pmq, url: str) -> None:
-    shop.execute("ALTER TABLE consumer_group DROP COLUMN consumer_quality, DROP COLUMN sub_env")
-    shop.execute("ALTER TABLE consumer_group_topic DROP COLUMN time_out, DROP COLUMN is_active")
+    shop.execute(
+        "ALTER TABLE consumer_group DROP COLUMN consumer_quality, DROP COLUMN sub_env"
+    )
+    shop.execute(
+        "ALTER TABLE consumer_group_topic DROP COLUMN time_out, DROP COLUMN is_active"
+    )
     run(url, "--apply")
     assert made() == (2, 2, 3)
     assert groups.describe(name="billing", actor=ME).max_active_members is None
@@ -234,7 +303,9 @@ def test_another_database_is_refused_by_what_it_lacks(pmq: Pmq, url: str) -> Non
     assert "table queue_offset of database" in str(refused(f"--from={url}"))
     for table in TABLES:
         pmq.execute(f"DROP TABLE `{table}`")
-    assert "has no table topic: give the URL of the metadata database" in str(refused(f"--from={url}"))
+    assert "has no table topic: give the URL of the metadata database" in str(
+        refused(f"--from={url}")
+    )
 
 
 def test_a_url_that_is_wrong_or_missing_or_not_answered_is_named_without_its_password(
@@ -245,7 +316,9 @@ def test_a_url_that_is_wrong_or_missing_or_not_answered_is_named_without_its_pas
     assert "must look like mysql://" in str(refused("--from=postgres://h/db"))
     away = refused("--from=mysql://u:secret@127.0.0.1:1/db")
     assert away.returncode == 3 and "127.0.0.1:1/db does not answer" in str(away)
-    denied = refused(f"--from=mysql://nobody:secret@127.0.0.1:{pmq.server.port}/{pmq.schema}")
+    denied = refused(
+        f"--from=mysql://nobody:secret@127.0.0.1:{pmq.server.port}/{pmq.schema}"
+    )
     assert denied.returncode == 1 and "Access denied" in str(denied)
     assert "secret" not in f"{away} {denied}"
     monkeypatch.setenv("CATMQ_PMQ_URL", url)

@@ -1,4 +1,6 @@
-"""The loops of a worker: they repeat, survive failures, end when asked, and one process leads."""
+"""The loops of a worker: they repeat, survive failures, end when asked, and one process
+leads.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(raised: list[Exception | None]) -> None:
-    """Runs a loop called "flaky" until each of its passes raised what is listed, and one more."""
+    """Runs a loop called "flaky" until each of its passes raised what is listed, and one
+    more.
+    """
     left = [*raised]
     done = threading.Event()
 
@@ -70,7 +74,11 @@ def test_a_loop_that_meets_a_bug_goes_on_and_logs_the_traceback_once(
 ) -> None:
     played([RuntimeError("on purpose")] * 5 + [KeyError("another")] * 2)
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["Loop flaky failed", "Loop flaky failed", "Loop flaky works again after 7 failures"]
+    assert said == [
+        "Loop flaky failed",
+        "Loop flaky failed",
+        "Loop flaky works again after 7 failures",
+    ]
     assert [bool(record.exc_info) for record in caplog.records] == [True, True, False]
 
 
@@ -81,7 +89,9 @@ def test_a_loop_whose_database_is_away_logs_when_that_begins_and_how_long_it_las
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert said[0] == "Loop flaky: a database does not answer: no answer"
-    assert re.fullmatch(r"Loop flaky: a database answers again after [0-9.]+ s and 20 failures", said[1])
+    assert re.fullmatch(
+        r"Loop flaky: a database answers again after [0-9.]+ s and 20 failures", said[1]
+    )
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -94,9 +104,13 @@ def test_a_worker_makes_partitions_ahead_and_measures_disks() -> None:
     assert {"partitions", "disks"} <= {loop.name for loop in maintenance.loops()}
 
 
-def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadata_db: None) -> None:
+def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(
+    metadata_db: None,
+) -> None:
     done: list[str] = []
-    loop = maintenance.leased("work", 10, lambda: done.append("led"), first=lambda: done.append("looked"))
+    loop = maintenance.leased(
+        "work", 10, lambda: done.append("led"), first=lambda: done.append("looked")
+    )
     assert leases.acquire(name="work", holder="another", ttl_s=60)
     loop.run_once()
     leases.release(name="work", holder="another")
@@ -110,7 +124,9 @@ def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadat
 def test_nobody_expires_for_a_while_after_a_look_that_failed(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process looks, also one that has no lease: it may be the next that expires members."""
+    """Every process looks, also one that has no lease: it may be the next that expires
+    members.
+    """
     metadata_loops.look_at_metadata()
     watched = consumers._guard.look()
     monkeypatch.setattr(outage_guard, "database_state", gone)
@@ -130,9 +146,15 @@ def test_a_look_tells_the_age_of_the_snapshot_and_wakes_its_loop_when_something_
     loop = metadata_loops.SnapshotLoop()
     loop.follow()
     metadata_loops.look_at_metadata()
-    assert snapshot.age_s() < time.monotonic() - snapshot.current().loaded_at, "the look proved it current"
+    assert snapshot.age_s() < time.monotonic() - snapshot.current().loaded_at, (
+        "the look proved it current"
+    )
     made = groups.create(name="billing", actor=ACTOR)
-    monkeypatch.setattr(metadata_loops, "consumers", SimpleNamespace(look=lambda: snapshot.current().version))
+    monkeypatch.setattr(
+        metadata_loops,
+        "consumers",
+        SimpleNamespace(look=lambda: snapshot.current().version),
+    )
     metadata_loops.look_at_metadata()  # one that saw nothing new
     assert not snapshot._holder.news.is_set()
     monkeypatch.undo()
@@ -189,7 +211,9 @@ def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
 def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_takes_it(
     make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process looks, so one that follows a dead leader knows for how long a group has waited."""
+    """Every process looks, so one that follows a dead leader knows for how long a group has
+    waited.
+    """
     make_node("main")
     topics.create(name="orders", queues=2, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)

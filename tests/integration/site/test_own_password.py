@@ -1,4 +1,6 @@
-"""The change of one's own password: knowing the old one, counted, audited; sessions that end in time."""
+"""The change of one's own password: knowing the old one, counted, audited; sessions that
+end in time.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def works(password: str) -> bool:
     return bool(get_user_model().objects.get(username="uma").check_password(password))
 
 
-def test_a_password_is_changed_by_whoever_knows_the_old_one_and_other_sessions_end(uma: Client) -> None:
+def test_a_password_is_changed_by_whoever_knows_the_old_one_and_other_sessions_end(
+    uma: Client,
+) -> None:
     elsewhere = browser("uma")
     assert elsewhere.get("/").status_code == 200
     assert 'href="/password"' in text(uma.get("/"))
@@ -42,7 +46,12 @@ def test_a_password_is_changed_by_whoever_knows_the_old_one_and_other_sessions_e
     assert works(NEW) and uma.get("/").status_code == 200
     assert elsewhere.get("/")["Location"].startswith("/login")
     row = AuditLog.objects.get(verb="change_password")
-    assert (row.actor_kind, row.actor_name, row.name, row.before) == ("user", "uma", "uma", None)
+    assert (row.actor_kind, row.actor_name, row.name, row.before) == (
+        "user",
+        "uma",
+        "uma",
+        None,
+    )
     assert NEW not in str(row.after)
 
 
@@ -55,7 +64,9 @@ def test_a_password_is_changed_by_whoever_knows_the_old_one_and_other_sessions_e
         ({"password": "1234567890123", "again": "1234567890123"}, "entirely numeric"),
     ],
 )
-def test_a_wrong_or_easy_password_is_refused_and_changes_nothing(uma: Client, typed: Any, said: str) -> None:
+def test_a_wrong_or_easy_password_is_refused_and_changes_nothing(
+    uma: Client, typed: Any, said: str
+) -> None:
     answer = filled(uma, "/password", **{**TYPED, **typed})
     assert answer.status_code == 400 and said in text(answer)
     assert works(OLD) and not AuditLog.objects.filter(verb="change_password").exists()
@@ -63,12 +74,16 @@ def test_a_wrong_or_easy_password_is_refused_and_changes_nothing(uma: Client, ty
 
 def test_old_passwords_cannot_be_tried_without_end(metadata_db: None) -> None:
     nora = browser("nora")
-    tries = [nora.post("/password", {**TYPED, "old": "wrong"}).status_code for _ in range(9)]
+    tries = [
+        nora.post("/password", {**TYPED, "old": "wrong"}).status_code for _ in range(9)
+    ]
     assert tries[0] == 400 and tries[-1] == 429
     assert nora.post("/password", TYPED).status_code == 429
 
 
-def test_a_key_has_no_password_and_an_account_of_another_service_none_here(uma: Client) -> None:
+def test_a_key_has_no_password_and_an_account_of_another_service_none_here(
+    uma: Client,
+) -> None:
     with pytest.raises(Forbidden):
         accounts.change_own_password(password=NEW, actor=Actor(kind="key", name="uma"))
     account = get_user_model().objects.get(username="uma")
@@ -83,7 +98,9 @@ def test_the_admin_has_no_page_of_its_own_for_that(metadata_db: None) -> None:
     assert (answer.status_code, answer["Location"]) == (302, "/password")
 
 
-def test_a_session_ends_an_hour_after_the_last_page_and_polls_are_no_pages(uma: Client) -> None:
+def test_a_session_ends_an_hour_after_the_last_page_and_polls_are_no_pages(
+    uma: Client,
+) -> None:
     def expiry() -> Any:
         return Session.objects.get(pk=uma.session.session_key).expire_date
 
@@ -97,7 +114,9 @@ def test_a_session_ends_an_hour_after_the_last_page_and_polls_are_no_pages(uma: 
 
 
 @pytest.mark.parametrize("url", ["/", "/admin/"])
-def test_a_session_ends_half_a_day_after_its_login_however_busy_it_is(metadata_db: None, url: str) -> None:
+def test_a_session_ends_half_a_day_after_its_login_however_busy_it_is(
+    metadata_db: None, url: str
+) -> None:
     ada = browser("ada", administrator=True)
     assert ada.get(url).status_code == 200
     session = ada.session
@@ -133,4 +152,6 @@ def test_the_old_password_waits_for_its_turn_as_a_login_does(
 
 def test_a_password_like_the_name_is_refused(metadata_db: None) -> None:
     with pytest.raises(Invalid, match="too similar to the username"):
-        accounts.create(name="production-team", password="production-team", actor=command("test"))
+        accounts.create(
+            name="production-team", password="production-team", actor=command("test")
+        )

@@ -1,4 +1,6 @@
-"""The portal and the API behind a proxy that shows them under a path: every link stays below it."""
+"""The portal and the API behind a proxy that shows them under a path: every link stays
+below it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def prefixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(wsgi, "_PATH_PREFIX", PREFIX)
     before = get_script_prefix()
     middleware = ["portal.auth.middleware.CookiePaths", *settings.MIDDLEWARE]
-    with override_settings(FORCE_SCRIPT_NAME=PREFIX, STATIC_URL=f"{PREFIX}/static/", MIDDLEWARE=middleware):
+    with override_settings(
+        FORCE_SCRIPT_NAME=PREFIX, STATIC_URL=f"{PREFIX}/static/", MIDDLEWARE=middleware
+    ):
         set_script_prefix(f"{PREFIX}/")  # as the handler of real requests does
         yield
     set_script_prefix(before)
@@ -51,13 +55,20 @@ def world(make_node: Callable[..., str], prefixed: None) -> dict[str, object]:
     failing.send(b"a", b"b")
     failing.fail(failing.member(), queue, 0)
     moving.delay("orders", b"later")
-    words = {"topic": "orders", "group": "billing", "reset": "none", "message_id": f"{queue}-1"}
+    words = {
+        "topic": "orders",
+        "group": "billing",
+        "reset": "none",
+        "message_id": f"{queue}-1",
+    }
     return {**words, "kind": "lag", "key": "none", "queue": queue, **kept()}
 
 
 def leaks(page: str) -> list[str]:
     """Return the addresses in a page that are outside the prefix."""
-    addresses = [unescape(address) for address in ADDRESS.findall(page) + NEXT.findall(page)]
+    addresses = [
+        unescape(address) for address in ADDRESS.findall(page) + NEXT.findall(page)
+    ]
     assert addresses
     return [one for one in addresses if one != PREFIX and not one.startswith(f"{PREFIX}/")]
 
@@ -69,14 +80,23 @@ def test_every_address_in_every_page_is_below_the_prefix(world: dict[str, object
         answer = ada.get(without_prefix(url_of(page, world), PREFIX), headers=HTML)
         if answer.get("Content-Type", "").startswith("text/html"):
             assert leaks(text(answer)) == [], page.name
-    for path in ("/nowhere", "/admin/", "/admin/metadata/topic/", "/groups/billing/failures"):
+    for path in (
+        "/nowhere",
+        "/admin/",
+        "/admin/metadata/topic/",
+        "/groups/billing/failures",
+    ):
         assert leaks(text(ada.get(path, headers=HTML))) == [], path
 
 
-def test_pages_of_who_has_not_logged_in_stay_below_the_prefix(world: dict[str, object]) -> None:
+def test_pages_of_who_has_not_logged_in_stay_below_the_prefix(
+    world: dict[str, object],
+) -> None:
     stranger = Client()
     assert stranger.get("/topics")["Location"] == "/catmq/login?next=/catmq/topics"
-    assert stranger.get("/admin/")["Location"].startswith("/catmq/admin/login/?next=/catmq/admin/")
+    assert stranger.get("/admin/")["Location"].startswith(
+        "/catmq/admin/login/?next=/catmq/admin/"
+    )
     for path in ("/login", "/nowhere"):
         assert leaks(text(stranger.get(path, headers=HTML))) == []
     wrong = {"username": "ada", "password": "wrong"}
@@ -88,7 +108,10 @@ def test_redirects_stay_below_the_prefix(world: dict[str, object]) -> None:
     ada = browser("ada", administrator=True)
     assert ada.post("/theme", {"theme": "dark"})["Location"] == "/catmq/"
     assert ada.post("/language", {"language": "zh-hans"})["Location"] == "/catmq/"
-    assert ada.post("/language", {"language": "en", "next": "/catmq/topics"})["Location"] == "/catmq/topics"
+    assert (
+        ada.post("/language", {"language": "en", "next": "/catmq/topics"})["Location"]
+        == "/catmq/topics"
+    )
     stopped = ada.post("/filters/save", {"page": "topics", "name": "all", "query": "q=o"})
     assert stopped["Location"].startswith("/catmq/topics")
     assert ada.post("/logout")["Location"] == "/catmq/login"
@@ -120,7 +143,9 @@ def test_cookies_are_for_the_prefix_only(world: dict[str, object]) -> None:
     assert {cookie["path"] for cookie in cookies} == {PREFIX}
 
 
-def ask(path: str, method: str = "GET", **options: Any) -> tuple[int, dict[str, str], bytes]:
+def ask(
+    path: str, method: str = "GET", **options: Any
+) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers and body of the server's answer to a request with this path."""
     environ = RequestFactory().generic(method, path, **options).environ
     answered: list[Any] = []
@@ -133,8 +158,12 @@ def ask(path: str, method: str = "GET", **options: Any) -> tuple[int, dict[str, 
     return int(answered[0].split()[0]), dict(answered[1]), body
 
 
-@pytest.mark.parametrize("shown", [PREFIX, ""], ids=["proxy leaves the prefix", "proxy removes it"])
-def test_the_server_answers_with_the_prefix_and_without(world: dict[str, object], shown: str) -> None:
+@pytest.mark.parametrize(
+    "shown", [PREFIX, ""], ids=["proxy leaves the prefix", "proxy removes it"]
+)
+def test_the_server_answers_with_the_prefix_and_without(
+    world: dict[str, object], shown: str
+) -> None:
     assert ask(f"{shown}/livez")[0] == 200
     assert ask(f"{shown}/api/v1")[0] == 200
     assert ask(f"{shown}/static/portal/portal.css")[0] == 200
@@ -145,11 +174,17 @@ def test_the_server_answers_with_the_prefix_and_without(world: dict[str, object]
 
 
 def test_the_api_names_a_new_resource_below_the_prefix(world: dict[str, object]) -> None:
-    _key, plaintext = api_keys.create(name="k", rights={"admin": ["*"]}, actor=actors.command("test"))
+    _key, plaintext = api_keys.create(
+        name="k", rights={"admin": ["*"]}, actor=actors.command("test")
+    )
     headers = {"Authorization": f"Bearer {plaintext}"}
     kind = "application/json"
     status, headers, _body = ask(
-        "/catmq/api/v1/groups", "POST", data='{"name": "new"}', content_type=kind, headers=headers
+        "/catmq/api/v1/groups",
+        "POST",
+        data='{"name": "new"}',
+        content_type=kind,
+        headers=headers,
     )
     assert (status, headers["Location"]) == (201, "/catmq/api/v1/groups/new")
     _status, _headers, page = ask("/catmq/api/v1/docs")
@@ -157,7 +192,9 @@ def test_the_api_names_a_new_resource_below_the_prefix(world: dict[str, object])
 
 
 def test_the_servers_own_paths_cannot_be_a_prefix() -> None:
-    """A path that begins so would have two meanings: a proxy may remove the prefix or leave it."""
+    """A path that begins so would have two meanings: a proxy may remove the prefix or leave
+    it.
+    """
 
     def first_segments(patterns: list[Any]) -> Iterator[str]:
         for one in patterns:

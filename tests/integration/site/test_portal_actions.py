@@ -25,7 +25,15 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
 from metadata.jobs import reports, runs
-from metadata.models import AuditLog, ConsumerGroupTopic, OffsetMove, Redrive, Report, Topic, TopicProducer
+from metadata.models import (
+    AuditLog,
+    ConsumerGroupTopic,
+    OffsetMove,
+    Redrive,
+    Report,
+    Topic,
+    TopicProducer,
+)
 from metadata.topics import producers, topic_rows
 from metadata.users import api_keys
 from tests.support import failing, moving, tampering
@@ -63,7 +71,9 @@ def listed() -> list[dead_letters.DeadLetterInfo]:
 
 
 def redriven() -> list[bytes]:
-    """The bodies that came back to the group's retry topic, once the loop has done its work."""
+    """The bodies that came back to the group's retry topic, once the loop has done its
+    work.
+    """
     mine = Redriver()
     while redrive_rows.running():
         mine.run_once()
@@ -71,7 +81,9 @@ def redriven() -> list[bytes]:
         moving.make_due(queue)
         while moving.mover(queue).move():
             pass
-    return sorted(one.body for queue in failing.failure_queues() for one in moving.stored(queue))
+    return sorted(
+        one.body for queue in failing.failure_queues() for one in moving.stored(queue)
+    )
 
 
 def committed() -> int:
@@ -92,7 +104,9 @@ def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     assert redriven() == [body] and len(listed()) == 2
     again = next(one for one in failing.failure_queues() if moving.stored(one))
     (retries,) = Topic.objects.filter(kind="failure").values_list("name", flat=True)
-    assert "Redriven from the dead letters." in text(ada.get(f"/messages/{retries}/{again}-0"))
+    assert "Redriven from the dead letters." in text(
+        ada.get(f"/messages/{retries}/{again}-0")
+    )
 
 
 @pytest.mark.one_engine
@@ -127,7 +141,9 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     failing.send(b"b", b"c")
     who = failing.member()
     failing.fail(who, queue, 1, error="KeyError: later")
-    first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
+    first, second, third = (
+        text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3)
+    )
     steps = ("Sent", "Stored in its queue", "billing: failed first", "billing: dead letter")
     life = first.partition('class="life"')[2]
     places = [life.index(f">{words}<") for words in steps]
@@ -138,11 +154,17 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
 
 
 @pytest.mark.one_engine
-def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(queue: int, ada: Client) -> None:
+def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(
+    queue: int, ada: Client
+) -> None:
     topic_id = snapshot.find_topic("orders").id
     for name, address in ((ME.name, "10.0.0.5"), ("other", "10.0.0.6")):
         producers.sent(
-            topic_id=topic_id, actor=command(name), address=address, sdk="pmq-java/5.5.1", messages=1
+            topic_id=topic_id,
+            actor=command(name),
+            address=address,
+            sdk="pmq-java/5.5.1",
+            messages=1,
         )
     failing.send(b"a")
     producers.flush()
@@ -161,7 +183,9 @@ def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
 
 
 @pytest.mark.one_engine
-def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
+def test_a_double_click_acts_once_and_says_what_the_first_did(
+    queue: int, ada: Client
+) -> None:
     kill(queue, b"a", b"b")
     seen = filled(ada, f"{DEAD}/drop?everything=on")
     assert "Dead letters deleted: 2." in text(confirm(ada, f"{DEAD}/drop", seen))
@@ -171,7 +195,9 @@ def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: C
     assert len(listed()) == 1
 
 
-def test_two_clicks_at_the_same_time_act_once(queue: int, ada: Client, in_threads: Threads) -> None:
+def test_two_clicks_at_the_same_time_act_once(
+    queue: int, ada: Client, in_threads: Threads
+) -> None:
     kill(queue, b"a")
     seen = filled(ada, f"{DEAD}/redrive?everything=on")
 
@@ -195,7 +221,9 @@ def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
 
 
 @pytest.mark.one_engine
-def test_a_form_without_its_number_only_shows_what_would_happen(queue: int, ada: Client) -> None:
+def test_a_form_without_its_number_only_shows_what_would_happen(
+    queue: int, ada: Client
+) -> None:
     answer = ada.post("/groups/billing/stop", {"confirmed": "yes"})
     assert "Preview of the changes" in text(answer)
     assert not groups.describe(name="billing", actor=ME).stopped
@@ -207,7 +235,9 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     failing.member()
     url = "/groups/billing/reset"
     seen = text(filled(ada, url, topic="orders", to="offset", offset="99"))
-    assert "0 messages are read again, 3 are skipped" in seen and "its nearest offset" in seen
+    assert (
+        "0 messages are read again, 3 are skipped" in seen and "its nearest offset" in seen
+    )
     assert "is running" in seen and committed() == 0
     page = text(carry_out(ada, url, topic="orders", to="offset", offset="99"))
     assert committed() == 3 and "undo" in page
@@ -218,12 +248,16 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     assert "undone" in text(confirm(ada, undo, preview))
     assert committed() == 0
     assert text(ada.get("/groups/billing/moves")).count("<tr>") == 3
-    verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list("verb", flat=True)
+    verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list(
+        "verb", flat=True
+    )
     assert sorted(verbs) == ["reset", "undo"]
 
 
 @pytest.mark.one_engine
-def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Client) -> None:
+def test_a_group_gets_the_offsets_of_another_after_a_preview(
+    queue: int, ada: Client
+) -> None:
     failing.send(b"a", b"b", b"c")
     groups.create(name="shipping", actor=ME)
     subscriptions.create(group="shipping", topic="orders", start="latest", actor=ME)
@@ -232,7 +266,10 @@ def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Cl
     assert refused.status_code == 400 and "Name the other group." in text(refused)
     typed["source_group"] = "shipping"
     seen = text(filled(ada, url, **typed))
-    assert "0 messages are read again, 3 are skipped" in seen and "stay as they are" not in seen
+    assert (
+        "0 messages are read again, 3 are skipped" in seen
+        and "stay as they are" not in seen
+    )
     assert committed() == 0
     assert "1 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
     group_id = snapshot.find_group("shipping").id
@@ -291,7 +328,10 @@ def test_a_quick_reset_is_of_all_topics_or_of_the_one_that_was_chosen_and_says_s
     assert "orders, sales are reset." in every, every
     assert all(f">{name}</" in every for name in ("orders/0", "sales/0", "sales/1"))
     one = quick(ada, f"{url}?topic=sales", label)
-    assert "2 queues of sales are reset." in one and "orders/0" not in one.partition("Preview")[2]
+    assert (
+        "2 queues of sales are reset." in one
+        and "orders/0" not in one.partition("Preview")[2]
+    )
 
 
 @pytest.mark.one_engine
@@ -300,9 +340,14 @@ def test_only_the_queues_that_are_named_are_reset(queue: int, ada: Client) -> No
     url = "/groups/billing/reset"
     seen = text(filled(ada, url, topic="", to="latest", queues="sales/1, orders/0"))
     assert "2 queues of orders, sales are reset." in seen and ">sales/0</" not in seen
-    refused = filled(ada, url, topic="", to="latest", queues=f"sales/1 {queue} sales/7 ghost/0")
+    refused = filled(
+        ada, url, topic="", to="latest", queues=f"sales/1 {queue} sales/7 ghost/0"
+    )
     assert refused.status_code == 400
-    assert f"There is no queue {queue}, sales/7, ghost/0. Name queues as on the pages" in text(refused)
+    assert (
+        f"There is no queue {queue}, sales/7, ghost/0. Name queues as on the pages"
+        in text(refused)
+    )
 
 
 @pytest.mark.one_engine
@@ -325,13 +370,32 @@ def test_queues_are_paused_by_the_names_that_pages_show(queue: int, ada: Client)
 @pytest.mark.one_engine
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:
     url = "/groups/billing/of/orders"
-    typed = {"retries": "3", "retry_delays_s": "5, 60", "tags": "new||paid", "threads": "8", "ordered": "on"}
+    typed = {
+        "retries": "3",
+        "retry_delays_s": "5, 60",
+        "tags": "new||paid",
+        "threads": "8",
+        "ordered": "on",
+    }
     seen = filled(ada, url, **typed)
-    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delivery delay, s" not in text(seen)
+    assert (
+        "5, 60" in text(seen)
+        and "Retries" in text(seen)
+        and "Delivery delay, s" not in text(seen)
+    )
     assert "was changed" in text(confirm(ada, url, seen))
     found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
-    assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))
-    assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (8, True, 30, None)
+    assert (found.retries, found.retry_delays_s, found.tags) == (
+        3,
+        (5, 60),
+        ("new", "paid"),
+    )
+    assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (
+        8,
+        True,
+        30,
+        None,
+    )
     wrong = filled(ada, url, retry_delays_s="soon", tags="a||")
     assert wrong.status_code == 400 and "whole numbers" in text(wrong)
     assert "a tag is missing" in text(filled(ada, url, tags="a||"))
@@ -339,7 +403,9 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
 
 @pytest.mark.one_engine
 def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> None:
-    carry_out(ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000")
+    carry_out(
+        ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000"
+    )
     view = topic_rows.named(name="orders", actor=ME)
     assert (view.max_messages_per_s, view.max_bytes_per_s) == (50, 1000)
     carry_out(ada, "/topics/orders/settings", max_bytes_per_s="")
@@ -358,11 +424,16 @@ def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
     page = text(carry_out(ada, "/create/report", name="volume", topic="orders"))
     made = Report.objects.get()
     assert (
-        "orders" in page and "Download as CSV" in page and f"/reports/{made.pk}" in text(ada.get("/reports"))
+        "orders" in page
+        and "Download as CSV" in page
+        and f"/reports/{made.pk}" in text(ada.get("/reports"))
     )
     reports.keep(name="odd", engine="spark", settings={}, rows=[{"who": "=1+1"}], actor=ME)
     answer = ada.get(f"/reports/{Report.objects.latest('id').pk}/csv")
-    assert answer.content == b"who\r\n'=1+1\r\n" and "attachment" in answer["Content-Disposition"]
+    assert (
+        answer.content == b"who\r\n'=1+1\r\n"
+        and "attachment" in answer["Content-Disposition"]
+    )
 
 
 @pytest.mark.one_engine
@@ -371,18 +442,26 @@ def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
         carry_out(ada, f"/runs/{run.id}/cancel")
         run.tell("counting", 3, 8)
         page = text(ada.get("/jobs"))
-        assert "cancel requested" in page and "counting: 3 of 8" in page and run.cancel_asked()
+        assert (
+            "cancel requested" in page and "counting: 3 of 8" in page and run.cancel_asked()
+        )
         raise runs.Cancelled
     assert "cancelled" in text(ada.get("/jobs"))
 
 
 @pytest.mark.one_engine
-def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ada: Client) -> None:
+def test_two_people_who_change_different_settings_both_get_theirs(
+    queue: int, ada: Client
+) -> None:
     url = "/topics/orders/settings"
     opened = fields(ada.get(url))
     topic_rows.update(name="orders", settings={"department": "sales"}, actor=ME)
     seen = ada.post(url, {**opened, "retention_days": "9"})
-    assert seen.status_code == 409 and "Another user saved changes" in text(seen) and "sales" in text(seen)
+    assert (
+        seen.status_code == 409
+        and "Another user saved changes" in text(seen)
+        and "sales" in text(seen)
+    )
     confirm(ada, url, seen)
     view = topic_rows.named(name="orders", actor=ME)
     assert (view.retention_days, view.department) == (9, "sales")
@@ -418,15 +497,25 @@ def test_a_setting_that_two_people_change_is_saved_after_both_values_were_seen(
 
 
 @pytest.mark.one_engine
-def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue: int, ada: Client) -> None:
-    typed = {**fields(ada.get("/topics/orders/settings")), "retention_days": "11", "description": "a secret"}
+def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(
+    queue: int, ada: Client
+) -> None:
+    typed = {
+        **fields(ada.get("/topics/orders/settings")),
+        "retention_days": "11",
+        "description": "a secret",
+    }
     ada.logout()
     answer = ada.post("/topics/orders/settings", typed)
     assert answer.status_code == 302 and "secret" not in answer["Location"]
     (following,) = parse_qs(urlsplit(answer["Location"]).query)["next"]
-    back = ada.post("/login", {"username": "ada", "password": "enough characters", "next": following})
+    back = ada.post(
+        "/login", {"username": "ada", "password": "enough characters", "next": following}
+    )
     page = ada.get(back["Location"])
-    assert fields(page)["retention_days"] == "11" and "Your session ended before" in text(page)
+    assert fields(page)["retention_days"] == "11" and "Your session ended before" in text(
+        page
+    )
     assert topic_rows.named(name="orders", actor=ME).retention_days == 7
 
 

@@ -1,4 +1,6 @@
-"""The first page says what is wrong and where; alarms are acknowledged; what was seen is quiet."""
+"""The first page says what is wrong and where; alarms are acknowledged; what was seen is
+quiet.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_see
     assert "Mark as seen" not in text(ada.get("/groups/billing/failures"))
 
 
-def test_a_redrive_says_whose_and_how_many_and_of_which_kind(queue: int, ada: Client) -> None:
+def test_a_redrive_says_whose_and_how_many_and_of_which_kind(
+    queue: int, ada: Client
+) -> None:
     failing.send(b"a", b"b")
     who = failing.member()
     fail(who, queue, 0, error="ValueError: bad")
@@ -94,11 +98,16 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
 ) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="7 unread messages")
     page = text(ada.get("/"))
-    assert 'href="/groups/billing">Alarm: far behind, billing/orders: 7 unread messages' in page
+    assert (
+        'href="/groups/billing">Alarm: far behind, billing/orders: 7 unread messages'
+        in page
+    )
     assert "acknowledge" in text(ada.get("/alarms"))
     url = "/alarms/lag/billing/orders"
     assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
-    assert "Everything is in order" in text(ada.get("/")) and "is acknowledged" in text(ada.get("/"))
+    assert "Everything is in order" in text(ada.get("/")) and "is acknowledged" in text(
+        ada.get("/")
+    )
     assert AuditLog.objects.get(verb="acknowledge").actor_name == "ada"
     alarms.end(kind="lag", names=["billing/orders"])
     assert "No active alarms" in text(ada.get("/alarms"))
@@ -111,7 +120,9 @@ def acknowledged(ada: Client, kind: str, name: str) -> None:
 
 
 def quiet(ada: Client, kind: str, name: str) -> bool:
-    """Whether the first page says one thing of what an alarm tells, and nothing once it is acknowledged."""
+    """Whether the first page says one thing of what an alarm tells, and nothing once it is
+    acknowledged.
+    """
     before = text(ada.get("/")).partition("needs attention")[2].partition("</ul>")[0]
     assert before.count("<li") == 1 and "Alarm: " in before, before
     acknowledged(ada, kind, name)
@@ -119,7 +130,9 @@ def quiet(ada: Client, kind: str, name: str) -> bool:
 
 
 def unread() -> None:
-    """Ten messages of `orders` that nobody has read for an hour, as the jobs that look at nodes saw them."""
+    """Ten messages of `orders` that nobody has read for an hour, as the jobs that look at
+    nodes saw them.
+    """
     failing.send(*[b"a"] * 10)
     Queue.objects.filter(topic__name="orders").update(head_seen=10)
     assert lag.record() >= 1
@@ -133,7 +146,11 @@ def test_a_real_lag_is_said_once_and_is_quiet_once_its_alarm_is_acknowledged(
     if reads:
         failing.member()
     unread()
-    said = "Group billing lags" if reads else "Group billing has unread messages in queues without a consumer"
+    said = (
+        "Group billing lags"
+        if reads
+        else "Group billing has unread messages in queues without a consumer"
+    )
     assert said in text(ada.get("/")), "no alarm tells of it yet"
     look()
     assert Alarm.objects.get(kind="lag", ended_at=None).name == "billing/orders"
@@ -146,7 +163,9 @@ def test_a_real_lag_is_said_once_and_is_quiet_once_its_alarm_is_acknowledged(
     assert "Alarm: far behind, billing/orders" in text(ada.get("/")), "it is raised again"
 
 
-def test_a_group_of_which_an_alarm_tells_is_not_said_to_be_paused_or_stalled(queue: int, ada: Client) -> None:
+def test_a_group_of_which_an_alarm_tells_is_not_said_to_be_paused_or_stalled(
+    queue: int, ada: Client
+) -> None:
     unread()
     groups.update(name="billing", settings={"stopped": True}, actor=ME)
     assert "Group billing is paused" in text(ada.get("/"))
@@ -161,7 +180,9 @@ def test_dead_letters_are_said_once_and_are_quiet_once_their_alarm_is_acknowledg
     fail(failing.member(), queue, 0, 1)
     look()
     assert "Group billing has 2 dead letters" in text(ada.get("/"))
-    alarms.raise_alarm(kind="dead_growing", name="billing", detail="2 new dead letters in the last hour")
+    alarms.raise_alarm(
+        kind="dead_growing", name="billing", detail="2 new dead letters in the last hour"
+    )
     assert quiet(ada, "dead_growing", "billing")
 
 
@@ -186,11 +207,14 @@ def test_a_job_that_failed_is_quiet_once_its_alarm_is_acknowledged_but_others_ar
     assert "3 runs of jobs failed" in text(ada.get("/"))
     alarms.raise_alarm(kind="job_failed", name="cleanup", detail="it raised")
     acknowledged(ada, "job_failed", "cleanup")
-    page = re.sub(r'(?s)<td class="events">.*?</td>', "", text(ada.get("/")))  # charts mark when it began
+    # charts mark when it began
+    page = re.sub(r'(?s)<td class="events">.*?</td>', "", text(ada.get("/")))
     assert "1 run of a job failed" in page and "cleanup" not in page
 
 
-def test_groups_whose_alarms_are_acknowledged_take_no_place_of_others(queue: int, ada: Client) -> None:
+def test_groups_whose_alarms_are_acknowledged_take_no_place_of_others(
+    queue: int, ada: Client
+) -> None:
     for name in [f"a{number}" for number in range(overview_lists.MOST)]:
         rows.group(name, topics=("orders",))
         alarms.raise_alarm(kind="lag", name=f"{name}/orders", detail="much")
@@ -201,7 +225,9 @@ def test_groups_whose_alarms_are_acknowledged_take_no_place_of_others(queue: int
     assert "Group billing is paused" in page and "Group a0" not in page
 
 
-def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: int, ada: Client) -> None:
+def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(
+    queue: int, ada: Client
+) -> None:
     plant(queue, "ALTER TABLE message_{q} RENAME TO moved")
     with pytest.raises(StoreCorrupt):
         failing.send(b"a")
@@ -211,16 +237,18 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
     assert f"message_{queue}" in page and "missing or was altered" in page
     url = "/alarms/corrupt/orders/0"
     assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
-    assert "Everything is in order" in text(ada.get("/")) and "missing or was altered" in text(
-        ada.get("/alarms")
-    )
+    assert "Everything is in order" in text(
+        ada.get("/")
+    ) and "missing or was altered" in text(ada.get("/alarms"))
     plant(queue, "ALTER TABLE moved RENAME TO message_{q}")
     node_pools.evict_all()
     assert corruption_alarms.review(calm_s=0) == 1
     assert "No active alarms" in text(ada.get("/alarms"))
 
 
-def test_a_stopped_group_with_unread_messages_is_said_and_no_more_than_once(queue: int, ada: Client) -> None:
+def test_a_stopped_group_with_unread_messages_is_said_and_no_more_than_once(
+    queue: int, ada: Client
+) -> None:
     ConsumerGroupTopic.objects.update(lag=3, lag_ms=3_600_000)
     groups.update(name="billing", settings={"stopped": True}, actor=ME)
     page = text(ada.get("/"))
@@ -231,7 +259,9 @@ def test_where_nothing_is_unread_there_is_no_age(queue: int, ada: Client) -> Non
     assert "0 ms" not in text(ada.get("/groups/billing")) + text(ada.get("/"))
 
 
-def test_a_detail_is_in_the_language_of_the_reader_and_an_old_one_stays(queue: int, ada: Client) -> None:
+def test_a_detail_is_in_the_language_of_the_reader_and_an_old_one_stays(
+    queue: int, ada: Client
+) -> None:
     ConsumerGroupTopic.objects.filter(topic__kind="normal").update(
         lag=123_456, lag_ms=1_200_000, lag_at=database_now()
     )
@@ -239,12 +269,16 @@ def test_a_detail_is_in_the_language_of_the_reader_and_an_old_one_stays(queue: i
     assert "123,456 unread messages, the oldest for 20 min" in text(ada.get("/alarms"))
     chinese = {"headers": {"accept-language": "zh-hans"}}
     said = "123,456 条未读消息，最早的已等待 20 分钟"  # noqa: RUF001
-    assert said in text(ada.get("/alarms", **chinese)) and said in text(ada.get("/", **chinese))
+    assert said in text(ada.get("/alarms", **chinese)) and said in text(
+        ada.get("/", **chinese)
+    )
     Alarm.objects.update(facts=None)  # as the release before wrote it
     assert "123,456 unread messages" in text(ada.get("/alarms", **chinese))
 
 
-def test_a_text_of_a_later_release_is_shown_as_it_was_stored(queue: int, ada: Client) -> None:
+def test_a_text_of_a_later_release_is_shown_as_it_was_stored(
+    queue: int, ada: Client
+) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="of tomorrow", count=3)
     Alarm.objects.update(facts={"text": "unheard of", "values": {}})
     assert "of tomorrow (3 so far)" in text(ada.get("/alarms"))
@@ -253,12 +287,16 @@ def test_a_text_of_a_later_release_is_shown_as_it_was_stored(queue: int, ada: Cl
 def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None:
     page = text(ada.get("/groups/billing"))
     assert (
-        page.index("/topics/orders") < page.index("/topics/billing_orders_fail") < page.index("Members</h2>")
+        page.index("/topics/orders")
+        < page.index("/topics/billing_orders_fail")
+        < page.index("Members</h2>")
     )
     assert "<summary>Retry topic" in page
 
 
-def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
+def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(
+    queue: int, ada: Client
+) -> None:
     assert "Metadata and nodes are consistent" in text(ada.get("/consistency"))
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
@@ -267,7 +305,9 @@ def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: 
     assert key.startswith("table_unknown-")
     preview = ada.get(f"/consistency/{key}")
     assert "Drops the table. It is empty" in text(preview)
-    assert "Repaired: table message_900" in text(confirm(ada, f"/consistency/{key}", preview))
+    assert "Repaired: table message_900" in text(
+        confirm(ada, f"/consistency/{key}", preview)
+    )
     assert ada.get(f"/consistency/{key}").status_code == 404
 
 
@@ -278,8 +318,16 @@ def test_alarm_addresses_must_be_addresses(queue: int, ada: Client, wrong: str) 
     answer = filled(ada, "/groups/billing/settings", alarm_emails=wrong)
     assert answer.status_code in (200, 400, 422)
     assert not Alarm.objects.exists()
-    good = {"alarm_emails": "a@x.org; b@x.org", "owners": "olga", "department": "sales", "description": "r"}
-    assert groups.update(name="billing", settings=good, actor=ME).alarm_emails == good["alarm_emails"]
+    good = {
+        "alarm_emails": "a@x.org; b@x.org",
+        "owners": "olga",
+        "department": "sales",
+        "description": "r",
+    }
+    assert (
+        groups.update(name="billing", settings=good, actor=ME).alarm_emails
+        == good["alarm_emails"]
+    )
 
 
 def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_at_once(
@@ -289,15 +337,22 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
         name = "billing" if kind == "dead_growing" else "billing/orders"
         alarms.raise_alarm(kind=kind, name=name, detail="much")
     page = text(ada.get("/"))
-    assert "One problem needs attention" in page and page.count('aria-label="critical"') == 3
+    assert (
+        "One problem needs attention" in page and page.count('aria-label="critical"') == 3
+    )
     monkeypatch.setattr(outages, "silent", lambda: [node_pools.node_of(queue).info.name])
     page = text(ada.get("/"))
     verdict = page.partition('role="status"')[2].partition('class="tiles"')[0]
     assert "does not answer" in verdict and "billing" not in verdict
     preview = ada.get("/acknowledge/alarms")
-    assert text(preview).count("billing/orders") >= 2 and len(alarms.acknowledgeable(actor=ME)) == 3
+    assert (
+        text(preview).count("billing/orders") >= 2
+        and len(alarms.acknowledgeable(actor=ME)) == 3
+    )
     chinese = text(ada.get("/acknowledge/alarms", headers={"accept-language": "zh-hans"}))
     assert "严重积压\N{FULLWIDTH COLON}billing/orders" in chinese
-    assert "3 alarms are acknowledged." in text(confirm(ada, "/acknowledge/alarms", preview))
+    assert "3 alarms are acknowledged." in text(
+        confirm(ada, "/acknowledge/alarms", preview)
+    )
     assert alarms.acknowledgeable(actor=ME) == []
     assert ada.get("/acknowledge/alarms").status_code == 404

@@ -1,4 +1,6 @@
-"""Export and import in the portal: a file, the plan as preview, a confirmed import in the audit log."""
+"""Export and import in the portal: a file, the plan as preview, a confirmed import in the
+audit log.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def document(**topic: Any) -> str:
     entry = {"name": "orders", "queues": 1, **topic}
     pair = {"group": "billing", "topic": "orders"}
     return json.dumps(
-        {"version": 1, "topics": [entry], "groups": [{"name": "billing"}], "subscriptions": [pair]}
+        {
+            "version": 1,
+            "topics": [entry],
+            "groups": [{"name": "billing"}],
+            "subscriptions": [pair],
+        }
     )
 
 
@@ -40,7 +47,9 @@ def test_the_export_is_a_file_that_can_be_imported(ada: Client) -> None:
     assert answer["Content-Disposition"] == 'attachment; filename="definitions.json"'
     found: Json = json.loads(answer.content)
     assert [one["name"] for one in found["topics"]] == ["orders"]
-    assert "exists: 1" in text(filled(ada, URL, document=answer.content.decode(), existing="refuse"))
+    assert "exists: 1" in text(
+        filled(ada, URL, document=answer.content.decode(), existing="refuse")
+    )
 
 
 def test_an_import_is_previewed_confirmed_and_audited(ada: Client) -> None:
@@ -60,7 +69,9 @@ def test_a_difference_is_shown_and_refused_kept_or_changed(ada: Client) -> None:
     wanted = document(retention_days=3)
     refused = filled(ada, URL, document=wanted, existing="refuse")
     assert refused.status_code == 400 and "confirmed" not in fields(refused)
-    assert "retention_days: 7 → 3" in text(refused) and "refused while there are conflicts" in text(refused)
+    assert "retention_days: 7 → 3" in text(
+        refused
+    ) and "refused while there are conflicts" in text(refused)
     assert "keep, differs: 1" in text(filled(ada, URL, document=wanted, existing="keep"))
     seen = filled(ada, URL, document=wanted, existing="change")
     assert "change settings: 1" in text(confirm(ada, URL, seen))
@@ -77,7 +88,9 @@ def test_a_difference_is_shown_and_refused_kept_or_changed(ada: Client) -> None:
         ('{"version": 1, "topics": [{"name": "a b"}]}', "topics[0].name: a topic name has"),
     ],
 )
-def test_a_wrong_document_is_named_and_stays_in_the_form(ada: Client, typed: str, said: str) -> None:
+def test_a_wrong_document_is_named_and_stays_in_the_form(
+    ada: Client, typed: str, said: str
+) -> None:
     answer = filled(ada, URL, document=typed, existing="refuse")
     assert answer.status_code == 400 and said in text(answer)
     assert fields(answer)["document"].strip() == typed

@@ -1,4 +1,6 @@
-"""Errors are pages inside the frame for who logged in, and alone for others; each says what to do."""
+"""Errors are pages inside the frame for who logged in, and alone for others; each says what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PAGE = {"accept": "text/html"}
 
 @pytest.fixture
 def ada(metadata_db: None) -> Client:
-    """An administrator's browser, which shows what a server answers to an error that nobody expected."""
+    """An administrator's browser, which shows what a server answers to an error that nobody
+    expected.
+    """
     made = browser("ada", administrator=True)
     made.raise_request_exception = False
     return made
@@ -76,10 +80,13 @@ def test_what_the_engine_refuses_is_said_in_chinese_first(ada: Client) -> None:
 
 def test_every_code_of_a_refusal_that_a_page_can_meet_has_words() -> None:
     of_programs = {  # told to programs only
-        "method_not_allowed", "unsupported_media_type", "not_acceptable", "url_not_found", "group_running",
+        "method_not_allowed", "unsupported_media_type", "not_acceptable", "url_not_found",
+        "group_running",
         "foreign_keys", "internal", "request_timeout",
     }  # fmt: skip
-    assert {str(one) for one in Code} - {str(one) for one in error_words.WORDS} == of_programs
+    assert {str(one) for one in Code} - {
+        str(one) for one in error_words.WORDS
+    } == of_programs
 
 
 @pytest.mark.parametrize(
@@ -94,5 +101,7 @@ def test_a_form_that_a_proxy_spoils_names_the_setting(
     metadata_db: None, origin: str, secure: bool, said: str
 ) -> None:
     client = Client(enforce_csrf_checks=True)
-    answer = client.post("/login", {"username": "ada"}, secure=secure, headers={"origin": origin})
+    answer = client.post(
+        "/login", {"username": "ada"}, secure=secure, headers={"origin": origin}
+    )
     assert answer.status_code == 403 and said in text(answer)

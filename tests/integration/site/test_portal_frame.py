@@ -1,4 +1,6 @@
-"""What stands around pages: errors inside the frame, breadcrumbs, menus, filters, links to previews."""
+"""What stands around pages: errors inside the frame, breadcrumbs, menus, filters, links to
+previews.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def ada(metadata_db: None) -> Client:
 
 def crumbs(page: str) -> list[str]:
     """The labels of the breadcrumbs."""
-    return re.findall(r"<li><a[^>]*>([^<]*)<", page.partition('class="crumbs"')[2].partition("</nav>")[0])
+    return re.findall(
+        r"<li><a[^>]*>([^<]*)<", page.partition('class="crumbs"')[2].partition("</nav>")[0]
+    )
 
 
 def test_an_error_shows_no_navigation_to_who_has_not_logged_in(metadata_db: None) -> None:
@@ -55,12 +59,18 @@ def test_an_error_shows_no_navigation_to_who_has_not_logged_in(metadata_db: None
         ("/create/user", ["Users and roles"]),
     ],
 )
-def test_every_page_says_where_it_stands(ada: Client, path: str, expected: list[str]) -> None:
+def test_every_page_says_where_it_stands(
+    ada: Client, path: str, expected: list[str]
+) -> None:
     assert crumbs(text(ada.get(path))) == expected
 
 
 def test_dangerous_actions_stand_last_and_one_is_a_button(ada: Client) -> None:
-    page = text(ada.get("/topics/orders")).partition('class="head"')[2].partition('class="tabbar"')[0]
+    page = (
+        text(ada.get("/topics/orders"))
+        .partition('class="head"')[2]
+        .partition('class="tabbar"')[0]
+    )
     buttons, _, more = page.partition('<details class="menu">')
     assert re.findall(r'class="button ([a-z]*)"', buttons) == ["primary"]
     assert re.findall(r'<a class="([a-z]*)"', more)[-1] == "danger"
@@ -71,7 +81,8 @@ def test_the_audit_log_is_cut_to_a_person_and_days(ada: Client) -> None:
     now = database_now()
     for who, days in (("ada", 0), ("bob", 0), ("ada", 10)):
         AuditLog.objects.create(
-            at=now - timedelta(days=days), actor_kind="user", actor_name=who, verb="create", kind="topic",
+            at=now - timedelta(days=days), actor_kind="user", actor_name=who, verb="create",
+            kind="topic",
             name=f"{who}-{days}",
         )  # fmt: skip
 
@@ -83,7 +94,9 @@ def test_the_audit_log_is_cut_to_a_person_and_days(ada: Client) -> None:
     since = (now - timedelta(days=2)).date().isoformat()
     assert names(f"who=ada&since={since}") == ["ada-0"]
     assert names(f"until={since}") == ["ada-10"]
-    assert names("since=yesterday") == ["ada-10", "bob-0", "ada-0"], "what is no day is ignored"
+    assert names("since=yesterday") == ["ada-10", "bob-0", "ada-0"], (
+        "what is no day is ignored"
+    )
 
 
 def test_a_link_leads_to_a_preview_and_changes_nothing(ada: Client) -> None:
@@ -96,11 +109,15 @@ def test_a_link_leads_to_a_preview_and_changes_nothing(ada: Client) -> None:
 
 def test_a_time_of_a_page_is_exact_without_script(ada: Client) -> None:
     page = text(ada.get("/groups/billing"))
-    assert re.search(r'<time datetime="20[^"]+\+00:00" class="nowrap">20[0-9-]+ [0-9:]+ UTC</time>', page)
+    assert re.search(
+        r'<time datetime="20[^"]+\+00:00" class="nowrap">20[0-9-]+ [0-9:]+ UTC</time>', page
+    )
     assert re.search(r'data-now="\d{13}"', page)
 
 
-def test_a_page_asks_for_the_time_once(ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_asks_for_the_time_once(
+    ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is changed by a form is stamped with times of its own."""
     asked: list[clock.DatabaseState] = []
     ask = clock.database_state

@@ -1,4 +1,6 @@
-"""The portal under attack: wrong passwords cost little and leave little, and no text breaks a page."""
+"""The portal under attack: wrong passwords cost little and leave little, and no text breaks
+a page.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,13 @@ def hers(metadata_db: None) -> Iterator[None]:
     AccessAttempt.objects.all().delete()
 
 
-def try_out(name: str, password: str = "wrong", *, address: str = "192.0.2.1", agent: str = "x") -> int:
+def try_out(
+    name: str, password: str = "wrong", *, address: str = "192.0.2.1", agent: str = "x"
+) -> int:
     """The status of a try to log in."""
     answer = Client(REMOTE_ADDR=address, HTTP_USER_AGENT=agent).post(
-        "/login?next=/" + "q" * 1000, {"username": name, "password": password, "more": "p" * 1000}
+        "/login?next=/" + "q" * 1000,
+        {"username": name, "password": password, "more": "p" * 1000},
     )
     return answer.status_code
 
@@ -65,13 +70,17 @@ def test_a_wrong_password_leaves_one_small_row_however_often_it_is_tried() -> No
         try_out("ada", agent="a" * 200)
 
     row = AccessAttempt.objects.get()
-    assert row.failures_since_start == logins.PER_NAME, "what is refused is not counted, so the lock ends"
+    assert row.failures_since_start == logins.PER_NAME, (
+        "what is refused is not counted, so the lock ends"
+    )
     kept = f"{row.get_data}{row.post_data}{row.http_accept}{row.user_agent}"
     assert "q" not in kept and "p" not in kept and len(kept) < 500
 
 
 @pytest.mark.usefixtures("hers")
-def test_of_too_many_wrong_tries_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_wrong_tries_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(logins, "MOST_REMEMBERED", 3)
     for number in range(8):
         try_out(f"somebody-{number}", address=f"192.0.2.{number}")
@@ -88,14 +97,18 @@ def test_so_many_passwords_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) 
         answer = Client().post("/login", {"username": "ada", "password": RIGHT})
         assert answer.status_code == 503 and "Try again" in text(answer)
 
-    assert Client().post("/login", {"username": "ada", "password": RIGHT}).status_code == 302
+    assert (
+        Client().post("/login", {"username": "ada", "password": RIGHT}).status_code == 302
+    )
 
 
 @pytest.mark.parametrize("body", [rb'"\ud800"', rb'{"a": ["\udfff"]}', b'"\xed\xa0\x80"'])
 def test_half_a_character_is_shown_as_it_is_stored(node: str, body: bytes) -> None:
     topics.create(name="odd", queues=1, actor=ME)
     snapshot.refresh()
-    (run,) = publish.send(topic="odd", messages=[NewMessage(body=body)], batch_id=None, actor=ME)
+    (run,) = publish.send(
+        topic="odd", messages=[NewMessage(body=body)], batch_id=None, actor=ME
+    )
     ada = browser("ada", administrator=True)
     page = ada.get(f"/messages/odd/{run.fate.queue}-{run.fate.offset}")
 
@@ -106,7 +119,9 @@ def test_half_a_character_is_shown_as_it_is_stored(node: str, body: bytes) -> No
 
 def headers(typed: str) -> object:
     """Return what a form makes of typed headers; None if it refuses them."""
-    form = Sending({"headers": typed, "body": "x", "batch": "01890a5d-ac96-774b-bcce-b302099a8057"})
+    form = Sending(
+        {"headers": typed, "body": "x", "batch": "01890a5d-ac96-774b-bcce-b302099a8057"}
+    )
     return form.cleaned_data["headers"] if form.is_valid() else None
 
 
@@ -128,7 +143,9 @@ def test_a_url_forges_no_line_of_the_log(
     metadata_db: None, said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    browser("ada", administrator=True).get("/topics/x%0a2026-01-01%20ERROR%20forged%0d%1b[2J")
+    browser("ada", administrator=True).get(
+        "/topics/x%0a2026-01-01%20ERROR%20forged%0d%1b[2J"
+    )
 
     lines = [line for line in said() if "forged" in line]
     assert lines and all(line.isprintable() for line in lines)
@@ -148,12 +165,20 @@ def send_form(client: Client, path: str, length: int) -> object:
     client.cookies["csrftoken"] = "a" * 32
     kind = "multipart/form-data; boundary=B"
     return client.generic(
-        "POST", path, content_type=kind, CONTENT_LENGTH=str(length), **{"wsgi.input": Unread()}
+        "POST",
+        path,
+        content_type=kind,
+        CONTENT_LENGTH=str(length),
+        **{"wsgi.input": Unread()},
     ).status_code
 
 
-@pytest.mark.parametrize("path", ["/login", "/admin/login/", "/language", "/theme", "/create/topic"])
-def test_a_large_form_is_refused_unread_without_a_login(metadata_db: None, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/login", "/admin/login/", "/language", "/theme", "/create/topic"]
+)
+def test_a_large_form_is_refused_unread_without_a_login(
+    metadata_db: None, path: str
+) -> None:
     assert send_form(Client(enforce_csrf_checks=True), path, (64 << 10) + 1) == 413
 
 

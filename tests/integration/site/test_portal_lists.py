@@ -1,4 +1,6 @@
-"""Lists of the portal: as many queries for one row as for many, sorted and searched by the database."""
+"""Lists of the portal: as many queries for one row as for many, sorted and searched by the
+database.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,21 @@ from tests.support import rows
 from tests.support.forms import text
 
 ADA = Actor(kind="user", name="ada", rights={**EVERYTHING, **LOOK})
-NO_LISTS = {"logout", "set_language", "theme", "filter-save", "filter-delete", "messages-download"}
+NO_LISTS = {
+    "logout",
+    "set_language",
+    "theme",
+    "filter-save",
+    "filter-delete",
+    "messages-download",
+}
 OF_ONE = ("/topics/orders", "/groups/billing", "/groups/billing/moves")
 
 
 def lists() -> Iterator[str]:
-    """Every page to read that needs no name, as the routes tell: forms and actions are classes."""
+    """Every page to read that needs no name, as the routes tell: forms and actions are
+    classes.
+    """
     for route in urlpatterns:
         named, form = "<" in str(route.pattern), hasattr(route.callback, "view_class")
         if not named and not form and route.name not in NO_LISTS:
@@ -75,16 +86,20 @@ def many(count: int, *, first: int = 0) -> list[ConsumerGroup]:
     now = Topic.objects.get(name="orders").created_at
     numbers = range(first, first + count)
     Topic.objects.bulk_create(
-        Topic(name=f"topic-{n:05}", state="ready", created_at=now, layout_version=1) for n in numbers
+        Topic(name=f"topic-{n:05}", state="ready", created_at=now, layout_version=1)
+        for n in numbers
     )
     ConsumerGroup.objects.bulk_create(
         ConsumerGroup(name=f"group-{n:05}", created_at=now, owners="ada") for n in numbers
     )
-    groups = list(ConsumerGroup.objects.filter(name__startswith="group-").order_by("name"))[first:]
+    groups = list(ConsumerGroup.objects.filter(name__startswith="group-").order_by("name"))[
+        first:
+    ]
     topics = list(Topic.objects.filter(name__startswith="topic-").order_by("name"))[first:]
     orders = Topic.objects.get(name="orders")
     ConsumerGroupTopic.objects.bulk_create(
-        ConsumerGroupTopic(group=group, topic=topic, state="ready", start="earliest", lag=lag, lag_ms=lag,
+        ConsumerGroupTopic(group=group, topic=topic, state="ready", start="earliest", lag=lag,
+        lag_ms=lag,
                            created_at=now)
         for n, group in enumerate(groups)
         for topic, lag in ((topics[n], n), (orders, 0))
@@ -98,9 +113,15 @@ def everything(count: int, *, first: int = 0) -> None:
     now = groups[0].created_at
     _history(groups, now, first)
     for n, group in enumerate(groups, start=first):
-        process = Consumer.objects.create(name=f"c{n}", incarnation=str(n), address="10.0.0.1")
+        process = Consumer.objects.create(
+            name=f"c{n}", incarnation=str(n), address="10.0.0.1"
+        )
         member = ConsumerGroupConsumer.objects.create(
-            group=group, process=process, identity=f"m{n}", consumer_id=f"id-{n}", joined_at=now
+            group=group,
+            process=process,
+            identity=f"m{n}",
+            consumer_id=f"id-{n}",
+            joined_at=now,
         )
         Heartbeat.objects.create(membership=member, last_seen=now)
 
@@ -108,13 +129,23 @@ def everything(count: int, *, first: int = 0) -> None:
 def _history(groups: Sequence[ConsumerGroup], now: datetime, first: int) -> None:
     """As many alarms, changes, runs, rebalances, keys, accounts, brokers and reports."""
     for n, group in enumerate(groups, start=first):
-        Alarm.objects.create(kind="not_cleaned", name=f"t{n}", detail="x", first_at=now, last_at=now)
-        AuditLog.objects.create(at=now, actor_kind="user", actor_name="ada", verb="x", kind="y", name=f"t{n}")
-        JobRun.objects.create(name="expire_messages", state="failed", started_at=now, finished_at=now)
+        Alarm.objects.create(
+            kind="not_cleaned", name=f"t{n}", detail="x", first_at=now, last_at=now
+        )
+        AuditLog.objects.create(
+            at=now, actor_kind="user", actor_name="ada", verb="x", kind="y", name=f"t{n}"
+        )
+        JobRun.objects.create(
+            name="expire_messages", state="failed", started_at=now, finished_at=now
+        )
         Rebalance.objects.create(group=group, generation=n, cause="a member came", at=now)
-        ApiKey.objects.create(name=f"key-{n}", digest=f"{n:064}", rights={"send": ["*"]}, created_at=now)
+        ApiKey.objects.create(
+            name=f"key-{n}", digest=f"{n:064}", rights={"send": ["*"]}, created_at=now
+        )
         get_user_model().objects.create(username=f"user-{n}", password="!")
-        Broker.objects.create(name=f"b{n}", url=f"http://b{n}", started_at=now, last_seen=now)
+        Broker.objects.create(
+            name=f"b{n}", url=f"http://b{n}", started_at=now, last_seen=now
+        )
         Report.objects.create(name="volume", engine="direct", made_at=now)
 
 
@@ -124,11 +155,14 @@ def test_a_page_of_many_rows_takes_as_many_queries_as_one_of_few(browser: Client
     snapshot.refresh()
     everything(2)
     snapshot.refresh()
-    few = {path: needed(browser, path) for path in (*LISTS, *OF_ONE) for _ in range(2)}  # some is read once
+    # some is read once
+    few = {path: needed(browser, path) for path in (*LISTS, *OF_ONE) for _ in range(2)}
     everything(60, first=2)
     snapshot.refresh()
     assert {path: needed(browser, path) for path in (*LISTS, *OF_ONE)} == few
-    assert {"/topics", "/groups", "/subscriptions", "/consumers", "/audit", "/jobs"} < set(LISTS)
+    assert {"/topics", "/groups", "/subscriptions", "/consumers", "/audit", "/jobs"} < set(
+        LISTS
+    )
 
 
 def needed(browser: Client, path: str) -> int:
@@ -151,7 +185,11 @@ def test_lists_are_sorted_searched_and_cut(browser: Client) -> None:
     found = topic_lists.topics(wanted=Wanted(search="TOPIC-0011"), actor=ADA)
     assert [one.name for one in found.items] == [f"topic-{n:05}" for n in range(110, 120)]
     assert topic_lists.topics(wanted=Wanted(search="100%_\\'\""), actor=ADA).items == ()
-    for odd in ("?page=99999999999&sort=nonsense", "?page=-1&q=%00%27%22%25", "?sort=-&page=x"):
+    for odd in (
+        "?page=99999999999&sort=nonsense",
+        "?page=-1&q=%00%27%22%25",
+        "?sort=-&page=x",
+    ):
         for path in LISTS:
             assert browser.get(path + odd).status_code == 200, (path, odd)
 
@@ -165,8 +203,14 @@ def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None
     *before, last = found.items[0].minutes
     assert max(before[-1], last) >= 7 and set(before[:-1]) == {0}
     shown = browser.get("/topics").content.decode()
-    assert 'role="img"' in shown and "Messages per minute:" in shown and "<polyline" in shown
-    assert browser.get("/subscriptions").status_code == browser.get("/groups").status_code == 200
+    assert (
+        'role="img"' in shown and "Messages per minute:" in shown and "<polyline" in shown
+    )
+    assert (
+        browser.get("/subscriptions").status_code
+        == browser.get("/groups").status_code
+        == 200
+    )
 
 
 @pytest.fixture
@@ -179,7 +223,9 @@ def libraries(browser: Client) -> Client:
         rows.topic(name, queues=1)
     for name in ("shop.mails", "shop._log.celeryev", "tasks.mails.low"):
         rows.subscribe("billing", name)
-    Topic.objects.create(name="billing_orders_fail", kind="failure", state="ready", created_at=database_now())
+    Topic.objects.create(
+        name="billing_orders_fail", kind="failure", state="ready", created_at=database_now()
+    )
     snapshot.refresh()
     return browser
 
@@ -192,7 +238,9 @@ def listed(page: str, kind: str) -> list[str]:
 def test_topics_of_libraries_are_counted_behind_a_tab(libraries: Client) -> None:
     page = text(libraries.get("/topics"))
     assert listed(page, "topics") == ["orders", "oven.low", "shop.mails", "tasks.mails"]
-    tabs = re.findall(r'<a href="(/topics[^"]*)"[^>]*>([^<]+)<span class="soft">(\d+)</span></a>', page)
+    tabs = re.findall(
+        r'<a href="(/topics[^"]*)"[^>]*>([^<]+)<span class="soft">(\d+)</span></a>', page
+    )
     assert [(url, label.strip(), count) for url, label, count in tabs] == [
         ("/topics?kind=internal", "Internal topics", "4"),
         ("/topics?kind=failure", "Retry topics", "1"),
@@ -200,7 +248,9 @@ def test_topics_of_libraries_are_counted_behind_a_tab(libraries: Client) -> None
     internal = text(libraries.get("/topics?kind=internal"))
     names = ["shop._bindings", "shop._log.celeryev", "shop._p3.mails", "tasks.mails.low"]
     assert listed(internal, "topics") == names
-    assert listed(text(libraries.get("/topics?kind=failure")), "topics") == ["billing_orders_fail"]
+    assert listed(text(libraries.get("/topics?kind=failure")), "topics") == [
+        "billing_orders_fail"
+    ]
 
 
 def test_a_search_finds_topics_of_every_kind(libraries: Client) -> None:
@@ -217,10 +267,14 @@ def test_a_list_without_topics_of_libraries_has_no_tab_for_them(browser: Client)
         assert "Internal topics" not in text(browser.get(path))
 
 
-def test_subscriptions_to_topics_of_libraries_are_counted_behind_a_tab(libraries: Client) -> None:
+def test_subscriptions_to_topics_of_libraries_are_counted_behind_a_tab(
+    libraries: Client,
+) -> None:
     page = text(libraries.get("/subscriptions"))
     assert listed(page, "topics") == ["orders", "shop.mails"]
-    assert re.search(r'kind=internal"[^>]*>Internal topics\s*<span class="soft">2</span>', page)
+    assert re.search(
+        r'kind=internal"[^>]*>Internal topics\s*<span class="soft">2</span>', page
+    )
     internal = text(libraries.get("/subscriptions?kind=internal"))
     assert sorted(listed(internal, "topics")) == ["shop._log.celeryev", "tasks.mails.low"]
 
@@ -232,12 +286,15 @@ def test_a_group_without_members_is_amber_only_if_something_is_unread(
     rows.world()
     ConsumerGroupTopic.objects.update(lag=lag, lag_ms=1_000 * lag, lag_at=database_now())
     for path in ("/groups", "/subscriptions"):
-        assert f'<span class="badge {tone}">no members</span>' in text(browser.get(path)), path
+        assert f'<span class="badge {tone}">no members</span>' in text(browser.get(path)), (
+            path
+        )
 
 
 def test_the_audit_log_shows_who_with_the_address_below(browser: Client) -> None:
     AuditLog.objects.create(
-        at=database_now(), actor_kind="user", actor_name="ada", address="2001:db8::1", verb="delete",
+        at=database_now(), actor_kind="user", actor_name="ada", address="2001:db8::1",
+        verb="delete",
         kind="topic", name="orders",
     )  # fmt: skip
     page = text(browser.get("/audit"))

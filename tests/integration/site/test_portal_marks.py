@@ -27,7 +27,9 @@ def ada(node: str, failure_node: str) -> Client:
 
 def reset() -> None:
     failing.send(b"a", b"b")
-    offset_reset.reset(group="billing", topic="orders", target=Target(to="latest"), actor=ME)
+    offset_reset.reset(
+        group="billing", topic="orders", target=Target(to="latest"), actor=ME
+    )
 
 
 def kinds(page: str) -> list[str]:

@@ -61,7 +61,9 @@ def keys(browser: Client, **asked: str) -> list[str]:
         ("header:source=webs", []),
     ],
 )
-def test_one_box_finds_by_what_messages_carry(ada: Client, query: str, expected: list[str]) -> None:
+def test_one_box_finds_by_what_messages_carry(
+    ada: Client, query: str, expected: list[str]
+) -> None:
     assert keys(ada, q=query) == expected
 
 
@@ -77,7 +79,10 @@ def test_a_search_is_cut_to_a_range_of_time(ada: Client) -> None:
     [
         ({"q": "header:source"}, "Write the header as name=value."),
         ({"q": "key:1 key:2"}, "key is given twice"),
-        ({"q": "key:1", "since": "yesterday"}, "must be a date and time such as 2026-11-24T09:30"),
+        (
+            {"q": "key:1", "since": "yesterday"},
+            "must be a date and time such as 2026-11-24T09:30",
+        ),
         ({"q": "queue:x"}, "must be a whole number"),
         ({"q": "id:999999-1"}, "is not a queue of topic orders"),
     ],
@@ -89,7 +94,9 @@ def test_what_is_malformed_is_said(ada: Client, asked: dict[str, str], says: str
 
 def test_a_filter_is_a_chip_that_a_click_removes(ada: Client) -> None:
     page = text(ada.get("/messages", {"topic": "orders", "key": "42", "minutes": "60"}))
-    assert 'href="?topic=orders&amp;minutes=60" aria-label="Remove the filter Key: 42"' in page
+    assert (
+        'href="?topic=orders&amp;minutes=60" aria-label="Remove the filter Key: 42"' in page
+    )
 
 
 def test_a_short_body_unfolds_and_a_long_one_does_not(ada: Client) -> None:
@@ -100,14 +107,25 @@ def test_a_short_body_unfolds_and_a_long_one_does_not(ada: Client) -> None:
 
 def test_columns_are_chosen_by_the_url_and_remembered(ada: Client) -> None:
     asked = {"topic": "orders", "columns": "offset,nonsense,key"}
-    for page in (text(ada.get("/messages", asked)), text(ada.get("/messages", {"topic": "orders"}))):
-        assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page) == ["Message", "Offset", "Key"]
+    for page in (
+        text(ada.get("/messages", asked)),
+        text(ada.get("/messages", {"topic": "orders"})),
+    ):
+        assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page) == [
+            "Message",
+            "Offset",
+            "Key",
+        ]
     page = text(ada.get("/messages", {"topic": "orders", "columns": "key"}))
-    assert 'href="?topic=orders&amp;columns=key" aria-current="true">Key' in page, "the last one stays"
+    assert 'href="?topic=orders&amp;columns=key" aria-current="true">Key' in page, (
+        "the last one stays"
+    )
 
 
 def test_a_search_within_a_queue_goes_on_after_what_was_shown(ada: Client) -> None:
-    queue = re.search(r"<code>([0-9]+)-0</code>", text(ada.get("/messages", {"topic": "orders"})))
+    queue = re.search(
+        r"<code>([0-9]+)-0</code>", text(ada.get("/messages", {"topic": "orders"}))
+    )
     assert queue is not None
     messages = [NewMessage(body=b"more", key=f"k{n}") for n in range(60)]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
@@ -116,7 +134,9 @@ def test_a_search_within_a_queue_goes_on_after_what_was_shown(ada: Client) -> No
     following = re.search(r'href="\?([^"]*after=[^"]*)"', first)
     assert following is not None
     words = dict(one.split("=") for one in following[1].replace("&amp;", "&").split("&"))
-    assert keys(ada, **asked, after=words["after"]) == sorted(f"k{n}" for n in range(49, 60))
+    assert keys(ada, **asked, after=words["after"]) == sorted(
+        f"k{n}" for n in range(49, 60)
+    )
 
 
 def test_a_live_tail_shows_the_latest_and_what_matches(ada: Client) -> None:
@@ -124,10 +144,14 @@ def test_a_live_tail_shows_the_latest_and_what_matches(ada: Client) -> None:
     assert 'hx-trigger="tick from:body"' in page and "The latest messages first" in page
     assert keys(ada, tail="1") == ["42", "a b", "long"]
     assert keys(ada, tail="1", q="tag:new") == ["a b"]
-    assert keys(ada, tail="1", q="tag:new", until="2020-01-01T00:00") == ["a b"], "it is about now"
+    assert keys(ada, tail="1", q="tag:new", until="2020-01-01T00:00") == ["a b"], (
+        "it is about now"
+    )
     page = text(ada.get("/messages", {"topic": "orders", "tail": "1", "queue": "99999"}))
     assert "is not a queue of topic orders" in page
-    assert 'hx-trigger="tick from:body"' not in text(ada.get("/messages", {"topic": "orders"}))
+    assert 'hx-trigger="tick from:body"' not in text(
+        ada.get("/messages", {"topic": "orders"})
+    )
 
 
 def lines(browser: Client, **asked: str) -> list[dict[str, Any]]:
@@ -139,16 +163,29 @@ def lines(browser: Client, **asked: str) -> list[dict[str, Any]]:
 
 def test_what_was_found_is_downloaded_and_no_more(ada: Client) -> None:
     (found,) = lines(ada, q="tag:new")
-    assert (found["key"], found["body"], "body_base64" in found) == ("a b", '{"total": 5}', False)
+    assert (found["key"], found["body"], "body_base64" in found) == (
+        "a b",
+        '{"total": 5}',
+        False,
+    )
     assert {one["key"] for one in lines(ada)} == {"42", "a b", "long"}
-    publish(topic="orders", messages=[NewMessage(body=b"\xff", key="=1+1")], batch_id=None, actor=ME)
-    answer = ada.get("/export/messages", {"topic": "orders", "q": "key:=1+1", "format": "csv"})
+    publish(
+        topic="orders",
+        messages=[NewMessage(body=b"\xff", key="=1+1")],
+        batch_id=None,
+        actor=ME,
+    )
+    answer = ada.get(
+        "/export/messages", {"topic": "orders", "q": "key:=1+1", "format": "csv"}
+    )
     (row,) = csv.DictReader(io.StringIO(text(answer)))
     assert (row["key"], row["body"], row["body_base64"]) == ("'=1+1", "", "/w==")
     assert 'filename="orders-messages.csv"' in answer["Content-Disposition"]
 
 
-def test_a_download_is_bounded_and_says_so(ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_bounded_and_says_so(
+    ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exporting, "MOST", 5)
     messages = [NewMessage(body=b"x", key=f"k{n}", tag="many") for n in range(7)]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
@@ -162,6 +199,11 @@ def test_a_download_is_bounded_and_says_so(ada: Client, monkeypatch: pytest.Monk
 def test_a_download_is_masked_as_the_page_is(ada: Client) -> None:
     bob = browser_of("bob")
     assert all("body" not in one and one["headers"] is None for one in lines(bob))
-    assert bob.get("/export/messages", {"topic": "orders", "contains": "paid"}).status_code == 403
-    assert bob.get("/export/messages", {"topic": "orders", "format": "xml"}).status_code == 400
+    assert (
+        bob.get("/export/messages", {"topic": "orders", "contains": "paid"}).status_code
+        == 403
+    )
+    assert (
+        bob.get("/export/messages", {"topic": "orders", "format": "xml"}).status_code == 400
+    )
     assert bob.get("/export/messages").status_code == 400

@@ -1,4 +1,6 @@
-"""Nodes in the portal: examined, registered, changed, moved; each with a look before, and its audit row."""
+"""Nodes in the portal: examined, registered, changed, moved; each with a look before, and
+its audit row.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def typed(name: str, database: dict[str, Any], **more: str) -> dict[str, str]:
 
 def audited(name: str) -> list[str]:
     """What was done to a node, in order."""
-    return list(AuditLog.objects.filter(kind="node", name=name).order_by("pk").values_list("verb", flat=True))
+    return list(
+        AuditLog.objects.filter(kind="node", name=name)
+        .order_by("pk")
+        .values_list("verb", flat=True)
+    )
 
 
 def test_a_database_is_examined_before_it_becomes_a_node(
@@ -56,7 +62,10 @@ def test_a_database_is_examined_before_it_becomes_a_node(
     assert audited("n1") == ["create"] and DbNode.objects.count() == 1
     if engine == "mysql":
         assert "Durability" in text(seen) and "Rights of the account" in text(seen)
-        assert database["password"] not in text(seen) + text(ada.get("/nodes/n1")) + caplog.text
+        assert (
+            database["password"]
+            not in text(seen) + text(ada.get("/nodes/n1")) + caplog.text
+        )
     again = filled(ada, "/create/node", **typed("n2", database))
     assert again.status_code == 400 and "already registered as node n1" in text(again)
     assert "data-confirm" not in text(again)
@@ -66,16 +75,24 @@ def test_a_database_is_examined_before_it_becomes_a_node(
 def test_an_examination_leaves_nothing_behind(ada: Client, mariadb: MariaDB) -> None:
     with mariadb.schema() as schema:
         account = {"username": "catmq", "password": mariadb.password}
-        place = {"engine": "mysql", "host": "127.0.0.1", "port": str(mariadb.port), "database": schema}
+        place = {
+            "engine": "mysql",
+            "host": "127.0.0.1",
+            "port": str(mariadb.port),
+            "database": schema,
+        }
         filled(ada, "/create/node", name="n1", **place, **account)
         found = mariadb.execute(
-            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s", [schema]
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s",
+            [schema],
         )
         assert found[0][0] == 0
 
 
 @pytest.mark.one_engine
-def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(ada: Client, mariadb: MariaDB) -> None:
+def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(
+    ada: Client, mariadb: MariaDB
+) -> None:
     place = {"engine": "mysql", "host": "127.0.0.1", "port": str(mariadb.port)}
     with mariadb.schema() as schema, mariadb.reader(schema) as (name, password):
         mariadb.execute(f"ALTER DATABASE {schema} CHARACTER SET latin1")
@@ -85,16 +102,22 @@ def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(ada: Client, m
     assert "character set is latin1" in text(seen) and "lacks a right (DROP)" in text(seen)
     gone = filled(ada, "/create/node", name="n1", database=schema, **place, **account)
     assert "cannot be reached at" in text(gone) and not DbNode.objects.exists()
-    away = filled(ada, "/create/node", name="n1", database="x", **{**place, "port": "1"}, **account)
+    away = filled(
+        ada, "/create/node", name="n1", database="x", **{**place, "port": "1"}, **account
+    )
     assert "127.0.0.1:1" in text(away)
 
 
 @pytest.mark.one_engine
-def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Client, node: str) -> None:
+def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(
+    ada: Client, node: str
+) -> None:
     topics.create(name="orders", queues=1, actor=ME)
     snapshot.refresh()
     seen = filled(ada, "/nodes/main/settings", state="read_only", dedicated="on")
-    assert "1 topics have no open queues on other nodes" in text(seen) and "orders" in text(seen)
+    assert "1 topics have no open queues on other nodes" in text(seen) and "orders" in text(
+        seen
+    )
     assert node_rows.named(name="main", actor=ME).state == "read_write"
     registry.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
     both = confirm(ada, "/nodes/main/settings", seen)
@@ -108,8 +131,13 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Clien
 @pytest.mark.one_engine
 def test_a_registered_node_is_tested_where_it_is(ada: Client, node: str) -> None:
     page = text(ada.get("/nodes/main/test"))
-    assert "The database has the data of this node" in page and "Rights of the account" not in page
-    assert "Rights of the account" in text(ada.post("/nodes/main/test", {"confirmed": "yes"}))
+    assert (
+        "The database has the data of this node" in page
+        and "Rights of the account" not in page
+    )
+    assert "Rights of the account" in text(
+        ada.post("/nodes/main/test", {"confirmed": "yes"})
+    )
 
 
 @pytest.mark.one_engine
@@ -124,17 +152,24 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
     registry.note_heads()
     restoring.lose_tail(queue, 1)
     restoring.evict_known_heads()
-    DbNode.objects.filter(name="main").update(delayed_given=91, delayed_waiting=5)  # as a job saw it before
+    # as a job saw it before
+    DbNode.objects.filter(name="main").update(delayed_given=91, delayed_waiting=5)
     seen = ada.get("/nodes/main/adopt")
     assert "Up to 5 delayed messages and retries would be lost." in text(seen)
-    assert "1 of 1 queues would get a gap, and at least 2 messages" in text(seen) and "billing" in text(seen)
+    assert "1 of 1 queues would get a gap, and at least 2 messages" in text(
+        seen
+    ) and "billing" in text(seen)
     assert node_rows.named(name="main", actor=ME).epoch == 1
     assert "at least 2 messages are lost" in text(confirm(ada, "/nodes/main/adopt", seen))
-    assert node_rows.named(name="main", actor=ME).epoch == 2 and audited("main")[-1] == "adopt"
+    assert (
+        node_rows.named(name="main", actor=ME).epoch == 2 and audited("main")[-1] == "adopt"
+    )
 
 
 @pytest.mark.one_engine
-def test_a_file_has_no_accounts_and_no_replica(ada: Client, make_node: Callable[..., str]) -> None:
+def test_a_file_has_no_accounts_and_no_replica(
+    ada: Client, make_node: Callable[..., str]
+) -> None:
     make_node("file", engine="sqlite")
     for url, sent in (
         ("/nodes/file/account", {"username": "u", "password": "p"}),
@@ -197,7 +232,9 @@ def test_tls_of_a_node_is_chosen_shown_and_changed(
     assert ca in text(ada.get("/nodes/n1"))
     wrong = filled(ada, "/nodes/n1/settings", tls="verify", tls_ca="/nowhere/ca.pem")
     assert wrong.status_code == 400 and "cannot be read" in text(wrong)
-    confirm(ada, "/nodes/n1/settings", filled(ada, "/nodes/n1/settings", tls="on", tls_ca=""))
+    confirm(
+        ada, "/nodes/n1/settings", filled(ada, "/nodes/n1/settings", tls="on", tls_ca="")
+    )
     node = node_rows.named(name="n1", actor=ME)
     assert (node.tls, node.tls_ca, audited("n1")) == ("on", "", ["create", "update"])
     snapshot.refresh()

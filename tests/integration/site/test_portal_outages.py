@@ -27,10 +27,15 @@ pytestmark = pytest.mark.one_engine
 DASHES = ("/topics/orders", "/groups/billing")  # what only the node knows is a dash there
 WHOLE = (
     "/", "/topics", "/groups", "/subscriptions", "/consumers", "/rebalances", "/brokers", "/alarms",
-    "/jobs", "/audit", "/nodes", "/nodes/main", "/keys", "/users", "/settings", "/groups/billing/moves",
+    "/jobs", "/audit", "/nodes", "/nodes/main", "/keys", "/users", "/settings",
+    "/groups/billing/moves",
     "/groups/billing/failures", "/groups/billing/settings", "/topics/orders/settings",
 )  # fmt: skip
-NEED_IT = ("/messages/orders/{queue}-0", "/topics/orders/delayed", "/messages?topic=orders&queue={queue}")
+NEED_IT = (
+    "/messages/orders/{queue}-0",
+    "/topics/orders/delayed",
+    "/messages?topic=orders&queue={queue}",
+)
 
 
 @pytest.fixture
@@ -48,7 +53,9 @@ def ada(queue: int) -> Client:
 
 
 @pytest.fixture(params=["offline", "silent"])
-def away(request: pytest.FixtureRequest, queue: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def away(
+    request: pytest.FixtureRequest, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """Node `main` was taken offline, or nobody can connect to it."""
     if request.param == "offline":
         registry.update(name="main", settings={"state": "offline"}, actor=ME)
@@ -68,7 +75,9 @@ def away(request: pytest.FixtureRequest, queue: int, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def cut() -> Iterator[ExitStack]:
-    """The metadata database answers no statement, from `cut.enter_context(no_metadata())` on."""
+    """The metadata database answers no statement, from `cut.enter_context(no_metadata())`
+    on.
+    """
     with ExitStack() as stack:
         yield stack
 
@@ -85,7 +94,9 @@ def no_metadata() -> ExitStack:
     return stack
 
 
-def test_pages_show_what_is_known_without_a_node(queue: int, ada: Client, away: str) -> None:
+def test_pages_show_what_is_known_without_a_node(
+    queue: int, ada: Client, away: str
+) -> None:
     for path in (*WHOLE, *DASHES):
         answer = ada.get(path)
         assert answer.status_code == 200, (path, text(answer))
@@ -96,7 +107,10 @@ def test_pages_show_what_is_known_without_a_node(queue: int, ada: Client, away: 
 def test_pages_that_need_the_node_name_it(queue: int, ada: Client, away: str) -> None:
     for path in NEED_IT:
         answer = ada.get(path.format(queue=queue))
-        assert answer.status_code in (200, 503) and "Node main" in text(answer), (path, text(answer))
+        assert answer.status_code in (200, 503) and "Node main" in text(answer), (
+            path,
+            text(answer),
+        )
 
 
 def test_the_first_page_names_a_node_that_is_offline_or_did_not_answer_its_last_probe(
@@ -105,10 +119,14 @@ def test_the_first_page_names_a_node_that_is_offline_or_did_not_answer_its_last_
     registry.probe()
     page = text(ada.get("/"))
     assert "Node main" in page and "Everything is in order" not in page and "1 / 2" in page
-    assert ("offline" if away == "offline" else "does not answer") in text(ada.get("/nodes"))
+    assert ("offline" if away == "offline" else "does not answer") in text(
+        ada.get("/nodes")
+    )
 
 
-def test_an_action_that_needs_the_node_is_refused_with_its_name(queue: int, ada: Client, away: str) -> None:
+def test_an_action_that_needs_the_node_is_refused_with_its_name(
+    queue: int, ada: Client, away: str
+) -> None:
     answer = filled(ada, "/groups/billing/reset", topic="orders", to="latest")
     assert answer.status_code == 503 and "main" in text(answer)
     assert "is paused" in text(carry_out(ada, "/groups/billing/stop"))  # needs none
@@ -137,5 +155,8 @@ def test_the_page_without_metadata_names_nothing_that_is_a_secret(
 ) -> None:
     cut.enter_context(no_metadata())
     page = text(ada.get("/topics/orders"))
-    assert "Topics served" in page and "orders" not in page.replace('href="/topics/orders"', "")
-    assert Client().get("/topics/orders").status_code == 302  # a stranger goes to the login, as always
+    assert "Topics served" in page and "orders" not in page.replace(
+        'href="/topics/orders"', ""
+    )
+    # a stranger goes to the login, as always
+    assert Client().get("/topics/orders").status_code == 302

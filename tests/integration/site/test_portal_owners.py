@@ -1,4 +1,6 @@
-"""Owners: exactly what is theirs, from being named until they are not; and sessions that end midway."""
+"""Owners: exactly what is theirs, from being named until they are not; and sessions that
+end midway.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ LOGIN = {"username": "olga", "password": "enough characters"}
 
 @pytest.fixture
 def queue(node: str, failure_node: str) -> int:
-    """The queue of `orders`, which `billing` reads; a group `orders` and a topic `billing` are there, too."""
+    """The queue of `orders`, which `billing` reads; a group `orders` and a topic `billing`
+    are there, too.
+    """
     queue = failing.billing(retries=0)
     topics.create(name="billing", queues=1, actor=ME)
     groups.create(name="orders", actor=ME)
     snapshot.refresh()
     failing.send(b"treasure")
-    publish(topic="billing", messages=[NewMessage(body=b"treasure")], batch_id=None, actor=ME)
+    publish(
+        topic="billing", messages=[NewMessage(body=b"treasure")], batch_id=None, actor=ME
+    )
     return queue
 
 
@@ -47,8 +53,12 @@ def olga(queue: int) -> Client:
 def own(topic: str = "", group: str = "") -> None:
     """Has olga own the topic, or the group; and nobody else."""
     for name in ("orders", "billing"):
-        topic_rows.update(name=name, settings={"owners": "olga" if name == topic else "ann"}, actor=ME)
-        groups.update(name=name, settings={"owners": "bob, olga" if name == group else ""}, actor=ME)
+        topic_rows.update(
+            name=name, settings={"owners": "olga" if name == topic else "ann"}, actor=ME
+        )
+        groups.update(
+            name=name, settings={"owners": "bob, olga" if name == group else ""}, actor=ME
+        )
     snapshot.refresh()
 
 
@@ -57,13 +67,25 @@ def statuses(client: Client, *urls: str) -> list[int]:
     return [client.get(url).status_code for url in urls]
 
 
-def test_who_owns_a_topic_has_no_right_on_a_group_of_that_name_and_the_other_way_round(olga: Client) -> None:
+def test_who_owns_a_topic_has_no_right_on_a_group_of_that_name_and_the_other_way_round(
+    olga: Client,
+) -> None:
     own(topic="orders")
     mine = ("/topics/orders/settings", "/topics/orders/send", "/topics/orders/delete")
     assert statuses(olga, *mine) == [200] * 3
-    others = ("/groups/orders/settings", "/groups/orders/stop", "/groups/orders/delete", "/create/node")
+    others = (
+        "/groups/orders/settings",
+        "/groups/orders/stop",
+        "/groups/orders/delete",
+        "/create/node",
+    )
     assert statuses(olga, *others) == [403] * 4
-    assert olga.post("/groups/orders/stop", {"confirmed": "yes", "form_number": "x" * 20}).status_code == 403
+    assert (
+        olga.post(
+            "/groups/orders/stop", {"confirmed": "yes", "form_number": "x" * 20}
+        ).status_code
+        == 403
+    )
     assert "/groups/orders/stop" not in text(olga.get("/groups/orders"))
     own(group="billing")
     mine = ("/groups/billing/settings", "/groups/billing/stop", "/groups/billing/failures")
@@ -72,9 +94,15 @@ def test_who_owns_a_topic_has_no_right_on_a_group_of_that_name_and_the_other_way
     assert statuses(olga, *others) == [403] * 3
 
 
-def test_who_owns_a_group_reads_no_bodies_of_the_topics_it_reads(olga: Client, queue: int) -> None:
+def test_who_owns_a_group_reads_no_bodies_of_the_topics_it_reads(
+    olga: Client, queue: int
+) -> None:
     own(group="billing")
-    for url in (f"/messages/orders/{queue}-0", "/messages?topic=orders", "/messages?topic=billing"):
+    for url in (
+        f"/messages/orders/{queue}-0",
+        "/messages?topic=orders",
+        "/messages?topic=billing",
+    ):
         assert "treasure" not in text(olga.get(url)), url
     assert olga.get(f"/messages/orders/{queue}-0/body").status_code == 403
     own(topic="orders")
@@ -82,12 +110,16 @@ def test_who_owns_a_group_reads_no_bodies_of_the_topics_it_reads(olga: Client, q
     assert "treasure" not in text(olga.get("/messages?topic=billing"))
 
 
-def test_an_owner_who_is_none_any_more_cannot_confirm_what_was_previewed_before(olga: Client) -> None:
+def test_an_owner_who_is_none_any_more_cannot_confirm_what_was_previewed_before(
+    olga: Client,
+) -> None:
     own(group="billing")
     seen = olga.get("/groups/billing/stop")
     own()
     answer = olga.post("/groups/billing/stop", fields(seen))
-    assert answer.status_code == 403 and not groups.describe(name="billing", actor=ME).stopped
+    assert (
+        answer.status_code == 403 and not groups.describe(name="billing", actor=ME).stopped
+    )
     own(group="billing")
     assert "is paused" in text(confirm(olga, "/groups/billing/stop", seen))
 
@@ -131,7 +163,10 @@ def test_a_confirmation_that_comes_after_the_session_ended_does_nothing_and_lead
     assert fields(page)["ids"] == died.id and "nothing was changed" in text(page)
     again = olga.post(url, {**fields(page), "confirmed": ""})
     assert "are redriven: 1." in text(again)
-    assert "The redrive has started" in text(confirm(olga, url, again)) and Redrive.objects.count() == 1
+    assert (
+        "The redrive has started" in text(confirm(olga, url, again))
+        and Redrive.objects.count() == 1
+    )
 
 
 def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Client) -> None:
@@ -143,7 +178,9 @@ def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Clie
     assert "is paused" in text(confirm(olga, "/groups/billing/stop", page))
 
 
-def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olga: Client) -> None:
+def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(
+    olga: Client,
+) -> None:
     rights = {"manage": ["*"]}
     accounts.update(name="olga", administrator=False, active=True, rights=rights, actor=ME)
     for url in ("/topics/orders/settings", "/groups/billing/settings"):

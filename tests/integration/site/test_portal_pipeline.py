@@ -42,7 +42,9 @@ def topic(make_node: Callable[..., str]) -> str:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The archive of this installation."""
-    monkeypatch.setattr(carrying, "config", dataclasses.replace(config, archive_dir=str(tmp_path)))
+    monkeypatch.setattr(
+        carrying, "config", dataclasses.replace(config, archive_dir=str(tmp_path))
+    )
     return tmp_path
 
 
@@ -51,7 +53,9 @@ def started(metadata_db: None, home: Path) -> Iterator[list[int]]:
     """The runs that workers were asked to start."""
     found: list[int] = []
     before = pipeline._known.start, pipeline._known.place
-    pipeline.announce(found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here"))
+    pipeline.announce(
+        found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here")
+    )
     yield found
     pipeline._known.start, pipeline._known.place = before
 
@@ -67,19 +71,42 @@ def archived(home: Path, topic: str, *, rows: int = 7) -> None:
     day = home / topic / "day=2026-11-20"
     day.mkdir(parents=True)
     ranges = [{"queue": 1, "first": 0, "end": rows, "rows": rows, "identity": "x"}]
-    part = {"directory": "part-1", "ranges": ranges, "files": [{"name": "f", "bytes": 5, "sha256": "-"}]}
+    part = {
+        "directory": "part-1",
+        "ranges": ranges,
+        "files": [{"name": "f", "bytes": 5, "sha256": "-"}],
+    }
     value = {"format": 1, "topic": topic, "day": "2026-11-20", "parts": [part]}
     (day / "manifest.json").write_text(json.dumps(value))
 
 
 @pytest.mark.one_engine
-def test_an_archive_is_asked_for_and_written_down(topic: str, started: list[int], ada: Client) -> None:
-    page = text(carry_out(ada, "/create/archive", topic=topic, rows_per_second="500", master="local[1]"))
+def test_an_archive_is_asked_for_and_written_down(
+    topic: str, started: list[int], ada: Client
+) -> None:
+    page = text(
+        carry_out(
+            ada, "/create/archive", topic=topic, rows_per_second="500", master="local[1]"
+        )
+    )
     run = JobRun.objects.get()
-    assert started == [run.pk] and f"Run {run.pk} was queued" in page and "No worker has started" in page
-    assert (run.name, run.asked_by, run.settings["rows_per_second"]) == ("spark_archive", "ada", 500)
+    assert (
+        started == [run.pk]
+        and f"Run {run.pk} was queued" in page
+        and "No worker has started" in page
+    )
+    assert (run.name, run.asked_by, run.settings["rows_per_second"]) == (
+        "spark_archive",
+        "ada",
+        500,
+    )
     row = AuditLog.objects.latest("id")
-    assert (row.actor_name, row.verb, row.kind, row.name) == ("ada", "run", "job", "spark_archive")
+    assert (row.actor_name, row.verb, row.kind, row.name) == (
+        "ada",
+        "run",
+        "job",
+        "spark_archive",
+    )
     assert row.after is not None and row.after["topic"] == topic
 
 
@@ -90,18 +117,30 @@ def test_what_cannot_be_is_refused_before_anything_is_asked_for(
     assert "does not exist" in text(filled(ada, "/create/archive", topic="nothing"))
     both = filled(ada, "/create/archive", topic=topic, through="2026-11-20", up_to_now="on")
     assert "either a last day or today" in text(both)
-    elsewhere = text(filled(ada, "/create/archive", topic=topic, master="spark://elsewhere:7077"))
-    assert "Preview of the changes" not in elsewhere, "accounts of nodes go where the settings say"
-    assert "has no archived days of this topic" in text(filled(ada, "/create/purge", topic=topic))
+    elsewhere = text(
+        filled(ada, "/create/archive", topic=topic, master="spark://elsewhere:7077")
+    )
+    assert "Preview of the changes" not in elsewhere, (
+        "accounts of nodes go where the settings say"
+    )
+    assert "has no archived days of this topic" in text(
+        filled(ada, "/create/purge", topic=topic)
+    )
     archived(home, topic)
-    assert "does not exist" in text(filled(ada, "/create/replay", topic=topic, to="nothing"))
-    assert "7 messages of orders" in text(filled(ada, "/create/replay", topic=topic, to=topic))
+    assert "does not exist" in text(
+        filled(ada, "/create/replay", topic=topic, to="nothing")
+    )
+    assert "7 messages of orders" in text(
+        filled(ada, "/create/replay", topic=topic, to=topic)
+    )
     assert "Java is not here" in text(filled(ada, "/create/archive", topic=topic))
     assert started == [] and not JobRun.objects.exists()
 
 
 @pytest.mark.one_engine
-def test_a_damaged_archive_is_said_where_it_is_shown(topic: str, home: Path, ada: Client) -> None:
+def test_a_damaged_archive_is_said_where_it_is_shown(
+    topic: str, home: Path, ada: Client
+) -> None:
     archived(home, topic)
     page = text(ada.get("/pipeline"))
     assert "2026-11-20" in page and "Java is not here" in page
@@ -113,7 +152,9 @@ def test_a_damaged_archive_is_said_where_it_is_shown(topic: str, home: Path, ada
 
 @pytest.mark.one_engine
 def test_a_run_is_asked_for_by_administrators_only(started: list[int], topic: str) -> None:
-    somebody = actors.Actor(kind="user", name="uma", rights={"manage": ("*",), "admin": ("ord*",)})
+    somebody = actors.Actor(
+        kind="user", name="uma", rights={"manage": ("*",), "admin": ("ord*",)}
+    )
     with pytest.raises(Forbidden):
         pipeline.ask(name=pipeline.PURGE, settings={"topic": topic}, actor=somebody)
     assert started == []
@@ -122,7 +163,9 @@ def test_a_run_is_asked_for_by_administrators_only(started: list[int], topic: st
 def asked(name: str, **settings: object) -> int:
     """A run that was asked for."""
     return pipeline.ask(
-        name=name, settings=settings, actor=actors.Actor("user", "ada", rights={"admin": ("*",)})
+        name=name,
+        settings=settings,
+        actor=actors.Actor("user", "ada", rights={"admin": ("*",)}),
     )
 
 
@@ -133,7 +176,9 @@ def test_a_run_is_taken_up_once(started: list[int]) -> None:
     assert pipeline.take(id=run) is None
 
 
-def test_a_run_that_nobody_took_up_is_cancelled_at_once(started: list[int], ada: Client) -> None:
+def test_a_run_that_nobody_took_up_is_cancelled_at_once(
+    started: list[int], ada: Client
+) -> None:
     run = asked(pipeline.PURGE, topic="orders")
     page = text(carry_out(ada, f"/runs/{run}/cancel"))
     assert "cancelled before it began" in page
@@ -141,20 +186,24 @@ def test_a_run_that_nobody_took_up_is_cancelled_at_once(started: list[int], ada:
 
 
 @pytest.mark.one_engine
-def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: Client) -> None:
+def test_a_run_whose_process_died_says_so_and_is_ended(
+    started: list[int], ada: Client
+) -> None:
     run = asked(pipeline.PURGE, topic="orders")
     assert pipeline.take(id=run) is not None
     long_ago = database_now() - timedelta(milliseconds=runs.SILENT_MS + 5_000)
     JobRun.objects.filter(pk=run).update(seen_at=long_ago)
-    assert "not responding" in text(ada.get("/pipeline")) and "does not report progress" in text(
-        ada.get(f"/runs/{run}")
-    )
+    assert "not responding" in text(
+        ada.get("/pipeline")
+    ) and "does not report progress" in text(ada.get(f"/runs/{run}"))
     assert "Its process stopped reporting" in text(carry_out(ada, f"/runs/{run}/cancel"))
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
 
 @pytest.mark.one_engine
-def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada: Client) -> None:
+def test_a_run_that_lives_is_asked_and_shows_where_it_is(
+    started: list[int], ada: Client
+) -> None:
     number = asked(pipeline.ARCHIVE, topic="orders")
     taken = pipeline.take(id=number)
     assert taken is not None
@@ -170,13 +219,19 @@ def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada
 
 
 @pytest.mark.one_engine
-def test_what_a_job_raises_stands_in_its_run(topic: str, started: list[int], home: Path, ada: Client) -> None:
+def test_what_a_job_raises_stands_in_its_run(
+    topic: str, started: list[int], home: Path, ada: Client
+) -> None:
     archived(home, topic)  # its file is missing
     run = asked(pipeline.PURGE, topic=topic)
     with pytest.raises(Conflict, match="is missing"):
         carrying.carry_out(run)
     page = text(ada.get(f"/runs/{run}"))
-    assert "Why it failed" in page and "is missing" in page and "checking the archive, day=2026-11-20" in page
+    assert (
+        "Why it failed" in page
+        and "is missing" in page
+        and "checking the archive, day=2026-11-20" in page
+    )
 
 
 @pytest.mark.one_engine
@@ -212,7 +267,11 @@ def test_a_purge_of_many_steps_writes_only_its_last_lines_and_only_now_and_then(
         carrying.carry_out(run)
     row = JobRun.objects.get(pk=run)
     lines = row.log.splitlines()
-    assert (row.done, lines[0], lines[-1]) == (1000, "partitions 701 of 1,000", "partitions 1,000 of 1,000")
+    assert (row.done, lines[0], lines[-1]) == (
+        1000,
+        "partitions 701 of 1,000",
+        "partitions 1,000 of 1,000",
+    )
     written = [one for one in seen if "log" in one["sql"] and "partitions" in one["sql"]]
     assert 1 <= len(written) < 20, "a run that takes a minute writes it a dozen times"
 
@@ -228,12 +287,21 @@ def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
     run = JobRun.objects.get()
     assert (run.name, run.settings) == ("spark_report_volume", {"topic": topic, "days": 7})
     assert not Report.objects.exists()
-    made = reports.keep(name="volume", engine="spark", settings={}, rows=[{"n": 1}], actor=ME, job_run=run.pk)
+    made = reports.keep(
+        name="volume",
+        engine="spark",
+        settings={},
+        rows=[{"n": 1}],
+        actor=ME,
+        job_run=run.pk,
+    )
     assert f"/reports/{made}" in text(ada.get(f"/runs/{run.pk}"))
 
 
 @pytest.mark.one_engine
-def test_a_report_is_downloaded_as_parquet_with_its_types(started: list[int], ada: Client) -> None:
+def test_a_report_is_downloaded_as_parquet_with_its_types(
+    started: list[int], ada: Client
+) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"topic": "=1+1", "messages": 3}, {"topic": "ü", "share": 0.5}]
     made = reports.keep(name="odd", engine="direct", settings={}, rows=rows, actor=ME)

@@ -29,14 +29,20 @@ def browser(metadata_db: None) -> Client:
     return browser_of("ada", administrator=True)
 
 
-def group(name: str, *, lag: int, per_minute: int, handled: int | None, pulled: int) -> None:
-    """A group that reads `orders` and whose lag has risen by so much a minute for ten minutes."""
+def group(
+    name: str, *, lag: int, per_minute: int, handled: int | None, pulled: int
+) -> None:
+    """A group that reads `orders` and whose lag has risen by so much a minute for ten
+    minutes.
+    """
     topic, now = Topic.objects.get(name="orders"), database_now()
     if not ConsumerGroup.objects.filter(name=name).exists():
         rows.group(name)
     ConsumerGroup.objects.filter(name=name).update(created_at=now - timedelta(hours=1))
     made = ConsumerGroup.objects.get(name=name)
-    ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(lag=lag, lag_ms=60_000, lag_at=now)
+    ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(
+        lag=lag, lag_ms=60_000, lag_at=now
+    )
     for back in range(1, 11):
         Sample.objects.create(
             at=metrics_history.start_of(now, step_s=60) - timedelta(minutes=back),
@@ -55,27 +61,39 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
     group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
     page = text_of(browser.get("/").content)
     listed = page[page.index("Lag by group") :]
-    assert listed.index("billing") < listed.index("huge"), "although its lag is smaller, and it pulls most"
+    assert listed.index("billing") < listed.index("huge"), (
+        "although its lag is smaller, and it pulls most"
+    )
     assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
     page = text_of(browser.get("/").content)
     assert re.search(
-        r"Pulled per second [\d.]+ .* Unread messages [\d,]+ billing falls behind by \S+/s", page
+        r"Pulled per second [\d.]+ .* Unread messages [\d,]+ billing falls behind by \S+/s",
+        page,
     )
 
 
 def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:
     group("billing", lag=30_000, per_minute=0, handled=0, pulled=60_000)
     page = text_of(browser.get("/").content)
-    assert "Group billing has members and unread messages, but has handled none for minutes" in page
+    assert (
+        "Group billing has members and unread messages, but has handled none for minutes"
+        in page
+    )
     assert "billing handles nothing" in page
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="30,000 unread messages")
-    assert "has handled none for minutes" not in text_of(browser.get("/").content), "the alarm says it"
+    assert "has handled none for minutes" not in text_of(browser.get("/").content), (
+        "the alarm says it"
+    )
 
 
-def test_lists_and_the_group_show_what_was_handled_beside_what_was_pulled(browser: Client) -> None:
+def test_lists_and_the_group_show_what_was_handled_beside_what_was_pulled(
+    browser: Client,
+) -> None:
     group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
     listed = text_of(browser.get("/groups").content)
-    assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000 1 min 0\.\d\d 1 0 1 ", listed)
+    assert re.search(
+        r"billing falls behind by (9\.\d|10\.\d)/s 30,000 1 min 0\.\d\d 1 0 1 ", listed
+    )
     page = text_of(browser.get("/groups/billing?span=1h").content)
     assert "sent handled pulled" in page
     assert "1.0 1,000" in page, "a message a second handled, a thousand pulled"
@@ -106,14 +124,20 @@ def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> Non
     for back in range(3):  # brokers were there
         at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=back)
         Sample.objects.create(
-            at=at, topic_ref=metrics_history.ALL_TOPICS, group_ref=metrics_history.ALL_GROUPS
+            at=at,
+            topic_ref=metrics_history.ALL_TOPICS,
+            group_ref=metrics_history.ALL_GROUPS,
         )
-    Topic.objects.filter(name="orders").update(created_at=database_now() - timedelta(seconds=90))
+    Topic.objects.filter(name="orders").update(
+        created_at=database_now() - timedelta(seconds=90)
+    )
     page = browser.get("/topics/orders?span=1h").content.decode()
     rates = page.partition("Messages per second")[2].partition("</table>")[0]
     rows = re.findall(r"<tr><td data.*?</tr>", rates, re.DOTALL)
     assert 60 <= len(rows) <= 61
-    assert all('data-value="">\N{EN DASH}<' in row and "0.0" not in row for row in rows[:-3])
+    assert all(
+        'data-value="">\N{EN DASH}<' in row and "0.0" not in row for row in rows[:-3]
+    )
     assert 'data-value="0.0">' in rows[-2]
 
 
@@ -134,14 +158,19 @@ def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> Non
 def test_charts_go_as_far_back_as_something_was_counted_lately(
     browser: Client, minutes: tuple[int, ...], span: str
 ) -> None:
-    topic, made = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get(name="billing").pk
+    topic, made = (
+        Topic.objects.get(name="orders").pk,
+        ConsumerGroup.objects.get(name="billing").pk,
+    )
     old = database_now() - timedelta(days=3)
     Topic.objects.update(created_at=old)
     ConsumerGroup.objects.update(created_at=old)
     for back in minutes:
         at = database_now() - timedelta(minutes=back)
         for topic_ref, group_ref in ((0, 0), (topic, 0), (topic, made)):
-            Sample.objects.create(at=at, topic_ref=topic_ref, group_ref=group_ref, messages=1)
+            Sample.objects.create(
+                at=at, topic_ref=topic_ref, group_ref=group_ref, messages=1
+            )
     for page in ("/", "/topics/orders", "/groups/billing"):
         assert chosen(browser, page) == span, page
         assert chosen(browser, f"{page}?span=7d") == "7d"
@@ -153,5 +182,7 @@ def test_charts_go_as_far_back_as_something_was_counted_lately(
 
 def chosen(browser: Client, page: str) -> str:
     """The span that is marked."""
-    (marked,) = re.findall(r'<a href="\?span=(\w+)" aria-current', browser.get(page).content.decode())
+    (marked,) = re.findall(
+        r'<a href="\?span=(\w+)" aria-current', browser.get(page).content.decode()
+    )
     return marked

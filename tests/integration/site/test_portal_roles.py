@@ -1,4 +1,6 @@
-"""What the portal shows to whom; tests/integration/site/test_routes.py has every page by every role."""
+"""What the portal shows to whom; tests/integration/site/test_routes.py has every page by
+every role.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,16 @@ NAMES = {
     "use": "uma",
     "ala": "billing/orders",
 }
-# No message is dead, no share group is there, and the URLs of the others alone ask for nothing.
-MISSING = ("dead", "run-release", "filter-save", "filter-delete", "messages-download", "names")
+# No message is dead, no share group is there, and the URLs of the others alone ask for
+# nothing.
+MISSING = (
+    "dead",
+    "run-release",
+    "filter-save",
+    "filter-delete",
+    "messages-download",
+    "names",
+)
 PAGES = [one for one in urlpatterns if one.name not in OPEN]
 BODY = b'{"secret": "treasure"}'
 
@@ -56,7 +66,10 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     snapshot.refresh()
     receipt = publish.publish(
-        topic="orders", messages=[NewMessage(body=BODY, key="k")], batch_id=None, actor=ACTOR
+        topic="orders",
+        messages=[NewMessage(body=BODY, key="k")],
+        batch_id=None,
+        actor=ACTOR,
     )[0]
     queue = topics.describe(name="orders", actor=ACTOR).queues[0].queue.queue
     assert isinstance(receipt, publish.Receipt)
@@ -64,13 +77,23 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
         group="billing", topic="orders", target=offset_reset.Target("latest"), actor=ACTOR
     )
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="far behind")
-    words = {"topic": "orders", "group": "billing", "reset": move.reset, "kind": "lag", "key": "none"}
+    words = {
+        "topic": "orders",
+        "group": "billing",
+        "reset": move.reset,
+        "kind": "lag",
+        "key": "none",
+    }
     return {**words, "queue": queue, "message_id": receipt.message_id, **kept()}
 
 
 def kept() -> dict[str, object]:
-    """A report, a run of a job that is under way, where leases would begin; no token is there."""
-    made = reports.keep(name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR)
+    """A report, a run of a job that is under way, where leases would begin; no token is
+    there.
+    """
+    made = reports.keep(
+        name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR
+    )
     run = JobRun.objects.create(name="report_volume", started_at=database_now())
     return {"number_": made, "run": run.pk, "first": 0, "token": "none"}
 
@@ -95,7 +118,8 @@ def uma(world: dict[str, object]) -> Iterator[Client]:
 def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client) -> None:
     client = browser("ada", administrator=True)
     for page in PAGES:
-        if page.name in ("broker-state", "key-limits", "key-delete", "repair", *MISSING):  # none here
+        # none here
+        if page.name in ("broker-state", "key-limits", "key-delete", "repair", *MISSING):
             continue
         if page.name == "report-parquet" and not report_files.can_parquet():
             continue
@@ -106,7 +130,9 @@ def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client
 
 
 @pytest.mark.one_engine
-def test_what_a_user_may_not_do_is_not_offered(world: dict[str, object], uma: Client) -> None:
+def test_what_a_user_may_not_do_is_not_offered(
+    world: dict[str, object], uma: Client
+) -> None:
     page = uma.get("/topics/orders").content.decode()
     assert "/topics/orders/delete" not in page and "/topics/orders/settings" not in page
     assert "/topics/orders/delete" in browser("olga").get("/topics/orders").content.decode()
@@ -120,12 +146,16 @@ def test_bodies_are_for_who_may_browse(world: dict[str, object], uma: Client) ->
         assert "treasure" in browser("ann").get(url).content.decode()
     assert uma.get("/messages?topic=orders&contains=treas").status_code == 403
     rights = {"browse": ["ord*"]}
-    accounts.update(name="uma", administrator=False, active=True, rights=rights, actor=ACTOR)
+    accounts.update(
+        name="uma", administrator=False, active=True, rights=rights, actor=ACTOR
+    )
     assert "treasure" in uma.get(urls[1]).content.decode()
 
 
 @pytest.mark.one_engine
-def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, object]) -> None:
+def test_every_action_without_a_confirmation_changes_nothing(
+    world: dict[str, object],
+) -> None:
     ada = browser("ada", administrator=True)
     before = topics.describe(name="orders", actor=ACTOR)
     ada.post("/topics/orders/expand", {"queues": "2"})
@@ -136,7 +166,9 @@ def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, ob
 
 
 @pytest.mark.one_engine
-def test_too_many_wrong_passwords_lock_a_name_out(world: dict[str, object], uma: Client) -> None:
+def test_too_many_wrong_passwords_lock_a_name_out(
+    world: dict[str, object], uma: Client
+) -> None:
     wrong = {"username": "uma", "password": "wrong"}
     answers = [Client().post("/login", wrong).status_code for _ in range(9)]
     assert answers[0] == 200 and answers[-1] == 429

@@ -27,7 +27,9 @@ def save(client: Client, *, name: str, query: str, page: str = "topics") -> str:
 
 def links(client: Client, page: str = "/topics") -> list[tuple[str, str]]:
     """The address and name of each saved filter on a page."""
-    return re.findall(r'<li><span><a href="([^"]*)"[^>]*>([^<]*)</a><form', text(client.get(page)))
+    return re.findall(
+        r'<li><span><a href="([^"]*)"[^>]*>([^<]*)</a><form', text(client.get(page))
+    )
 
 
 @pytest.mark.one_engine
@@ -53,7 +55,9 @@ def test_a_saved_filter_is_deleted_by_its_user(ada: Client) -> None:
     assert "bob has no saved filter a" in refused and SavedFilter.objects.count() == 1
     assert "was deleted" in text(ada.post("/filters/delete", words, follow=True))
     assert links(ada) == []
-    assert sorted(AuditLog.objects.filter(kind="filter").values_list("verb", "name", "actor_name")) == [
+    assert sorted(
+        AuditLog.objects.filter(kind="filter").values_list("verb", "name", "actor_name")
+    ) == [
         ("delete", "topics/a", "ada"),
         ("save", "topics/a", "ada"),
     ]
@@ -71,7 +75,9 @@ def test_a_saved_filter_is_deleted_by_its_user(ada: Client) -> None:
         ({"page": "https://elsewhere.example"}, "must be one of: alarms, audit"),
     ],
 )
-def test_a_filter_that_cannot_be_saved_says_why(ada: Client, fields: dict[str, str], says: str) -> None:
+def test_a_filter_that_cannot_be_saved_says_why(
+    ada: Client, fields: dict[str, str], says: str
+) -> None:
     assert says in save(ada, **{"name": "a", "query": "q=1", **fields})
     assert SavedFilter.objects.count() == 0
 

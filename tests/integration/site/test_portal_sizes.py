@@ -35,23 +35,38 @@ def ada(node: str, failure_node: str) -> Client:
 
 def grow() -> None:
     """Gives the topic and the group so many queues and members, without tables on the node."""
-    topic, group, now = Topic.objects.get(name="orders"), ConsumerGroup.objects.get(), database_now()
+    topic, group, now = (
+        Topic.objects.get(name="orders"),
+        ConsumerGroup.objects.get(),
+        database_now(),
+    )
     first = topic.queues.get()
     Queue.objects.bulk_create(
-        Queue(topic=topic, node=first.node, number=number, state="read_write", state_since=now)
+        Queue(
+            topic=topic, node=first.node, number=number, state="read_write", state_since=now
+        )
         for number in range(1, QUEUES)
     )
     new = Queue.objects.filter(topic=topic, number__gt=0)
-    QueueOffset.objects.bulk_create(QueueOffset(group=group, queue=queue, epoch=1) for queue in new)
-    Consumer.objects.bulk_create(Consumer(name=f"c{n}", incarnation=str(n)) for n in range(MEMBERS))
+    QueueOffset.objects.bulk_create(
+        QueueOffset(group=group, queue=queue, epoch=1) for queue in new
+    )
+    Consumer.objects.bulk_create(
+        Consumer(name=f"c{n}", incarnation=str(n)) for n in range(MEMBERS)
+    )
     ConsumerGroupConsumer.objects.bulk_create(
         ConsumerGroupConsumer(
-            group=group, process=process, identity=process.name, consumer_id=process.name, joined_at=now
+            group=group,
+            process=process,
+            identity=process.name,
+            consumer_id=process.name,
+            joined_at=now,
         )
         for process in Consumer.objects.all()
     )
     Heartbeat.objects.bulk_create(
-        Heartbeat(membership=one, last_seen=now) for one in ConsumerGroupConsumer.objects.all()
+        Heartbeat(membership=one, last_seen=now)
+        for one in ConsumerGroupConsumer.objects.all()
     )
     snapshot.refresh()
 
@@ -84,10 +99,15 @@ def test_a_page_that_is_none_is_the_first(ada: Client, wrong: str) -> None:
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize(
-    "page", ["", "/settings", "/expand", "/shrink", "/clean", "/send", "/delete", "/delayed"]
+    "page",
+    ["", "/settings", "/expand", "/shrink", "/clean", "/send", "/delete", "/delayed"],
 )
-def test_a_topic_without_queues_has_pages_that_say_what_to_do(ada: Client, page: str) -> None:
-    Topic.objects.create(name="bare", state="creating", created_at=database_now(), layout_version=0)
+def test_a_topic_without_queues_has_pages_that_say_what_to_do(
+    ada: Client, page: str
+) -> None:
+    Topic.objects.create(
+        name="bare", state="creating", created_at=database_now(), layout_version=0
+    )
     snapshot.refresh()
     answer = ada.get(f"/topics/bare{page}", headers={"accept": "text/html"})
     assert answer.status_code < 500 and 'class="side"' in text(answer)

@@ -29,21 +29,36 @@ def test_the_preview_counts_what_the_tags_would_take(ada: Client) -> None:
     failing.send(b"a", b"b", b"c", tag="new")
     failing.send(*[b"d"] * 999, tag="old")
     failing.send(b"e", tag="paid")
-    assert "Of the last 1,000 messages 1 would match." in text(filled(ada, URL, tags="new || paid"))
-    assert "Of the last 1,000 messages 999 would match." in text(filled(ada, URL, tags="old"))
-    assert "would match" not in text(filled(ada, URL, retries="3")), "the tags stay as they are"
+    assert "Of the last 1,000 messages 1 would match." in text(
+        filled(ada, URL, tags="new || paid")
+    )
+    assert "Of the last 1,000 messages 999 would match." in text(
+        filled(ada, URL, tags="old")
+    )
+    assert "would match" not in text(filled(ada, URL, retries="3")), (
+        "the tags stay as they are"
+    )
 
 
-def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(ada: Client) -> None:
+def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(
+    ada: Client,
+) -> None:
     assert NO_MESSAGES in text(filled(ada, URL, tags="nwe"))
     failing.send(b"a", tag="new")
     assert "The last message would not match." in text(filled(ada, URL, tags="nwe"))
     failing.send(b"b")
     seen = filled(ada, URL, tags="nwe")
-    assert "None of the last 2 messages would match." in text(seen) and 'class="note warn"' in text(seen)
-    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags == ()
+    assert "None of the last 2 messages would match." in text(
+        seen
+    ) and 'class="note warn"' in text(seen)
+    assert (
+        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags
+        == ()
+    )
     assert "was changed" in text(confirm(ada, URL, seen))
-    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags == ("nwe",)
+    assert subscription_rows.named(
+        group="billing", topic="orders", actor=ME
+    ).delivery.tags == ("nwe",)
 
 
 def test_a_header_filter_is_typed_in_lines_tried_with_the_tags_and_set(ada: Client) -> None:
@@ -51,16 +66,24 @@ def test_a_header_filter_is_typed_in_lines_tried_with_the_tags_and_set(ada: Clie
     failing.send(b"c", tag="old", headers={"region": "us"})
     failing.send(b"d")
     seen = filled(ada, URL, headers="region = eu, us\n\nregion=asia\n")
-    assert "Of the last 4 messages 3 would match." in text(seen) and "region=eu,us,asia" in text(seen)
+    assert "Of the last 4 messages 3 would match." in text(
+        seen
+    ) and "region=eu,us,asia" in text(seen)
     assert "2 would match" in text(filled(ada, URL, headers="region=eu,us", tags="new"))
     assert "was changed" in text(confirm(ada, URL, seen))
     wanted = (("region", ("eu", "us", "asia")),)
-    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers == wanted
+    assert (
+        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers
+        == wanted
+    )
     assert fields(ada.get(URL))["headers"].strip() == "region=eu,us,asia"
     assert "Nothing changes." in text(filled(ada, URL))
     assert "Of the last 4 messages 2 would match." in text(filled(ada, URL, tags="new"))
     assert "was changed" in text(confirm(ada, URL, filled(ada, URL, headers="")))
-    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers == ()
+    assert (
+        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers
+        == ()
+    )
 
 
 def test_a_header_filter_that_is_wrong_is_refused_at_its_field(ada: Client) -> None:
@@ -73,7 +96,9 @@ def test_a_header_filter_that_is_wrong_is_refused_at_its_field(ada: Client) -> N
         assert seen.status_code == 400 and said in text(seen)
 
 
-def test_where_no_node_answers_it_is_not_known_and_says_whose_fault_that_is(ada: Client) -> None:
+def test_where_no_node_answers_it_is_not_known_and_says_whose_fault_that_is(
+    ada: Client,
+) -> None:
     failing.send(b"a", tag="new")
     registry.update(name="main", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()

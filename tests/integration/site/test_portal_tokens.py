@@ -1,4 +1,6 @@
-"""Send tokens in the portal: made by who manages the topic, shown once, deleted, all of it audited."""
+"""Send tokens in the portal: made by who manages the topic, shown once, deleted, all of it
+audited.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +54,27 @@ def test_a_token_is_shown_once_and_only_its_digest_is_kept(olga: Client) -> None
 
 
 def test_the_last_token_that_goes_opens_the_topic(olga: Client) -> None:
-    (first, _), (second, _) = (send_tokens.create(topic="orders", actor=ME) for _ in range(2))
+    (first, _), (second, _) = (
+        send_tokens.create(topic="orders", actor=ME) for _ in range(2)
+    )
     with pytest.raises(Conflict, match="has 2 send tokens"):
         send_tokens.create(topic="orders", actor=ME)
-    for one, said in ((first, "with this token will be refused"), (second, "It is the last one")):
+    for one, said in (
+        (first, "with this token will be refused"),
+        (second, "It is the last one"),
+    ):
         url = f"/topics/orders/tokens/{one.id}/delete"
         assert "The name does not match" in text(filled(olga, url, confirm=one.id))
         seen = filled(olga, url, confirm="orders")
         assert said in text(seen)
         assert f"Send token {one.id} was deleted." in text(confirm(olga, url, seen))
     assert kept() == []
-    assert AuditLog.objects.filter(actor_name="olga", verb="delete token", name="orders").count() == 2
+    assert (
+        AuditLog.objects.filter(
+            actor_name="olga", verb="delete token", name="orders"
+        ).count()
+        == 2
+    )
 
 
 @pytest.mark.one_engine

@@ -1,4 +1,6 @@
-"""Pages that change something, from the resolver: not by GET, without a token or the right; and audited."""
+"""Pages that change something, from the resolver: not by GET, without a token or the right;
+and audited.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,26 @@ from tests.support.forms import browser, carry_out, confirm, text
 
 OLD, NEW = "enough characters", "other characters"
 NOTHING_TO_WRITE = {"node-test", "checks"}  # they look, and change nothing
-ELSEWHERE = {  # what needs servers or files has its own tests, which look into the audit log as well
-    *("node-account", "node-reader", "node-promote"),  # test_portal_nodes, test_store_promotion
+# what needs servers or files has its own tests, which look into the audit log as well
+ELSEWHERE = {
+    # test_portal_nodes, test_store_promotion
+    *("node-account", "node-reader", "node-promote"),
     *("archive-start", "purge-start", "replay-start"),  # test_portal_pipeline
     *("alarm-acknowledge", "alarms-acknowledge"),  # test_portal_alarms
     *("repair", "dead-seen"),  # test_consistency
     *("dead-drop", "topic-clean", "broker-forget"),  # below
-    *("run-release", "token-create", "token-delete"),  # test_portal_shares, test_portal_tokens
+    # test_portal_shares, test_portal_tokens
+    *("run-release", "token-create", "token-delete"),
 }
 
 
 def actions() -> list[URLPattern]:
     """The pages that do something."""
-    return [one for one in urlpatterns if issubclass(getattr(one.callback, "view_class", int), Action)]
+    return [
+        one
+        for one in urlpatterns
+        if issubclass(getattr(one.callback, "view_class", int), Action)
+    ]
 
 
 DEFINITIONS = '{"version": 1, "groups": [{"name": "imported"}]}'
@@ -45,7 +54,10 @@ DEFINITIONS = '{"version": 1, "groups": [{"name": "imported"}]}'
 
 def fingerprint() -> dict[str, Any]:
     """What metadata holds, accounts included; not what changes by itself."""
-    models = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
+    models = [
+        *apps.get_app_config("metadata").get_models(),
+        *apps.get_app_config("auth").get_models(),
+    ]
     return {
         model.__name__: sorted(map(str, model._default_manager.values_list()))
         for model in models
@@ -64,8 +76,15 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     failing.fail(failing.member(), queue, 0, 1)
     (receipt,) = moving.delay("orders", b"later")
     for name in ("b1", "b2"):
-        registration.heartbeat(identity=BrokerIdentity(name, f"http://{name}", "1.0", name), held=False)
-    words = {"topic": "orders", "group": "billing", "reset": "none", "message_id": f"{queue}-2"}
+        registration.heartbeat(
+            identity=BrokerIdentity(name, f"http://{name}", "1.0", name), held=False
+        )
+    words = {
+        "topic": "orders",
+        "group": "billing",
+        "reset": "none",
+        "message_id": f"{queue}-2",
+    }
     words |= {"kind": "lag", "key": "none"}  # neither is there
     return {**words, "queue": queue, "delayed": receipt.message_id, **kept()}
 
@@ -77,7 +96,11 @@ def test_no_page_changes_anything_by_get(world: dict[str, object]) -> None:
     before = fingerprint()
     for page in urlpatterns:
         if page.name not in ("logout",):
-            ada.get(url_of(page, world) if page.name not in ("dead",) else "/groups/billing/failures")
+            ada.get(
+                url_of(page, world)
+                if page.name not in ("dead",)
+                else "/groups/billing/failures"
+            )
     assert fingerprint() == before
 
 
@@ -89,14 +112,23 @@ def test_no_page_changes_anything_without_a_token(world: dict[str, object]) -> N
     assert ada.get("/").status_code == 200
     before = fingerprint()
     for page in actions():
-        sent = {"confirmed": "yes", "form_number": "x" * 20, "confirm": "orders", "name": "new"}
+        sent = {
+            "confirmed": "yes",
+            "form_number": "x" * 20,
+            "confirm": "orders",
+            "name": "new",
+        }
         sent["state"] = "out"
         answer = ada.post(url_of(page, world), sent)
-        assert answer.status_code == 403 and "not sent from a page" in text(answer), page.name
+        assert answer.status_code == 403 and "not sent from a page" in text(answer), (
+            page.name
+        )
     assert fingerprint() == before
 
 
-def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
+def deeds(
+    world: dict[str, object], database: dict[str, Any]
+) -> dict[str, tuple[str, dict[str, str]]]:
     """Every action in an order in which each can be carried out: (address, what is typed)."""
     billing, orders = "/groups/billing", "/topics/orders"
     given = {name: str(value) for name, value in database.items() if value}
@@ -146,8 +178,12 @@ def test_every_action_that_is_allowed_is_in_the_audit_log_under_the_name_of_who_
 ) -> None:
     tasks.connect()  # jobs are known, and can be asked for
     ada, found = browser("ada", administrator=True), deeds(world, node_database())
-    missing = {str(page.name) for page in actions()} - NOTHING_TO_WRITE - ELSEWHERE - set(found)
-    assert not missing, "these actions need a deed here, or a test of their own that is named above"
+    missing = (
+        {str(page.name) for page in actions()} - NOTHING_TO_WRITE - ELSEWHERE - set(found)
+    )
+    assert not missing, (
+        "these actions need a deed here, or a test of their own that is named above"
+    )
     for name, (url, typed) in found.items():
         count = AuditLog.objects.filter(actor_kind="user", actor_name="ada").count()
         carry_out(ada, url.format(reset=_last_reset()), **typed)
@@ -158,10 +194,14 @@ def test_every_action_that_is_allowed_is_in_the_audit_log_under_the_name_of_who_
 
 
 def _last_reset() -> str:
-    return str(OffsetMove.objects.order_by("-pk").values_list("reset", flat=True).first() or "none")
+    return str(
+        OffsetMove.objects.order_by("-pk").values_list("reset", flat=True).first() or "none"
+    )
 
 
-def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[str, object]) -> None:
+def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(
+    world: dict[str, object],
+) -> None:
     ada = browser("ada", administrator=True)
     carry_out(ada, "/groups/billing/dead/drop?everything=on")
     assert AuditLog.objects.filter(actor_name="ada", kind="dead", verb="drop").exists()
@@ -174,13 +214,18 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[st
 
 
 @pytest.mark.one_engine
-def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(world: dict[str, object]) -> None:
+def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(
+    world: dict[str, object],
+) -> None:
     ada, queue = browser("ada", administrator=True), int(str(world["queue"]))
-    queues.expand(topic="orders", queues=1, actor=ME)  # the last open queue cannot be closed
+    # the last open queue cannot be closed
+    queues.expand(topic="orders", queues=1, actor=ME)
     url = f"/topics/orders/queues/{queue}"
     seen = ada.get(url)
     assert "closed for sends" in text(seen)
     queues.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
     assert "closed for sends" in text(confirm(ada, url, seen))
-    states = {one.queue: one.state for one in topic_rows.named(name="orders", actor=ME).queues}
+    states = {
+        one.queue: one.state for one in topic_rows.named(name="orders", actor=ME).queues
+    }
     assert states[queue] == "read_only"

@@ -1,4 +1,6 @@
-"""Accounts of the portal that go: with their rights and sessions, never the last administrator."""
+"""Accounts of the portal that go: with their rights and sessions, never the last
+administrator.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
 ) -> None:
     make_node("main")
     topics.create(name="orders", queues=1, actor=ME, settings={"owners": "olga, bob"})
-    accounts.create(name="bob", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
+    accounts.create(
+        name="bob", password="enough characters", rights={"browse": ["a*"]}, actor=ME
+    )
     bob = browser("bob")
     assert bob.get("/").status_code == 200
     assert 'href="/users/bob/delete"' in text(ada.get("/users"))
@@ -46,15 +50,23 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
     assert names() == ["ada"] and not UserRights.objects.filter(name="bob").exists()
     assert bob.get("/")["Location"].startswith("/login")
     row = AuditLog.objects.get(verb="delete", kind="user")
-    before = {"administrator": False, "active": True, "email": "", "rights": {"browse": ["a*"]}}
+    before = {
+        "administrator": False,
+        "active": True,
+        "email": "",
+        "rights": {"browse": ["a*"]},
+    }
     assert (row.actor_name, row.name, row.before, row.after) == ("ada", "bob", before, None)
 
 
 @pytest.mark.one_engine
 def test_whoever_gets_the_name_later_has_none_of_the_rights(ada: Client) -> None:
-    accounts.create(name="bob", password="enough characters", rights={"manage": ["*"]}, actor=ME)
+    accounts.create(
+        name="bob", password="enough characters", rights={"manage": ["*"]}, actor=ME
+    )
     accounts.delete(name="bob", confirm="bob", actor=ME)
-    get_user_model().objects.create_user("bob", password="enough characters")  # as a first login by LDAP does
+    # as a first login by LDAP does
+    get_user_model().objects.create_user("bob", password="enough characters")
     assert accounts.named(name="bob", actor=ME).rights == {}
 
 
@@ -68,11 +80,15 @@ def test_the_last_administrator_who_may_log_in_stays(ada: Client) -> None:
         accounts.delete(name="ada", confirm="ada", actor=ME)
     assert names() == ["ada", "eve"]
     accounts.update(name="eve", administrator=True, active=True, rights={}, actor=ME)
-    assert "Log in" in text(carry_out(ada, "/users/ada/delete", confirm="ada")), "who deletes oneself is out"
+    assert "Log in" in text(carry_out(ada, "/users/ada/delete", confirm="ada")), (
+        "who deletes oneself is out"
+    )
     assert names() == ["eve"]
 
 
-def test_a_deletion_needs_the_name_once_more_an_account_and_an_administrator(ada: Client) -> None:
+def test_a_deletion_needs_the_name_once_more_an_account_and_an_administrator(
+    ada: Client,
+) -> None:
     accounts.create(name="bob", password="enough characters", actor=ME)
     with pytest.raises(Invalid, match="must be confirmed"):
         accounts.delete(name="bob", confirm="bop", actor=ME)
@@ -89,7 +105,10 @@ def test_a_deletion_needs_the_name_once_more_an_account_and_an_administrator(ada
     ("rights", "sentence"),
     [
         ({"browse": "*"}, "bob sees names, states and figures, and reads messages of *."),
-        ({"manage": "a*"}, "bob sees names, states and figures, but no headers or bodies of messages."),
+        (
+            {"manage": "a*"},
+            "bob sees names, states and figures, but no headers or bodies of messages.",
+        ),
     ],
 )
 def test_the_preview_of_an_account_says_whether_it_reads_messages(

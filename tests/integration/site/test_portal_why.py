@@ -1,4 +1,6 @@
-"""The card "Why is it behind?" on the page of a group, with causes planted in rows and messages."""
+"""The card "Why is it behind?" on the page of a group, with causes planted in rows and
+messages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from messagestore.topology import subscriptions, topics
 from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.groups import groups, subscription_rows
-from metadata.models import ConsumerGroup, DeadLetterCount, Heartbeat, QueueOffset, Rebalance, Sample, Topic
+from metadata.models import (
+    ConsumerGroup,
+    DeadLetterCount,
+    Heartbeat,
+    QueueOffset,
+    Rebalance,
+    Sample,
+    Topic,
+)
 from metadata.monitoring import counters, metrics_history
 from metadata.rules.groups import progress
 from metadata.rules.membership.process_report import ProcessReport, SlowHandler, pack
@@ -51,7 +61,11 @@ def world(node: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         member.beat()
     assert len(member.owned) >= 4
     monkeypatch.setattr(progress, "FRESH_MS", 0)  # what was sent just now is old here
-    yield World(tuple(one.queue.queue for one in made.queues), member, browser_of("ada", administrator=True))
+    yield World(
+        tuple(one.queue.queue for one in made.queues),
+        member,
+        browser_of("ada", administrator=True),
+    )
     metrics_history._counters = counters.Counters()
 
 
@@ -63,9 +77,16 @@ def send(world: World, *counts: int, key: str | None = None) -> None:
             publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
 
-def minutes(*, lag: int, growing: int, handled: int, pulled: int = 600, sent: int = 1200) -> None:
-    """What was counted in each of the last minutes; the lag has come to this by so many a minute."""
-    topic, group = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get(name="billing").pk
+def minutes(
+    *, lag: int, growing: int, handled: int, pulled: int = 600, sent: int = 1200
+) -> None:
+    """What was counted in each of the last minutes; the lag has come to this by so many a
+    minute.
+    """
+    topic, group = (
+        Topic.objects.get(name="orders").pk,
+        ConsumerGroup.objects.get(name="billing").pk,
+    )
     last = metrics_history.start_of(database_now(), step_s=60)
     for back in range(1, MINUTES + 1):
         at = last - timedelta(minutes=back)
@@ -94,7 +115,9 @@ def paused(world: World) -> None:
 
 def paused_topic(world: World) -> None:
     send(world, 5, 5, 5, 5)
-    subscription_rows.update(group="billing", topic="orders", settings={"stopped": True}, actor=ME)
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"stopped": True}, actor=ME
+    )
 
 
 def paused_queue(world: World) -> None:
@@ -149,7 +172,10 @@ def rebalances(world: World) -> None:
     falling(world, 60, 60, 60, 60)
     for n in range(5):
         made = Rebalance.objects.create(
-            group=ConsumerGroup.objects.get(), generation=100 + n, cause="m2 left", at=database_now()
+            group=ConsumerGroup.objects.get(),
+            generation=100 + n,
+            cause="m2 left",
+            at=database_now(),
         )
         made.moves.create(queue_id=world.queues[0], from_member="m2", to_member="m1")
 
@@ -187,7 +213,10 @@ def titles(world: World) -> list[str]:
     """The causes that the group's page names."""
     page = world.browser.get("/groups/billing").content.decode()
     assert (WHY in page) == ('class="causes"' in page)
-    return re.findall(r"<strong>([^<]*)</strong>", page.partition('class="causes"')[2].partition("</ul>")[0])
+    return re.findall(
+        r"<strong>([^<]*)</strong>",
+        page.partition('class="causes"')[2].partition("</ul>")[0],
+    )
 
 
 @pytest.mark.parametrize(("plant", "title"), PLANTED.values(), ids=PLANTED)
@@ -199,7 +228,9 @@ def test_the_page_names_the_planted_cause_alone(
     assert titles(world) == [title]
 
 
-def test_the_page_of_a_healthy_group_names_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_healthy_group_names_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert titles(world) == [], "nothing was sent"
     monkeypatch.setattr(progress, "FRESH_MS", 60_000)
     send(world, 30, 2, 2, 2, key="acme")
@@ -214,10 +245,16 @@ def test_the_page_of_a_healthy_group_names_none(world: World, monkeypatch: pytes
 def test_dead_letters_of_a_group_that_waits_are_no_cause(world: World) -> None:
     send(world, 6, 6, 6, 6)
     minutes(lag=24, growing=0, handled=1200)
-    Sample.objects.filter(at__gte=database_now() - timedelta(minutes=3)).update(handled=0, messages=0)
+    Sample.objects.filter(at__gte=database_now() - timedelta(minutes=3)).update(
+        handled=0, messages=0
+    )
     now = database_now()
     DeadLetterCount.objects.create(
-        group_ref=ConsumerGroup.objects.get().pk, messages=5, last_hour=5, newest_at=now, counted_at=now
+        group_ref=ConsumerGroup.objects.get().pk,
+        messages=5,
+        last_hour=5,
+        newest_at=now,
+        counted_at=now,
     )
     assert titles(world) == []
 
@@ -229,7 +266,10 @@ def test_a_queue_is_called_by_its_topic_and_the_key_by_its_name(world: World) ->
 
 
 def test_the_page_shows_what_the_process_of_a_member_does(world: World) -> None:
-    assert "Processes of the members" not in world.browser.get("/groups/billing").content.decode()
+    assert (
+        "Processes of the members"
+        not in world.browser.get("/groups/billing").content.decode()
+    )
     long_handler(world)
 
     page = world.browser.get("/groups/billing").content.decode()
@@ -239,18 +279,30 @@ def test_the_page_shows_what_the_process_of_a_member_does(world: World) -> None:
     assert f'href="/messages/orders/{world.queues[0]}-7"' in card
 
 
-def test_dead_letters_are_on_the_first_page_of_a_group(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_on_the_first_page_of_a_group(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "FRESH_MS", 60_000)
     send(world, 3)
     page = world.browser.get("/groups/billing").content.decode()
     assert "Dead letters</span>" not in page and 'class="tile ok"' in page
-    assert 'class="badge ok">ok<' not in page, "an open queue does not tell that its messages are handled"
+    assert 'class="badge ok">ok<' not in page, (
+        "an open queue does not tell that its messages are handled"
+    )
     group = ConsumerGroup.objects.get(name="billing")
     now = database_now()
-    DeadLetterCount.objects.create(group_ref=group.pk, messages=1_500, newest_at=now, counted_at=now)
+    DeadLetterCount.objects.create(
+        group_ref=group.pk, messages=1_500, newest_at=now, counted_at=now
+    )
     page = world.browser.get("/groups/billing").content.decode()
-    assert 'class="tile bad" href="/groups/billing/failures"><span class="label">Dead letters</span>' in page
-    assert 'dead letters <span class="badge bad">1,500</span></a>' in page and 'class="tile ok"' not in page
+    assert (
+        'class="tile bad" href="/groups/billing/failures"><span class="label">Dead letters</span>'
+        in page
+    )
+    assert (
+        'dead letters <span class="badge bad">1,500</span></a>' in page
+        and 'class="tile ok"' not in page
+    )
     listed = world.browser.get("/groups").content.decode()
     assert '<a href="/groups/billing"><span class="bad-ink">1,500</span></a>' in listed
     DeadLetterCount.objects.update(seen_at=now)

@@ -48,7 +48,9 @@ def report(*words: str) -> list[dict[str, Any]]:
     """Return the rows that `manage.py report` prints as JSON."""
     out = StringIO()
     call_command("report", *words, "--json", stdout=out)
-    return [json.loads(line) for line in out.getvalue().splitlines() if line.startswith("{")]
+    return [
+        json.loads(line) for line in out.getvalue().splitlines() if line.startswith("{")
+    ]
 
 
 def test_the_volume_of_a_topic_is_counted_by_queue(topic: str) -> None:
@@ -56,7 +58,10 @@ def test_the_volume_of_a_topic_is_counted_by_queue(topic: str) -> None:
         publish(topic=topic, messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)
     rows = report("volume", "--topic", topic)
     queues = {one.queue.queue for one in topics.describe(name=topic, actor=ACTOR).queues}
-    assert ({row["queue"] for row in rows}, sum(row["messages"] for row in rows)) == (queues, 30)
+    assert ({row["queue"] for row in rows}, sum(row["messages"] for row in rows)) == (
+        queues,
+        30,
+    )
 
 
 def test_a_report_of_latency_adds_up_what_was_sampled(topic: str) -> None:
@@ -69,7 +74,12 @@ def test_a_report_of_latency_adds_up_what_was_sampled(topic: str) -> None:
     topic_id = snapshot.find_topic(topic).id
     for step_s in (60, 900):
         Sample.objects.create(
-            at=at, step_s=step_s, topic_ref=topic_id, group_ref=group_id, messages=5, lag_ms=700
+            at=at,
+            step_s=step_s,
+            topic_ref=topic_id,
+            group_ref=group_id,
+            messages=5,
+            lag_ms=700,
         )
     (row,) = report("latency", "--topic", topic)
     assert (row["group"], row["messages"], row["waited_p99_ms"]) == ("slow", 5, 700)
@@ -97,11 +107,23 @@ def test_departments_have_the_sums_of_their_topics(topic: str) -> None:
         subscriptions.create(group=reader, topic=read, start="earliest", actor=ACTOR)
     snapshot.refresh()
     for name in ("bills", "refunds", "refunds"):
-        publish(topic=name, messages=[NewMessage(body=b"x" * 100)], batch_id=None, actor=ACTOR)
+        publish(
+            topic=name, messages=[NewMessage(body=b"x" * 100)], batch_id=None, actor=ACTOR
+        )
     nobody, sales = light_reports.make(name="departments", topic=None, days=1, actor=ACTOR)
-    assert (nobody["department"], nobody["topics"], nobody["queues"], nobody["groups"]) == ("", 1, 2, 0)
+    assert (nobody["department"], nobody["topics"], nobody["queues"], nobody["groups"]) == (
+        "",
+        1,
+        2,
+        0,
+    )
     assert (nobody["messages"], nobody["held"], nobody["bytes"]) == (0, 0, 0)
-    assert (sales["department"], sales["topics"], sales["queues"], sales["groups"]) == ("sales", 2, 2, 2)
+    assert (sales["department"], sales["topics"], sales["queues"], sales["groups"]) == (
+        "sales",
+        2,
+        2,
+        2,
+    )
     assert (sales["messages"], sales["held"], sales["problem"]) == (3, 3, "")
     assert sales["bytes"] == sales["held_bytes"] >= 300
 
@@ -121,12 +143,15 @@ def test_a_report_is_written_as_parquet(topic: str, tmp_path: Path) -> None:
     path = tmp_path / "size.parquet"
     call_command("report", "size_and_expiry", "--output", str(path), stdout=StringIO())
     rows = parquet.read_table(path).to_pylist()
-    assert [(row["topic"], row["messages"], row["oldest_at_ms"]) for row in rows] == [(topic, 0, None)] * 2
+    assert [(row["topic"], row["messages"], row["oldest_at_ms"]) for row in rows] == [
+        (topic, 0, None)
+    ] * 2
 
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize(
-    ("name", "said"), [("x.xls", "must end in .csv or .parquet"), ("nowhere/x.csv", "there is no directory")]
+    ("name", "said"),
+    [("x.xls", "must end in .csv or .parquet"), ("nowhere/x.csv", "there is no directory")],
 )
 def test_a_file_that_cannot_be_is_refused_before_work(
     topic: str, tmp_path: Path, name: str, said: str
@@ -143,14 +168,18 @@ def test_a_row_that_lacks_a_column_has_nothing_there(tmp_path: Path) -> None:
     reporting.save(rows, tmp_path / "x.csv")
     assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2.5,ü"]
     reporting.save(rows, tmp_path / "x.parquet")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.parquet"], "no draft is left"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.parquet"], (
+        "no draft is left"
+    )
 
 
 @pytest.mark.one_engine
 def test_daily_reports_are_made_also_behind_one_that_fails(
     topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = dataclasses.replace(daily.config, daily_reports=("nonsense", "topics", "volume"))
+    wanted = dataclasses.replace(
+        daily.config, daily_reports=("nonsense", "topics", "volume")
+    )
     monkeypatch.setattr(daily, "config", wanted)
     with pytest.raises(spark.JobFailed, match="nonsense is not a report"):
         daily.make_reports()
@@ -169,4 +198,6 @@ def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) 
     snapshot.refresh()
     settings, _ = reporting.for_spark("size_and_expiry", rows, **asked)
     queues = settings["queues"][topic]
-    assert settings["away"] == dict.fromkeys(queues, "Node main is quarantined: it was restored")
+    assert settings["away"] == dict.fromkeys(
+        queues, "Node main is quarantined: it was restored"
+    )

@@ -1,7 +1,9 @@
-"""Every route by every actor: what the table says, no more and no less; and a refusal changes nothing.
+"""Every route by every actor: what the table says, no more and no less; and a refusal
+changes nothing.
 
-The routes come from the URL configuration: one that is added fails here until routes.txt has its line. Each
-line that fails is printed as it would be right, to be judged and then written down.
+The routes come from the URL configuration: one that is added fails here until routes.txt
+has its line. Each line that fails is printed as it would be right, to be judged and then
+written down.
 """
 
 from __future__ import annotations
@@ -10,20 +12,42 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.routes import ACTORS, MINE, REFUSED, THEIRS, Route, World, models, routes, state, table
+from tests.support.routes import (
+    ACTORS,
+    MINE,
+    REFUSED,
+    THEIRS,
+    Route,
+    World,
+    models,
+    routes,
+    state,
+    table,
+)
 
 pytestmark = pytest.mark.one_engine
 PARTS = (
-    *("api/v1/topics", "api/v1/groups", "api/v1/consumers", "api", "topics", "groups", "admin", "nodes"),
+    *(
+        "api/v1/topics",
+        "api/v1/groups",
+        "api/v1/consumers",
+        "api",
+        "topics",
+        "groups",
+        "admin",
+        "nodes",
+    ),
     *("create", "messages", "reports", "users", ""),
 )
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 KNOWN = {(row.method, row.route): row for row in table()}
 LISTS = (
-    "auth/user", "catmq_tasks/taskrecord", "catmq_tasks/taskschedule",  # of the settings of tests
+    # of the settings of tests
+    "auth/user", "catmq_tasks/taskrecord", "catmq_tasks/taskschedule",
     "django_q/failure", "django_q/ormq", "django_q/schedule", "django_q/success",
     "metadata/alarm", "metadata/alarmmail", "metadata/apikey", "metadata/auditlog",
-    "metadata/broadcastinstance", "metadata/broker", "metadata/brokerprocess", "metadata/changecounter",
+    "metadata/broadcastinstance", "metadata/broker", "metadata/brokerprocess",
+    "metadata/changecounter",
     "metadata/changelog", "metadata/clockmark", "metadata/commitlook", "metadata/consumer",
     "metadata/consumergroup", "metadata/consumergroupconsumer", "metadata/consumergrouptopic",
     "metadata/dbnode", "metadata/deadlettercount", "metadata/handlingtrace", "metadata/heartbeat",
@@ -53,7 +77,9 @@ def test_every_route_has_its_line() -> None:
 
 
 def test_every_list_of_the_admin_is_known() -> None:
-    """The table has one line for all of them; who adds one has thought of what it shows to administrators."""
+    """The table has one line for all of them; who adds one has thought of what it shows to
+    administrators.
+    """
     assert sorted(models()) == sorted(LISTS)
 
 
@@ -75,14 +101,22 @@ def test_every_actor_gets_what_the_table_says_and_a_refusal_changes_nothing(
 
 
 def answers(world: World, row: Route, prefix: str) -> dict[str, str]:
-    """Return what each actor is answered about what is called so: first those who shall be refused."""
+    """Return what each actor is answered about what is called so: first those who shall be
+    refused.
+    """
     refused = [name for name in ACTORS if row.expected(name, prefix) in REFUSED]
     request, writes = world.request(row, prefix), row.method != "GET"
     before = state() if writes else {}
     found = {name: world.ask(name, row, request) for name in refused}
     if writes and not row.is_api:  # a form that is sent as if it had been looked at
-        sure = {**request, "data": {**request["data"], "confirmed": "yes", "form_number": "x" * 20}}
-        assert {name: world.ask(name, row, sure) for name in refused} == found, (row.route, prefix)
+        sure = {
+            **request,
+            "data": {**request["data"], "confirmed": "yes", "form_number": "x" * 20},
+        }
+        assert {name: world.ask(name, row, sure) for name in refused} == found, (
+            row.route,
+            prefix,
+        )
     assert not writes or state() == before, (row.method, row.route, prefix)
     for name in ACTORS:
         if name not in found:
@@ -91,15 +125,29 @@ def answers(world: World, row: Route, prefix: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_route_answers_another_method_by_doing_something(make_node: Callable[..., str], part: str) -> None:
-    """Asked by those who may do everything; a page that is a function shows itself, whatever the method."""
+def test_no_route_answers_another_method_by_doing_something(
+    make_node: Callable[..., str], part: str
+) -> None:
+    """Asked by those who may do everything; a page that is a function shows itself,
+    whatever the method.
+    """
     world, known = World(make_node), [(one.method, one.route) for one in of_part(part)]
-    others = ((method, route) for route in dict.fromkeys(route for _, route in known) for method in METHODS)
+    others = (
+        (method, route)
+        for route in dict.fromkeys(route for _, route in known)
+        for method in METHODS
+    )
     for method, route in others:
         if (method, route) not in known:
             row = Route(method, route)
             request, before = world.request(row, MINE), state()
-            answered = world.ask("everything" if row.is_api else "administrator", row, request)
+            answered = world.ask(
+                "everything" if row.is_api else "administrator", row, request
+            )
             describes = ("200",) if method == "OPTIONS" else ()
-            assert not row.is_api or answered in ("404", "405", *describes), (method, route, answered)
+            assert not row.is_api or answered in ("404", "405", *describes), (
+                method,
+                route,
+                answered,
+            )
             assert state() == before, (method, route)

@@ -1,4 +1,6 @@
-"""manage.py upgrade_nodes, and the schema version of a node in the portal: what they show, how they end."""
+"""manage.py upgrade_nodes, and the schema version of a node in the portal: what they show,
+how they end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def upgrade(*arguments: str) -> tuple[int, str, str]:
     return 0, out.getvalue(), err.getvalue()
 
 
-def test_a_dry_run_changes_nothing_and_a_run_is_audited_under_the_commands_name(node: str) -> None:
+def test_a_dry_run_changes_nothing_and_a_run_is_audited_under_the_commands_name(
+    node: str,
+) -> None:
     info = make_older()
     code, out, _ = upgrade("--dry-run")
     assert code == 0 and "main  node_identity  2" in out
@@ -46,11 +50,16 @@ def test_exit_codes_tell_what_was_wrong(node: str) -> None:
     need(snapshot.find_node("main"), "9.1")
     code, out, err = upgrade()
     assert code == 3 and "Node main was not upgraded; tables changed: 0." in out
-    assert "main: Node main needs CatMQ >= 9.1" in err and "1 of 1 nodes could not be upgraded." in err
+    assert (
+        "main: Node main needs CatMQ >= 9.1" in err
+        and "1 of 1 nodes could not be upgraded." in err
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_the_page_of_a_node_shows_its_version_and_what_to_do(node: str, language: str) -> None:
+def test_the_page_of_a_node_shows_its_version_and_what_to_do(
+    node: str, language: str
+) -> None:
     make_older()
     registry.probe()
     ada = browser("ada", administrator=True)
@@ -61,4 +70,6 @@ def test_the_page_of_a_node_shows_its_version_and_what_to_do(node: str, language
     assert said[language] in tested
     upgrade()
     registry.probe()
-    assert "manage.py upgrade_nodes" not in text(ada.get("/nodes/main")) + text(ada.get("/nodes/main/test"))
+    assert "manage.py upgrade_nodes" not in text(ada.get("/nodes/main")) + text(
+        ada.get("/nodes/main/test")
+    )

@@ -93,7 +93,10 @@ def test_ctrl_c_says_how_far_it_came(queue: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("messagestore.verify.rows.CHUNK", 2)
     monkeypatch.setattr(visit.Visit, "say", interrupt)
     code, out, err = verify("orders")
-    assert (code, err) == (3, "Stopped: no problems so far, but not everything was checked.")
+    assert (code, err) == (
+        3,
+        "Stopped: no problems so far, but not everything was checked.",
+    )
     assert "0 … 5, seen up to 4  " in out and "stopped" in out
     remove(queue, 1)
     assert verify("orders")[::2] == (1, "Stopped. 1 findings in 1 of 1 queues.")
@@ -117,7 +120,9 @@ def test_long_work_says_where_it_is(queue: int, monkeypatch: pytest.MonkeyPatch)
         (("orders", "--rows-per-s", "-1"), "must be 0 (no limit) or more", 1),
     ],
 )
-def test_a_refusal_is_one_line(queue: int, arguments: tuple[str, ...], said: str, code: int) -> None:
+def test_a_refusal_is_one_line(
+    queue: int, arguments: tuple[str, ...], said: str, code: int
+) -> None:
     ended, out, err = verify(*arguments)
     assert (ended, out) == (code, "")
     assert said in err and "\n" not in err

@@ -39,7 +39,13 @@ def with_options(**options: Any) -> Any:
     """The default backend with other OPTIONS."""
     backend = "catmq_client.contrib.django_tasks.CatmqBackend"
     return override_settings(
-        TASKS={"default": {"BACKEND": backend, "QUEUES": ["default", "mails"], "OPTIONS": options}}
+        TASKS={
+            "default": {
+                "BACKEND": backend,
+                "QUEUES": ["default", "mails"],
+                "OPTIONS": options,
+            }
+        }
     )
 
 
@@ -51,7 +57,9 @@ class Stage:
         self.broker = FakeBroker()
         for topic in self.settings.topics():
             self.broker.create_topic(topic, queues=1)
-            self.broker.subscribe(self.settings.group, topic, mode="share", max_deliveries=0)
+            self.broker.subscribe(
+                self.settings.group, topic, mode="share", max_deliveries=0
+            )
 
     def relay(self) -> None:
         """Send all that is in the outbox."""

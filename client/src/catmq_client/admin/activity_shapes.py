@@ -1,4 +1,6 @@
-"""Answers about what producers and consumers do: who sent, who handled, and how a process is."""
+"""Answers about what producers and consumers do: who sent, who handled, and how a process
+is.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Trace(TypedDict):
 
 
 class TopicProducer(TypedDict):
-    """An API key that sent to a topic, from an address, with a client; times are ms since 1970 UTC."""
+    """An API key that sent to a topic, from an address, with a client; times are ms since
+    1970 UTC.
+    """
 
     name: str
     address: str
@@ -39,7 +43,9 @@ class SlowHandler(TypedDict):
 
 
 class ProcessReport(TypedDict):
-    """Threads of a member's process, those at work, its messages in memory, and counts since its start."""
+    """Threads of a member's process, those at work, its messages in memory, and counts
+    since its start.
+    """
 
     threads: int
     busy: int

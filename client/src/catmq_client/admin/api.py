@@ -1,11 +1,12 @@
-"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers, browsing messages.
+"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers,
+browsing messages.
 
     admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
     admin.create_topic("orders", queues=4)
 
-Answers are the API's objects as dicts, typed by the TypedDicts in `shapes`. They may have more fields than
-the type: newer brokers add fields. Every call raises what `Transport.request`
-raises.
+Answers are the API's objects as dicts, typed by the TypedDicts in `shapes`. They may have
+more fields than the type: newer brokers add fields. Every call raises what
+`Transport.request` raises.
 """
 
 from __future__ import annotations
@@ -62,35 +63,60 @@ class Admin(Calls):
         return cast(Topic, self._call("GET", path_of("topics", topic=name)))
 
     def create_topic(self, name: str, *, queues: int = 4, **settings: object) -> Topic:
-        """Create a topic. Settings: node, retention_days, keep_unread_days, keyed, on_unknown, …"""
+        """Create a topic. Settings: node, retention_days, keep_unread_days, keyed,
+        on_unknown, …
+        """
         body = {"name": name, "queues": queues, **given(settings)}
         return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
 
     def change_topic(self, name: str, **settings: object) -> TopicRow:
-        """Change retention_days, keep_unread_days, retention_bytes (None: no limit), keyed, on_unknown, …"""
-        return cast(TopicRow, self._call("PATCH", path_of("topics", topic=name), body=settings))
+        """Change retention_days, keep_unread_days, retention_bytes (None: no limit), keyed,
+        on_unknown, …
+        """
+        return cast(
+            TopicRow, self._call("PATCH", path_of("topics", topic=name), body=settings)
+        )
 
     def expand_topic(
         self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
     ) -> LayoutChange:
         """Add queues to a topic, on `node` or spread over the nodes."""
         body = {"queues": queues, "dry_run": dry_run, **given({"node": node})}
-        return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/expand", body=body))
+        return cast(
+            LayoutChange,
+            self._call("POST", path_of("topics", topic=name) + "/expand", body=body),
+        )
 
     def shrink_topic(
-        self, name: str, *, queues: list[int] | None = None, count: int | None = None, dry_run: bool = False
+        self,
+        name: str,
+        *,
+        queues: list[int] | None = None,
+        count: int | None = None,
+        dry_run: bool = False,
     ) -> LayoutChange:
-        """Close queues, by id or number. They are retired once all groups have read them to the end."""
+        """Close queues, by id or number. They are retired once all groups have read them to
+        the end.
+        """
         body = {"dry_run": dry_run, **given({"queues": queues, "count": count})}
-        return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/shrink", body=body))
+        return cast(
+            LayoutChange,
+            self._call("POST", path_of("topics", topic=name) + "/shrink", body=body),
+        )
 
     def queues(self, topic: str) -> list[QueueState]:
         """Return the queues of a topic, with their unread messages by group."""
-        return cast(list[QueueState], self._call("GET", path_of("topics", topic=topic) + "/queues")["queues"])
+        return cast(
+            list[QueueState],
+            self._call("GET", path_of("topics", topic=topic) + "/queues")["queues"],
+        )
 
     def queue(self, topic: str, queue: int) -> QueueState:
         """Return a queue of a topic, with its unread messages by group."""
-        return cast(QueueState, self._call("GET", path_of("topics", topic=topic) + f"/queues/{queue}"))
+        return cast(
+            QueueState,
+            self._call("GET", path_of("topics", topic=topic) + f"/queues/{queue}"),
+        )
 
     def change_queue(
         self, topic: str, queue: int, *, state: Literal["read_only", "read_write"]
@@ -105,7 +131,9 @@ class Admin(Calls):
         return cast(list[TopicProducer], answer["producers"])
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""
+        """Delete a topic; refused while groups subscribe to it. Its tables are dropped
+        after 3 days.
+        """
         self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
 
     def send_tokens(self, topic: str) -> list[SendToken]:
@@ -115,19 +143,26 @@ class Admin(Calls):
 
     def create_send_token(self, topic: str) -> NewSendToken:
         """Create a send token; a topic has at most two. Nothing else ever tells the token."""
-        return cast(NewSendToken, self._call("POST", path_of("topics", topic=topic) + "/send-tokens"))
+        return cast(
+            NewSendToken,
+            self._call("POST", path_of("topics", topic=topic) + "/send-tokens"),
+        )
 
     def delete_send_token(self, topic: str, token: str) -> None:
-        """Delete the send token of that id; without the last one every Java client may send."""
+        """Delete the send token of that id; without the last one every Java client may
+        send.
+        """
         path = path_of("topics", topic=topic) + f"/send-tokens/{token}"
         self._call("DELETE", path, params={"confirm": token})
 
     def messages(
         self, topic: str, *, queue: int, offset: int, limit: int, wait_ms: int = 0
     ) -> list[dict[str, Any]]:
-        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with `body_bytes`.
+        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with
+        `body_bytes`.
 
-        wait_ms: how long to wait for the first message behind the last one that there is (≤ 30,000).
+        wait_ms: how long to wait for the first message behind the last one that there is (≤
+        30,000).
         """
         params = {"queue": queue, "offset": offset, "limit": limit}
         timeout_s = BASE_TIMEOUT_S + wait_ms / 1000
@@ -137,10 +172,16 @@ class Admin(Calls):
         answer = self._call("GET", path, params=params, timeout_s=timeout_s)
         return [with_bytes(message) for message in answer["messages"]]
 
-    def delayed(self, topic: str, *, after: str | None = None, limit: int = 100) -> DelayedPage:
-        """Return a page of delayed messages, by id; its `next` is the `after` of the next page."""
+    def delayed(
+        self, topic: str, *, after: str | None = None, limit: int = 100
+    ) -> DelayedPage:
+        """Return a page of delayed messages, by id; its `next` is the `after` of the next
+        page.
+        """
         params = {"limit": limit, **given({"after": after})}
-        answer = self._call("GET", path_of("topics", topic=topic) + "/delayed", params=params)
+        answer = self._call(
+            "GET", path_of("topics", topic=topic) + "/delayed", params=params
+        )
         messages = [with_bytes(message) for message in answer["messages"]]
         return cast(DelayedPage, {**answer, "messages": messages})
 
@@ -160,22 +201,37 @@ class Admin(Calls):
         return cast(TagMatches, self._call("GET", path, params=filters))
 
     def traces(self, topic: str, message_id: str) -> list[Trace]:
-        """Return who handled a message, when and for how long, as far as it is in the sample of a group."""
+        """Return who handled a message, when and for how long, as far as it is in the
+        sample of a group.
+        """
         path = path_of("topics", topic=topic) + "/traces"
-        return cast(list[Trace], self._call("GET", path, params={"message_id": message_id})["traces"])
+        return cast(
+            list[Trace],
+            self._call("GET", path, params={"message_id": message_id})["traces"],
+        )
 
     def read_plan(self, topic: str) -> ReadPlan:
-        """Return tables and ranges for a job that reads a topic from its nodes; needs the right admin."""
-        return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
+        """Return tables and ranges for a job that reads a topic from its nodes; needs the
+        right admin.
+        """
+        return cast(
+            ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan")
+        )
 
-    def find(self, topic: str, *, after: str | None = None, **wanted: object) -> FoundMessages:
-        """Search a topic for up to 2 s. Repeat with `next` of the answer as `after` until it is None.
+    def find(
+        self, topic: str, *, after: str | None = None, **wanted: object
+    ) -> FoundMessages:
+        """Search a topic for up to 2 s. Repeat with `next` of the answer as `after` until
+        it is None.
 
-        `wanted`, all of which must match: key, tag, trace_id, header ("name:value"), contains (text of the
-        body), from_ms and to_ms (stored at or after, and before), queue; `limit` (≤ 1,000) messages.
+        `wanted`, all of which must match: key, tag, trace_id, header ("name:value"),
+        contains (text of the body), from_ms and to_ms (stored at or after, and before),
+        queue; `limit` (≤ 1,000) messages.
         """
         params = given({**wanted, "after": after})
-        answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
+        answer = self._call(
+            "GET", path_of("topics", topic=topic) + "/messages", params=params
+        )
         found = [with_bytes(message) for message in answer["messages"]]
         return {"messages": found, "scanned": answer["scanned"], "next": answer["next"]}
 
@@ -187,12 +243,21 @@ class Admin(Calls):
         return cast(Group, self._call("GET", path_of("groups", group=name)))
 
     def create_group(self, name: str, **settings: object) -> Group:
-        """Create a group. Settings: mode (clustering, broadcasting, share), session_timeout_ms, owners, …"""
-        return cast(Group, self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}))
+        """Create a group. Settings: mode (clustering, broadcasting, share),
+        session_timeout_ms, owners, …
+        """
+        return cast(
+            Group,
+            self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}),
+        )
 
     def change_group(self, name: str, **settings: object) -> Group:
-        """Change stopped, session_timeout_ms, allow_addresses, max_active_members (None: all), owners, …"""
-        return cast(Group, self._call("PATCH", path_of("groups", group=name), body=settings))
+        """Change stopped, session_timeout_ms, allow_addresses, max_active_members (None:
+        all), owners, …
+        """
+        return cast(
+            Group, self._call("PATCH", path_of("groups", group=name), body=settings)
+        )
 
     def delete_group(self, name: str) -> None:
         """Delete a group with its committed offsets; refused while it has members."""
@@ -209,8 +274,8 @@ class Admin(Calls):
     ) -> Subscription:
         """Subscribe a group to a topic. `start` sets its committed offset in every queue.
 
-        With `start_at_ms` (since 1970 UTC) or `start_ago_ms` (back from the server's now) it is the first
-        message stored then or later.
+        With `start_at_ms` (since 1970 UTC) or `start_ago_ms` (back from the server's now)
+        it is the first message stored then or later.
         """
         path = path_of("groups", group=group) + "/subscriptions"
         since = given({"start_at_ms": start_at_ms, "start_ago_ms": start_ago_ms})
@@ -218,10 +283,17 @@ class Admin(Calls):
         return cast(Subscription, self._call("POST", path, body=body))
 
     def subscription(self, group: str, topic: str) -> Subscription:
-        return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
+        return cast(
+            Subscription,
+            self._call("GET", path_of("groups", group=group, subscriptions=topic)),
+        )
 
-    def change_subscription(self, group: str, topic: str, **settings: object) -> Subscription:
-        """Change stopped, stopped_queues (ids, in place of those before), ordered, retries, threads, …"""
+    def change_subscription(
+        self, group: str, topic: str, **settings: object
+    ) -> Subscription:
+        """Change stopped, stopped_queues (ids, in place of those before), ordered, retries,
+        threads, …
+        """
         path = path_of("groups", group=group, subscriptions=topic)
         return cast(Subscription, self._call("PATCH", path, body=settings))
 
@@ -230,7 +302,9 @@ class Admin(Calls):
         self._call("DELETE", path_of("groups", group=group, subscriptions=topic))
 
     def lag(self, group: str) -> GroupLag:
-        return cast(GroupLag, self._call("GET", path_of("groups", group=group) + "/offsets"))
+        return cast(
+            GroupLag, self._call("GET", path_of("groups", group=group) + "/offsets")
+        )
 
     def reset_offsets(
         self,
@@ -241,26 +315,42 @@ class Admin(Calls):
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
-        """Reset committed offsets of a group, also while it runs. Topic None: all its topics.
+        """Reset committed offsets of a group, also while it runs. Topic None: all its
+        topics.
 
         `where`: queues (list of ids, default all), instance (of a broadcasting group),
-        `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
-        to="time", `source_group` with to="group": the committed offsets of another group in the topic.
+        `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the
+        server's now) with to="time", `source_group` with to="group": the committed offsets
+        of another group in the topic.
         """
         body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
-        return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
+        return cast(
+            Moves,
+            self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body),
+        )
 
-    def undo_offsets(self, group: str, reset: str | None = None, *, dry_run: bool = False) -> Moves:
+    def undo_offsets(
+        self, group: str, reset: str | None = None, *, dry_run: bool = False
+    ) -> Moves:
         """Undo a reset of offsets; None: the last one that was not undone."""
         body = {"dry_run": dry_run, **given({"reset": reset})}
-        return cast(Moves, self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body))
+        return cast(
+            Moves,
+            self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body),
+        )
 
     def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
         """Return the offset resets of a group, newest first; `page` are fetched at a time."""
-        return self._pages(path_of("groups", group=group) + "/offsets/moves", "moves", limit=page)
+        return self._pages(
+            path_of("groups", group=group) + "/offsets/moves", "moves", limit=page
+        )
 
-    def share_runs(self, group: str, *, queue: int | None = None, limit: int = 100) -> Leases:
-        """Return up to `limit` (≤ 1,000) runs of a share group, of all its queues or of one."""
+    def share_runs(
+        self, group: str, *, queue: int | None = None, limit: int = 100
+    ) -> Leases:
+        """Return up to `limit` (≤ 1,000) runs of a share group, of all its queues or of
+        one.
+        """
         params = {"limit": limit, **given({"queue": queue})}
         path = path_of("groups", group=group) + "/share/runs"
         return cast(Leases, self._call("GET", path, params=params))
@@ -268,7 +358,9 @@ class Admin(Calls):
     def release_runs(self, group: str, *, queue: int, first: int) -> int:
         """End the leases of the runs that begin at an offset; return how many there were."""
         path = path_of("groups", group=group) + "/share/runs/release"
-        return int(self._call("POST", path, body={"queue": queue, "first": first})["released"])
+        return int(
+            self._call("POST", path, body={"queue": queue, "first": first})["released"]
+        )
 
     def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
         """Rebalance a group's queues now."""
@@ -276,13 +368,19 @@ class Admin(Calls):
         return cast(Plan, self._call("POST", path, body={"dry_run": dry_run}))
 
     def rebalances(self, group: str, *, page: int = 100) -> Iterator[Rebalance]:
-        """Return a group's rebalances, the newest first; `page` (≤ 1,000) are fetched at a time."""
+        """Return a group's rebalances, the newest first; `page` (≤ 1,000) are fetched at a
+        time.
+        """
         path = path_of("groups", group=group) + "/rebalances"
         return self._pages(path, "rebalances", limit=page)
 
     def export(self, *, topic: str | None = None) -> Definitions:
-        """Return topics by a pattern such as `orders*`, their subscriptions and groups, for an import."""
-        return cast(Definitions, self._call("GET", "/api/v1/export", params=given({"topic": topic})))
+        """Return topics by a pattern such as `orders*`, their subscriptions and groups, for
+        an import.
+        """
+        return cast(
+            Definitions, self._call("GET", "/api/v1/export", params=given({"topic": topic}))
+        )
 
     def import_definitions(
         self,
@@ -313,8 +411,13 @@ class Admin(Calls):
         return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])
 
     def change_broker(self, name: str, *, state: Literal["in", "out"]) -> Broker:
-        """Drain a broker ("out") or enable it ("in"); the last one in service stays enabled."""
-        return cast(Broker, self._call("PATCH", path_of("brokers", broker=name), body={"state": state}))
+        """Drain a broker ("out") or enable it ("in"); the last one in service stays
+        enabled.
+        """
+        return cast(
+            Broker,
+            self._call("PATCH", path_of("brokers", broker=name), body={"state": state}),
+        )
 
     def forget_broker(self, name: str) -> None:
         """Remove a broker that no longer runs from the list."""

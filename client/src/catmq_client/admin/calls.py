@@ -18,7 +18,8 @@ PAGE = 1000  # rows a request; the API's limit
 # Up to 210 characters: failure topics have longer names than users may give.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
 NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
-BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,209}", re.ASCII)  # by default host:port
+# by default host:port
+BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,209}", re.ASCII)
 BROKER_RULE = NAME_RULE.replace("'-',", "'-', ':',")
 
 
@@ -29,7 +30,9 @@ class Calls:
         self._transport = transport
         self._call = transport.request
 
-    def _pages(self, path: str, plural: str, *, limit: int = PAGE, **filters: object) -> Iterator[Any]:
+    def _pages(
+        self, path: str, plural: str, *, limit: int = PAGE, **filters: object
+    ) -> Iterator[Any]:
         params: dict[str, object] = {"limit": limit, **given(filters)}
         while True:
             answer = self._call("GET", path, params=params)
@@ -40,9 +43,11 @@ class Calls:
 
 
 def made_once(make: Callable[[], object], *, within_s: float = MADE_WITHIN_S) -> None:
-    """Call what makes a topic, group or subscription, unless another process made it or is making it.
+    """Call what makes a topic, group or subscription, unless another process made it or is
+    making it.
 
-    One that is being made answers Unavailable, and its topic perhaps NotFound: those calls are repeated.
+    One that is being made answers Unavailable, and its topic perhaps NotFound: those calls
+    are repeated.
     """
     try:
         patient(make, within_s=within_s)
@@ -52,8 +57,14 @@ def made_once(make: Callable[[], object], *, within_s: float = MADE_WITHIN_S) ->
 
 
 def patient(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -> T:
-    """Return the value of a call on something that another process may be making at this moment."""
-    return repeated(call, within_s=within_s, again=lambda error, _: isinstance(error, NotFound | Unavailable))
+    """Return the value of a call on something that another process may be making at this
+    moment.
+    """
+    return repeated(
+        call,
+        within_s=within_s,
+        again=lambda error, _: isinstance(error, NotFound | Unavailable),
+    )
 
 
 def given(settings: dict[str, object]) -> dict[str, Any]:
@@ -62,13 +73,17 @@ def given(settings: dict[str, object]) -> dict[str, Any]:
 
 
 def path_of(collection: str, **names: str) -> str:
-    """`path_of("groups", group="g", subscriptions="t")` is `/api/v1/groups/g/subscriptions/t`.
+    """`path_of("groups", group="g", subscriptions="t")` is
+    `/api/v1/groups/g/subscriptions/t`.
 
-    Raises OptionError for what can be no name: `.` and `..` would change the path on its way.
+    Raises OptionError for what can be no name: `.` and `..` would change the path on its
+    way.
     """
     parts: list[str] = []
     for field, name in names.items():
-        pattern, rule = (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
+        pattern, rule = (
+            (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
+        )
         if not pattern.fullmatch(name):
             what = field.removesuffix("s") if field != "subscriptions" else "topic"
             raise OptionError(f"{what}: {name!r} is not a valid name: {rule}")

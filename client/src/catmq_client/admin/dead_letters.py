@@ -1,6 +1,7 @@
 """Failed messages of groups, as typed calls: `Admin(transport).dead_letters`.
 
-Messages that wait for a retry, dead letters, and redrives that bring these back. All of it needs the right
+Messages that wait for a retry, dead letters, and redrives that bring these back. All of it
+needs the right
 `manage` on the group.
 """
 
@@ -58,7 +59,9 @@ class DeadLetterSummary(TypedDict):
 
 
 class Redrive(TypedDict):
-    """A redrive of dead letters: running, done, stopped or failed. `detail`: what holds it up."""
+    """A redrive of dead letters: running, done, stopped or failed. `detail`: what holds it
+    up.
+    """
 
     id: int
     group: str
@@ -84,7 +87,9 @@ class RetryMessage(FailedMessage):
 
 
 class RetryCount(TypedDict):
-    """Number of messages of a topic that wait for their retry time, and of those that are due and unread."""
+    """Number of messages of a topic that wait for their retry time, and of those that are
+    due and unread.
+    """
 
     topic: str
     failure_topic: str
@@ -117,14 +122,19 @@ class DeadLetters(Calls):
         key: str | None = None,
         page: int = PAGE,
     ) -> Iterator[DeadLetter]:
-        """Return the dead letters of a group, newest first; `error` is the `error_class` of the messages."""
+        """Return the dead letters of a group, newest first; `error` is the `error_class` of
+        the messages.
+        """
         path = _path(group, "dead")
         return self._pages(path, "messages", limit=page, topic=topic, error=error, key=key)
 
     def summary(self, group: str, *, topic: str | None = None) -> DeadLetterSummary:
         """Count the dead letters of each kind."""
         params = given({"topic": topic})
-        return cast(DeadLetterSummary, self._call("GET", _path(group, "dead", "summary"), params=params))
+        return cast(
+            DeadLetterSummary,
+            self._call("GET", _path(group, "dead", "summary"), params=params),
+        )
 
     def message(self, group: str, message: str) -> dict[str, Any]:
         """Return a dead letter with `headers` and `body_bytes`."""
@@ -141,7 +151,9 @@ class DeadLetters(Calls):
         to: Literal["group", "topic"] = "group",
         rate: int | None = None,
     ) -> Redrive:
-        """Begin to redrive some, those of a topic and kind, or all; `rate`: messages per second."""
+        """Begin to redrive some, those of a topic and kind, or all; `rate`: messages per
+        second.
+        """
         body = given({"ids": ids, "topic": topic, "error": error, "to": to, "rate": rate})
         if everything:
             body["all"] = True
@@ -178,9 +190,13 @@ class DeadLetters(Calls):
         count = 0
         for first in range(0, len(ids), IDS_AT_ONCE):
             some = ",".join(ids[first : first + IDS_AT_ONCE])
-            count += self._call("DELETE", _path(group, "dead"), params={"ids": some})["dropped"]
+            count += self._call("DELETE", _path(group, "dead"), params={"ids": some})[
+                "dropped"
+            ]
         return count
 
 
 def _path(group: str, *words: str) -> str:
-    return "/".join([path_of("groups", group=group), *(quote(word, safe="") for word in words)])
+    return "/".join(
+        [path_of("groups", group=group), *(quote(word, safe="") for word in words)]
+    )

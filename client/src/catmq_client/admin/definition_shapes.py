@@ -23,7 +23,9 @@ class Difference(TypedDict):
 
 
 class ImportStep(TypedDict):
-    """An entry of a document; `outcome`: create, change, same, keep, conflict or unfinished."""
+    """An entry of a document; `outcome`: create, change, same, keep, conflict or
+    unfinished.
+    """
 
     place: str
     kind: str

@@ -1,4 +1,6 @@
-"""Shapes of the management API's answers, by noun; newer brokers add fields, older ones leave some out."""
+"""Shapes of the management API's answers, by noun; newer brokers add fields, older ones
+leave some out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from catmq_client.admin.activity_shapes import ProcessReport
 
 
 class QueueRow(TypedDict):
-    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given; None: node down."""
+    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given;
+    None: node down.
+    """
 
     queue: int
     number: int
@@ -19,7 +23,9 @@ class QueueRow(TypedDict):
 
 
 class Unread(TypedDict):
-    """Number of messages a group has not read, its slowest instance if it broadcasts; None: node down."""
+    """Number of messages a group has not read, its slowest instance if it broadcasts; None:
+    node down.
+    """
 
     group: str
     messages: int | None
@@ -37,7 +43,8 @@ class ChangedQueue(TypedDict):
 class LayoutChange(TypedDict):
     """Changes that an expansion or a shrinking made, or with `dry_run` would make.
 
-    `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that they leave.
+    `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that
+    they leave.
     """
 
     topic: str
@@ -50,7 +57,9 @@ class LayoutChange(TypedDict):
 
 
 class TagMatches(TypedDict):
-    """A filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did not answer."""
+    """A filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did
+    not answer.
+    """
 
     looked_at: int
     matching: int
@@ -58,7 +67,9 @@ class TagMatches(TypedDict):
 
 
 class QueueState(QueueRow):
-    """A queue with its share of the 1,024 slots; one that is `draining` is retired once all is read."""
+    """A queue with its share of the 1,024 slots; one that is `draining` is retired once all
+    is read.
+    """
 
     slots: int
     draining: bool
@@ -107,7 +118,8 @@ class Topic(TopicSettings):
 
 
 class DelayedPage(TypedDict):
-    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are.
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many
+    there are.
 
     Nodes that are `away` are not counted.
     """
@@ -149,7 +161,9 @@ class Node(TypedDict):
 
 
 class FoundMessages(TypedDict):
-    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked at for it."""
+    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked
+    at for it.
+    """
 
     messages: list[dict[str, Any]]
     scanned: int
@@ -197,8 +211,8 @@ class Subscription(TypedDict):
 class Member(TypedDict):
     """A consumer in a group, and the queues that it owns; one that is not active stands by.
 
-    `process`: what it said of itself `process_age_ms` ago; None: nothing. Brokers of an earlier release
-    answer neither.
+    `process`: what it said of itself `process_age_ms` ago; None: nothing. Brokers of an
+    earlier release answer neither.
     """
 
     name: str
@@ -236,10 +250,13 @@ class Group(TypedDict):
 
 
 class QueueLag(TypedDict):
-    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node down.
+    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node
+    down.
 
-    `instance`: whose position it is in a broadcasting group, else None. In a share group `in_flight` messages
-    are leased, `redelivered` of them not for the first time, the oldest lease since `oldest_lease_ms`.
+    `instance`: whose position it is in a broadcasting group, else None. In a share group
+    `in_flight` messages
+    are leased, `redelivered` of them not for the first time, the oldest lease since
+    `oldest_lease_ms`.
     """
 
     topic: str
@@ -259,9 +276,11 @@ class QueueLag(TypedDict):
 
 
 class LeasedRun(TypedDict):
-    """Offsets `first` to `end` (not included) that a member of a share group has leased, or that wait.
+    """Offsets `first` to `end` (not included) that a member of a share group has leased, or
+    that wait.
 
-    `messages` of them are not finished. `owner`: None: nobody; `lease_left_ms`: negative when it is over.
+    `messages` of them are not finished. `owner`: None: nobody; `lease_left_ms`: negative
+    when it is over.
     """
 
     topic: str
@@ -286,7 +305,8 @@ class Leases(TypedDict):
 class Progress(TypedDict):
     """The trend of a group: `state` is one of the API's words, rates are messages a second.
 
-    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before` `between_s` ago.
+    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before`
+    `between_s` ago.
     """
 
     state: str
@@ -327,7 +347,9 @@ Move = TypedDict(
 
 
 class Moves(TypedDict):
-    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is undone by."""
+    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is
+    undone by.
+    """
 
     dry_run: bool
     reset: str | None
@@ -335,15 +357,25 @@ class Moves(TypedDict):
 
 
 PlannedMove = TypedDict(
-    "PlannedMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "at_once": bool}
+    "PlannedMove",
+    {"queue": int, "topic": str, "from": str | None, "to": str | None, "at_once": bool},
 )
 PastMove = TypedDict(
-    "PastMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "pause_ms": int | None}
+    "PastMove",
+    {
+        "queue": int,
+        "topic": str,
+        "from": str | None,
+        "to": str | None,
+        "pause_ms": int | None,
+    },
 )
 
 
 class Plan(TypedDict):
-    """Queues that a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
+    """Queues that a rebalance moved, or with `dry_run` would move, from member to member
+    (None: nobody).
+    """
 
     dry_run: bool
     generation: int
@@ -362,7 +394,9 @@ class Rebalance(TypedDict):
 
 
 class PlannedQueue(TypedDict):
-    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to exclusive)."""
+    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to
+    exclusive).
+    """
 
     queue: int
     number: int
@@ -374,7 +408,9 @@ class PlannedQueue(TypedDict):
 
 
 class PlannedNode(TypedDict):
-    """A node as jobs reach it; user name and password are empty if it has no reader account."""
+    """A node as jobs reach it; user name and password are empty if it has no reader
+    account.
+    """
 
     name: str
     engine: str

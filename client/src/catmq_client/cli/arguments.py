@@ -17,19 +17,26 @@ SPAN = re.compile(r"(\d{1,12})(ms|[smhd]?)", re.ASCII)
 SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECASE)
 AGO = re.compile(r"-(\d{1,10})([smhd])", re.ASCII)
-DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)  # a value that looks like an option; -h is one
-POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+# a value that looks like an option; -h is one
+DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)
+POSITIONS = (
+    "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or a time ago like "
+    "-15m (s, m, h, d)"
+)
 OF_GROUP = "group:"
 RESET_POSITIONS = f"{POSITIONS}, or group:NAME for the offsets of another group"
 
 
 def wrong(text: str) -> argparse.ArgumentTypeError:
-    """Return the error that argparse prints with the argument's name before it; exit code 2."""
+    """Return the error that argparse prints with the argument's name before it; exit code
+    2.
+    """
     return argparse.ArgumentTypeError(text)
 
 
 def is_text(word: str) -> bool:
-    r"""Tell whether an argument was UTF-8; Python keeps other bytes as surrogates, which nothing can send.
+    r"""Tell whether an argument was UTF-8; Python keeps other bytes as surrogates, which
+    nothing can send.
 
     >>> is_text("né"), is_text("\udcff")
     (True, False)
@@ -114,7 +121,9 @@ def seconds(text: str) -> float:
 def url(text: str) -> str:
     for part in urls(text):
         if not is_url(part):
-            raise wrong(f"{part!r} is not a broker URL: give http://HOST:PORT, several with commas")
+            raise wrong(
+                f"{part!r} is not a broker URL: give http://HOST:PORT, several with commas"
+            )
     if not urls(text):
         raise wrong("no broker URL in it: give http://HOST:PORT, several with commas")
     return text
@@ -128,7 +137,9 @@ def is_url(text: str) -> bool:
     """
     try:
         split = urlsplit(text)
-        return split.scheme in {"http", "https"} and bool(split.hostname) and split.port != 0
+        return (
+            split.scheme in {"http", "https"} and bool(split.hostname) and split.port != 0
+        )
     except ValueError:  # a bracket without its other one, a port that is no number
         return False
 
@@ -159,10 +170,16 @@ def accepted(text: str) -> tuple[str, list[str]]:
 
 
 class Collected(argparse.Action):
-    """Options of `accepted` as one object of names and values; an empty one alone makes it empty."""
+    """Options of `accepted` as one object of names and values; an empty one alone makes it
+    empty.
+    """
 
     def __call__(
-        self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None
+        self,
+        parser: object,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: object = None,
     ) -> None:
         name, some = values
         found = getattr(namespace, self.dest, {})
@@ -174,7 +191,8 @@ class Collected(argparse.Action):
 def span(
     least: int, most: int, wanted: str, *, units: Collection[str] = UNITS, unit_ms: int = 1
 ) -> Callable[[str], int]:
-    """A span of time with one of the units, "" for seconds without one, in ms or another unit.
+    """A span of time with one of the units, "" for seconds without one, in ms or another
+    unit.
 
     >>> span(1, 10_000, "a span")("500ms"), span(0, 300, "a span", unit_ms=1000)("5m")
     (500, 300)
@@ -193,7 +211,9 @@ def span(
 
 @dataclass(frozen=True)
 class Target:
-    """Target of a reset of a group's position; `to` says which of the other fields is given."""
+    """Target of a reset of a group's position; `to` says which of the other fields is
+    given.
+    """
 
     to: Literal["earliest", "latest", "offset", "time", "group"]
     offset: int | None = None
@@ -240,11 +260,14 @@ def reset_target(text: str) -> Target:
 
 
 def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
-    """Return the arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
+    """Return the arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for
+    an option.
 
-    `options` are those that take a value. What begins with two dashes stays: it is a misspelt option.
+    `options` are those that take a value. What begins with two dashes stays: it is a
+    misspelt option.
 
-    >>> joined(["find", "t", "--from", "-2h", "--key", "-7", "--max", "--tag"], {"--from", "--key", "--max"})
+    >>> joined(["find", "t", "--from", "-2h", "--key", "-7", "--max", "--tag"],
+    ...     {"--from", "--key", "--max"})
     ['find', 't', '--from=-2h', '--key=-7', '--max', '--tag']
     """
     kept: list[str] = []

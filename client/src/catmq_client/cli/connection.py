@@ -11,7 +11,13 @@ from typing import Any
 from catmq_client import Producer
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import url, urls
-from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
+from catmq_client.errors import (
+    CatmqError,
+    ConnectFailed,
+    OptionError,
+    Refused,
+    Unauthenticated,
+)
 from catmq_client.http.connections import trusted
 from catmq_client.http.failure_log import question
 from catmq_client.http.transport import HttpTransport, Transport
@@ -40,7 +46,9 @@ class Brokers:
         return Admin(self.transport or self._over_http(discover=False))
 
     def _over_http(self, **options: Any) -> Transport:
-        transport = HttpTransport(self.listed, api_key=self.api_key, verify=self.verify, **options)
+        transport = HttpTransport(
+            self.listed, api_key=self.api_key, verify=self.verify, **options
+        )
         transport.urls_from = URLS_FROM
         return transport
 
@@ -61,13 +69,22 @@ class Brokers:
                 else "Set CATMQ_API_KEY or give --api-key"
             )
         if isinstance(error, Refused) and error.detail == f"HTTP {error.status}":
-            return f"{error.detail} without an explanation: is {', '.join(self.listed)} a CatMQ broker?"
-        wrong = [f"  {one.field}: {one.message}" for one in error.errors if one.message not in error.detail]
+            return (
+                f"{error.detail} without an explanation: is {', '.join(self.listed)} a "
+                "CatMQ broker?"
+            )
+        wrong = [
+            f"  {one.field}: {one.message}"
+            for one in error.errors
+            if one.message not in error.detail
+        ]
         return "\n".join([error.detail, *wrong])
 
 
 def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
-    """Return the brokers that arguments or environment name. Raises OptionError for none, or a wrong one."""
+    """Return the brokers that arguments or environment name. Raises OptionError for none,
+    or a wrong one.
+    """
     text = args.url or os.environ.get("CATMQ_URL") or ("http://test" if transport else "")
     if not text:
         raise OptionError(NO_URL)

@@ -1,7 +1,9 @@
-"""Options for the settings of topics, groups and subscriptions, made from the server's declarations.
+"""Options for the settings of topics, groups and subscriptions, made from the server's
+declarations.
 
-settings.json holds the declarations: `manage.py settings_reference --write` writes it. So a setting that is
-declared there has its option here, with the same name, range and meaning as in the API and the portal.
+settings.json holds the declarations: `manage.py settings_reference --write` writes it. So a
+setting that is declared there has its option here, with the same name, range and meaning as
+in the API and the portal.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from catmq_client.cli.arguments import UNITS, Collected, accepted, or_none, size, span, whole
+from catmq_client.cli.arguments import (
+    UNITS,
+    Collected,
+    accepted,
+    or_none,
+    size,
+    span,
+    whole,
+)
 from catmq_client.cli.verbs import Argument, Arguments
 
 # Changed by commands of their own: pause and resume, quota.
@@ -33,8 +43,12 @@ _DECLARED: dict[str, list[dict[str, Any]]] = json.loads(
 
 
 def options(noun: str) -> Arguments:
-    """Return the options for the settings of a topic, group or subscription, absent unless given."""
-    return tuple(_option(one).optional() for one in _DECLARED[noun] if one["name"] not in ELSEWHERE)
+    """Return the options for the settings of a topic, group or subscription, absent unless
+    given.
+    """
+    return tuple(
+        _option(one).optional() for one in _DECLARED[noun] if one["name"] not in ELSEWHERE
+    )
 
 
 def _option(one: dict[str, Any]) -> Argument:
@@ -74,12 +88,24 @@ def _value(one: dict[str, Any]) -> tuple[str, Callable[[str], Any]]:
     if one["kind"] == "tags":
         return "'A || B'", str
     if one["kind"] == "numbers":
-        each = span(least, most, "a span like 10s, 5m, 1h or 7d", units=UNITS[1:], unit_ms=UNIT_MS[unit])
+        each = span(
+            least,
+            most,
+            "a span like 10s, 5m, 1h or 7d",
+            units=UNITS[1:],
+            unit_ms=UNIT_MS[unit],
+        )
         return "SPANS", lambda text: [each(part) for part in text.split(",")]
     if unit == "bytes":
         return "SIZE", size(least, most)
     if unit in UNIT_MS:
-        return "SPAN", span(least, most, _spans(least, most, unit), unit_ms=UNIT_MS[unit], units=_units(unit))
+        return "SPAN", span(
+            least,
+            most,
+            _spans(least, most, unit),
+            unit_ms=UNIT_MS[unit],
+            units=_units(unit),
+        )
     return {"days": "DAYS"}.get(unit, "N"), whole(least, most)
 
 
@@ -98,19 +124,24 @@ def _spans(least: int, most: int, unit: str) -> str:
 def text(one: dict[str, Any]) -> str:
     """Return the help of a setting: what it is, its choices, and its default.
 
-    >>> text({"kind": "whole", "label": "Retries", "help": "Retries after a failure.", "default": 16})
+    >>> text({"kind": "whole", "label": "Retries", "help": "Retries after a failure.",
+    ...     "default": 16})
     'retries after a failure (default 16)'
     """
     parts = [_begun(one["help"] or one["label"]).rstrip(".")]
     parts += [f"{word}: {meaning}" for word, meaning in one.get("words", {}).items()]
     if "null" in one:
         parts.append(f"{'none' if one['kind'] == 'whole' else repr('')}: {one['null']}")
-    default = "" if one.get("default") in (None, "", [], False) else f" (default {_shown(one)})"
+    default = (
+        "" if one.get("default") in (None, "", [], False) else f" (default {_shown(one)})"
+    )
     return "; ".join(parts) + default
 
 
 def _begun(text: str) -> str:
-    """Return a sentence as the help begins it: with a small letter, unless that is a name's."""
+    """Return a sentence as the help begins it: with a small letter, unless that is a
+    name's.
+    """
     first = text.partition(" ")[0]
     return text if first[1:] != first[1:].lower() else text[0].lower() + text[1:]
 

@@ -1,4 +1,6 @@
-"""Forms of output: the words of `--output`, a FORMAT such as '{key} {body}', and colour on a terminal."""
+"""Forms of output: the words of `--output`, a FORMAT such as '{key} {body}', and colour on
+a terminal.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,19 @@ from catmq_client.cli.arguments import wrong
 from catmq_client.errors import OptionError
 
 TABLES = ("pretty", "table")
-MESSAGE_FIELDS = (
-    "topic queue offset message_id key tag headers body stored_at_ms attempt deliveries".split()  # noqa: SIM905
-)
+MESSAGE_FIELDS = [
+    "topic",
+    "queue",
+    "offset",
+    "message_id",
+    "key",
+    "tag",
+    "headers",
+    "body",
+    "stored_at_ms",
+    "attempt",
+    "deliveries",
+]
 PART = re.compile(r"\{\{|\}\}|\\[tn\\]|\{([^{}]*)\}|[^{}\\]+|.", re.DOTALL)
 ESCAPED = {"{{": "{", "}}": "}", r"\t": "\t", r"\n": "\n", r"\\": "\\", "\\": "\\"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[^.{}]+)*")
@@ -24,7 +36,8 @@ TOO_DEEP = b"[JSON too deep] "  # printed before a body whose fields cannot be r
 
 
 class Format:
-    r"""A line for each row: text with fields of the row in braces. Raises ArgumentTypeError.
+    r"""A line for each row: text with fields of the row in braces. Raises
+    ArgumentTypeError.
 
     >>> Format(r"{key}\t{headers.trace}").line({"key": "k", "headers": {"trace": 7}})
     b'k\t7\n'
@@ -37,34 +50,56 @@ class Format:
         self._parts: list[tuple[str, str]] = []  # (text, "") or ("", path of a field)
         for found in PART.finditer(text):
             if found[1] is None and found[0] in "{}":
-                raise wrong(f"{text!r}: a brace without its other one; write {{{{ or }}}} for a brace itself")
+                raise wrong(
+                    f"{text!r}: a brace without its other one; write {{{{ or }}}} for a "
+                    "brace itself"
+                )
             if found[1] is not None and not NAME.fullmatch(found[1]):
-                raise wrong(f"{text!r}: {found[0]} is no field; give its name, such as {{name}}")
-            self._parts.append((ESCAPED.get(found[0], found[0]), "") if found[1] is None else ("", found[1]))
+                raise wrong(
+                    f"{text!r}: {found[0]} is no field; give its name, such as {{name}}"
+                )
+            self._parts.append(
+                (ESCAPED.get(found[0], found[0]), "")
+                if found[1] is None
+                else ("", found[1])
+            )
         for path in self._paths():
             if known and path.partition(".")[0] not in known:
-                raise wrong(f"{text!r}: {{{path}}} is no field; there are {', '.join(known)}")
+                raise wrong(
+                    f"{text!r}: {{{path}}} is no field; there are {', '.join(known)}"
+                )
 
     def line(self, row: Mapping[str, Any], body: bytes | None = None) -> bytes:
-        """Return the line of a row; `body` is that of a message. Raises OptionError for an unknown field."""
-        return b"".join(self._shown(text, path, row, body) for text, path in self._parts) + b"\n"
+        """Return the line of a row; `body` is that of a message. Raises OptionError for an
+        unknown field.
+        """
+        return (
+            b"".join(self._shown(text, path, row, body) for text, path in self._parts)
+            + b"\n"
+        )
 
     def _paths(self) -> list[str]:
         return [path for _, path in self._parts if path]
 
-    def _shown(self, text: str, path: str, row: Mapping[str, Any], body: bytes | None) -> bytes:
+    def _shown(
+        self, text: str, path: str, row: Mapping[str, Any], body: bytes | None
+    ) -> bytes:
         if not path:
             return text.encode()
         first, _, inner = path.partition(".")
         if first == "body" and body is not None:
             return field_of(body, inner) if inner else body
         if first not in row and not self._known:
-            raise OptionError(f"--output: {{{first}}} is no field; there are {', '.join(row)}")
+            raise OptionError(
+                f"--output: {{{first}}} is no field; there are {', '.join(row)}"
+            )
         return shown(member(row.get(first), inner))
 
 
 def field_of(body: bytes, path: str) -> bytes:
-    """Return a field of a JSON body, nothing of another; of one too deep the whole with a mark."""
+    """Return a field of a JSON body, nothing of another; of one too deep the whole with a
+    mark.
+    """
     try:
         return shown(member(json.loads(body), path))
     except ValueError:
@@ -103,7 +138,8 @@ def in_utf8(text: str) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    r"""Return a value as compact JSON in UTF-8; with escapes if it has half of a surrogate pair.
+    r"""Return a value as compact JSON in UTF-8; with escapes if it has half of a surrogate
+    pair.
 
     >>> json_bytes({"a": "\ud83d"})
     b'{"a":"\\ud83d"}'
@@ -123,7 +159,8 @@ def is_table(form: Form) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""Return text with its control characters escaped: a message must not steer the terminal.
+    r"""Return text with its control characters escaped: a message must not steer the
+    terminal.
 
     >>> printable("a\x1b[2J\n")
     'a\\x1b[2J\\n'
@@ -131,7 +168,14 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "cyan": "36",
+}
 STATES = {
     "green": ("ready", "read_write", "in", "running", "done", "ok"),
     "yellow": ("creating", "read_only", "draining", "out", "stopped", "deleting"),
@@ -141,8 +185,14 @@ OF_STATE = {state: colour for colour, states in STATES.items() for state in stat
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return True for a terminal that shows colours and whose user wants them (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return True for a terminal that shows colours and whose user wants them
+    (https://no-color.org).
+    """
+    return (
+        stream.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 class Paint:

@@ -1,8 +1,9 @@
 """The command line as a whole: all arguments, and how a command ends.
 
-Exit codes: 0 done (also: the reader of the output went away, or `consume` was told to stop), 1 failed,
-2 the call is wrong, 3 `consume` waited --idle-timeout without a single message, 4 what was named does not
-exist, 5 the key may not do that, 6 no broker, or not the node that is needed, answers: try again later.
+Exit codes: 0 done (also: the reader of the output went away, or `consume` was told to
+stop), 1 failed, 2 the call is wrong, 3 `consume` waited --idle-timeout without a single
+message, 4 what was named does not exist, 5 the key may not do that, 6 no broker, or not the
+node that is needed, answers: try again later.
 """
 
 from __future__ import annotations
@@ -92,23 +93,39 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 class Completion(argparse.Action):
-    """Prints the completion script of a shell, which the package shtab makes from the parser."""
+    """Prints the completion script of a shell, which the package shtab makes from the
+    parser.
+    """
 
     def __call__(
-        self, whole: argparse.ArgumentParser, space: object, shell: Any, flag: str | None = None
+        self,
+        whole: argparse.ArgumentParser,
+        space: object,
+        shell: Any,
+        flag: str | None = None,
     ) -> None:
         try:
             import shtab
         except ImportError:
-            whole.error("--completion needs a package: pip install 'catmq-client[completion]'")
+            whole.error(
+                "--completion needs a package: pip install 'catmq-client[completion]'"
+            )
         sys.stdout.write(f"{shtab.complete(whole, shell)}\n")
         whole.exit()
 
 
 CONNECTION = (
-    Argument("--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url),
-    Argument("--api-key KEY", "API key (default: CATMQ_API_KEY, which is not visible in the process list)"),
-    Argument("--ca-file FILE", "CA certificates that verify those of the brokers (default: CATMQ_CA_FILE)"),
+    Argument(
+        "--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url
+    ),
+    Argument(
+        "--api-key KEY",
+        "API key (default: CATMQ_API_KEY, which is not visible in the process list)",
+    ),
+    Argument(
+        "--ca-file FILE",
+        "CA certificates that verify those of the brokers (default: CATMQ_CA_FILE)",
+    ),
 )
 
 
@@ -124,7 +141,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument(
-        "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
+        "--version",
+        action="version",
+        version=f"catmq {VERSION}",
+        help="print the version and exit",
     )
     whole.add_argument(
         "--completion",
@@ -148,11 +168,20 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         if not is_text(word):
             whole.error(f"an argument is not UTF-8 text: {shown_bytes(word)}")
     args, left = whole.parse_known_args(joined(argv, with_value(whole)))
-    # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
-    if len(left) == 1 and getattr(args, "message", "") is None and (left[0] == "-" or left[0][:1] != "-"):
+    # argparse fills an optional positional only right behind the first: `send TOPIC --key K
+    # -` misses the -.
+    if (
+        len(left) == 1
+        and getattr(args, "message", "") is None
+        and (left[0] == "-" or left[0][:1] != "-")
+    ):
         args.message = left.pop()
     if left:
-        close = meant(left[0].partition("=")[0], flags(args.parser)) if left[0].startswith("-") else ""
+        close = (
+            meant(left[0].partition("=")[0], flags(args.parser))
+            if left[0].startswith("-")
+            else ""
+        )
         args.parser.error(f"unrecognized arguments: {' '.join(left)}{close}")
     return with_form(args)
 
@@ -167,7 +196,9 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         parser().print_help()
         return DONE
     args = parsed(words)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s"
+    )
     try:
         brokers = chosen(args, transport)
     except OptionError as error:

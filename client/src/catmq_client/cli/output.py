@@ -1,4 +1,6 @@
-"""Output of commands: tables for people, lines for programs, notes and progress on standard error."""
+"""Output of commands: tables for people, lines for programs, notes and progress on standard
+error.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ class Lines:
         self._form = form
         self._columns = columns
         # Of fixed width: the next row is not known yet.
-        self._layout = Layout(list(columns), widths, [False] * len(columns), paint(form, sys.stdout))
+        self._layout = Layout(
+            list(columns), widths, [False] * len(columns), paint(form, sys.stdout)
+        )
         self._before = self._layout.heading().encode() if is_table(form) else b""
 
     def write(self, row: Mapping[str, Any], body: bytes | None = None) -> None:
@@ -97,7 +101,9 @@ class Lines:
         if isinstance(self._form, Format):
             return self._form.line(row, body)
         if is_table(self._form):
-            return in_utf8(self._layout.row([cell(value) for value in values(row, self._columns)]))
+            return in_utf8(
+                self._layout.row([cell(value) for value in values(row, self._columns)])
+            )
         return json_line(row) if self._form == "json" or body is None else body + b"\n"
 
 
@@ -119,7 +125,9 @@ def show(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write something that is not the result to standard error; an error's first word is red there."""
+    """Write something that is not the result to standard error; an error's first word is
+    red there.
+    """
     if text.startswith(PROGRAM) and coloured(sys.stderr):
         text = Paint(on=True).text(PROGRAM, "red") + text.removeprefix(PROGRAM)
     sys.stderr.write(f"{text}\n")
@@ -164,7 +172,9 @@ def cell(value: object) -> str:
     return printable(str(value))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Paint = PLAIN) -> str:
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Paint = PLAIN
+) -> str:
     """Return rows in columns as wide as they need; numbers to the right.
 
     >>> print(table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
@@ -184,7 +194,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Pa
     return layout.heading() + "".join(layout.row(line) for line in lines[1:])
 
 
-def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns, colours: Paint = PLAIN) -> str:
+def rows_table(
+    rows: Iterable[Mapping[str, Any]], columns: Columns, colours: Paint = PLAIN
+) -> str:
     return table(list(columns), (values(row, columns) for row in rows), colours)
 
 
@@ -204,7 +216,10 @@ def print_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> 
 
 def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
     """Return the cells of a row; an older broker leaves fields out."""
-    return [row.get(column) if isinstance(column, str) else column(row) for column in columns.values()]
+    return [
+        row.get(column) if isinstance(column, str) else column(row)
+        for column in columns.values()
+    ]
 
 
 def fields(names: str) -> dict[str, Column]:
@@ -237,7 +252,9 @@ class Layout:
 
     def heading(self) -> str:
         """Return the first line."""
-        return self._line([self.colours.text(text, "bold") for text in self._padded(self.headings)])
+        return self._line(
+            [self.colours.text(text, "bold") for text in self._padded(self.headings)]
+        )
 
     def row(self, cells: Sequence[str]) -> str:
         """Return the line of a row."""
@@ -257,10 +274,14 @@ class Layout:
 
 def facts(row: Mapping[str, Any], columns: Columns, colours: Paint = PLAIN) -> str:
     """Return one thing as text, a name and a value a line."""
-    kept = [(name.lower(), cell(value)) for name, value in zip(columns, values(row, columns), strict=True)]
+    kept = [
+        (name.lower(), cell(value))
+        for name, value in zip(columns, values(row, columns), strict=True)
+    ]
     width = max(len(name) for name, _ in kept)
     return "".join(
-        f"{colours.text(name.ljust(width), 'dim')}  {colours.value(name, value)}\n" for name, value in kept
+        f"{colours.text(name.ljust(width), 'dim')}  {colours.value(name, value)}\n"
+        for name, value in kept
     )
 
 

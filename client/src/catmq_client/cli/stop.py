@@ -1,8 +1,10 @@
 """Ctrl-C and SIGTERM as a wish that a command looks at where it can keep its promises.
 
-A signal that raised anywhere could tear a line from its commit. So the first one only sets `asked`, and
-raises where the command says that it is merely `waiting`. A command that does not come round to looking
-within GRACE_S, because the reader of its output stands still, is interrupted after all, as by a second one.
+A signal that raised anywhere could tear a line from its commit. So the first one only sets
+`asked`, and
+raises where the command says that it is merely `waiting`. A command that does not come
+round to looking within GRACE_S, because the reader of its output stands still, is
+interrupted after all, as by a second one.
 """
 
 from __future__ import annotations
@@ -32,11 +34,15 @@ def until_stopped(act: Callable[[], bool], *, every_s: float) -> int:
 
 
 class Stopped(BaseException):
-    """Raised by a signal; not an Exception, so that nothing on the way takes it for a failure."""
+    """Raised by a signal; not an Exception, so that nothing on the way takes it for a
+    failure.
+    """
 
 
 class Stop:
-    """`with Stop() as stop:` catches the signals; only in the main thread, elsewhere it does nothing."""
+    """`with Stop() as stop:` catches the signals; only in the main thread, elsewhere it
+    does nothing.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -48,11 +54,16 @@ class Stop:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._on_signal)
             if hasattr(signal, "SIGALRM"):
-                self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_signal)
+                self._before[signal.SIGALRM] = signal.signal(
+                    signal.SIGALRM, self._on_signal
+                )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.disarm()
         for number, handler in self._before.items():

@@ -1,6 +1,8 @@
-"""The table of verbs: name, arguments, call of the management API and output of each command.
+"""The table of verbs: name, arguments, call of the management API and output of each
+command.
 
-The modules of `manage` and `messages` declare entries of the table; main.py makes the parser from them.
+The modules of `manage` and `messages` declare entries of the table; main.py makes the
+parser from them.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ Page = Callable[[Any, Paint], str]
 
 
 class Argument:
-    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form` is argparse's.
+    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form`
+    is argparse's.
 
-    `old`: a former name of an option; it works, and no help lists it. `old_type`: its type, if that differs.
+    `old`: a former name of an option; it works, and no help lists it. `old_type`: its type,
+    if that differs.
     """
 
-    def __init__(self, words: str, text: str | None = None, *, old: str = "", **form: Any) -> None:
+    def __init__(
+        self, words: str, text: str | None = None, *, old: str = "", **form: Any
+    ) -> None:
         self.flag, _, metavar = words.partition(" ")
         self.old, self.old_type = old, form.pop("old_type", None)
         self.dest: str = form.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
@@ -49,7 +55,11 @@ class Argument:
         if self.flag.startswith("-"):
             parser.add_argument(self.flag, **self.form)
             if self.old:
-                former = {"help": argparse.SUPPRESS, "dest": self.dest, "default": argparse.SUPPRESS}
+                former = {
+                    "help": argparse.SUPPRESS,
+                    "dest": self.dest,
+                    "default": argparse.SUPPRESS,
+                }
                 former |= {"type": self.old_type} if self.old_type else {}
                 parser.add_argument(self.old, **{**self.form, **former})
         else:
@@ -118,7 +128,9 @@ def add_parser(parsers: Any, entry: Verb | Noun, **form: Any) -> argparse.Argume
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a wrong word with those that help lists, and with the one that was meant."""
+    """A parser that answers a wrong word with those that help lists, and with the one that
+    was meant.
+    """
 
     given: Collection[str] = ()
 
@@ -146,7 +158,10 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction):
             words = [listed.dest for listed in action._choices_actions]
         form = ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
-        told = f"invalid choice: {value!r} (choose from {', '.join(words)}{form}){meant(str(value), words)}"
+        told = (
+            f"invalid choice: {value!r} (choose from "
+            f"{', '.join(words)}{form}){meant(str(value), words)}"
+        )
         raise argparse.ArgumentError(action, told)
 
 
@@ -167,7 +182,8 @@ def meant(text: str, words: Iterable[str]) -> str:
 
 
 class Output(Argument):
-    """`--output` of a command: `terminal` is the default on one, the first of `forms` elsewhere.
+    """`--output` of a command: `terminal` is the default on one, the first of `forms`
+    elsewhere.
 
     `known`: the fields that a FORMAT may have, if they are known before there is a row.
     """
@@ -181,7 +197,11 @@ class Output(Argument):
     ) -> None:
         choices = list(dict.fromkeys(["pretty", "table", "json", *forms]))
         self._defaults = {"piped": forms[0], "on_terminal": terminal}
-        told = forms[0] if terminal == forms[0] else f"{terminal} on a terminal, else {forms[0]}"
+        told = (
+            forms[0]
+            if terminal == forms[0]
+            else f"{terminal} on a terminal, else {forms[0]}"
+        )
         super().__init__(
             f"--output {'|'.join(choices)}|FORMAT",
             f"format (default {told}); FORMAT: fields of the JSON, such as '{example}'",
@@ -204,10 +224,14 @@ def with_form(args: argparse.Namespace) -> argparse.Namespace:
 NAME, GROUP, TOPIC = Argument("NAME"), Argument("GROUP"), Argument("TOPIC")
 YES = Argument("--yes", "delete without confirmation; required without a terminal")
 DRY_RUN = Argument("--dry-run", "show the changes without making them")
-QUEUES = Argument("--queue QUEUE", "only this queue (repeatable)", type=whole(1), action="append")
+QUEUES = Argument(
+    "--queue QUEUE", "only this queue (repeatable)", type=whole(1), action="append"
+)
 
 
-def limit(default: int, most: int | None = None, *, what: str = "rows", old: str = "") -> Argument:
+def limit(
+    default: int, most: int | None = None, *, what: str = "rows", old: str = ""
+) -> Argument:
     text = f"maximum {what} (default {default})"
     return Argument("--limit N", text, type=whole(1, most), default=default, old=old)
 
@@ -217,11 +241,14 @@ def search(plural: str) -> Argument:
 
 
 TABLE = Output("table")
-CHANGED = Output("none", example="{name}", terminal="none")  # a sentence says on standard error what was done
+# a sentence says on standard error what was done
+CHANGED = Output("none", example="{name}", terminal="none")
 MESSAGES = Output("json", "body", known=MESSAGE_FIELDS, example="{key} {body}")
 
 
-def listing(name: str, text: str, arguments: Arguments, call: Call, *, columns: Columns) -> Verb:
+def listing(
+    name: str, text: str, arguments: Arguments, call: Call, *, columns: Columns
+) -> Verb:
     """A verb that prints the rows of a call, at most `--limit`."""
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -233,7 +260,9 @@ def listing(name: str, text: str, arguments: Arguments, call: Call, *, columns: 
 
 
 def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Page) -> Verb:
-    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object or FORMAT."""
+    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object or
+    FORMAT.
+    """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         answer = call(brokers.admin(), args)
@@ -247,20 +276,33 @@ def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Page
 
 
 def action(
-    name: str, text: str, arguments: Arguments, call: Call, *, done: str, asks: str = "", old: str = ""
+    name: str,
+    text: str,
+    arguments: Arguments,
+    call: Call,
+    *,
+    done: str,
+    asks: str = "",
+    old: str = "",
 ) -> Verb:
-    """A verb that changes something and notes `done`, filled in from the arguments and the `answer`.
+    """A verb that changes something and notes `done`, filled in from the arguments and the
+    `answer`.
 
-    `asks`: what is deleted, for a verb that must be confirmed with the value of its last argument.
+    `asks`: what is deleted, for a verb that must be confirmed with the value of its last
+    argument.
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         told = vars(args)
-        if asks and not confirmed(asks.format(**told), told[arguments[-1].dest], yes=args.yes):
+        if asks and not confirmed(
+            asks.format(**told), told[arguments[-1].dest], yes=args.yes
+        ):
             return 1
         answer = call(brokers.admin(), args)
         note(done.format(**told, answer=answer))
-        named = {one.dest: told[one.dest] for one in arguments if not one.flag.startswith("-")}
+        named = {
+            one.dest: told[one.dest] for one in arguments if not one.flag.startswith("-")
+        }
         show_row(answer if isinstance(answer, Mapping) else named, args.output)
         return 0
 
@@ -273,7 +315,11 @@ def show_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> N
     `body` is that of a message, for a FORMAT.
     """
     if is_table(form):
-        shown = {name.replace("_", " "): name for name, value in row.items() if not isinstance(value, list)}
+        shown = {
+            name.replace("_", " "): name
+            for name, value in row.items()
+            if not isinstance(value, list)
+        }
         show(facts(row, shown, paint(form, sys.stdout)))
     elif form != "none":
         print_row(row, form, body)
@@ -284,7 +330,13 @@ Change = Callable[[Admin, argparse.Namespace, dict[str, Any]], object]
 
 
 def settings(
-    text: str, named: Arguments, options: Arguments, change: Change, *, label: str, flags: Arguments = ()
+    text: str,
+    named: Arguments,
+    options: Arguments,
+    change: Change,
+    *,
+    label: str,
+    flags: Arguments = (),
 ) -> Verb:
     """The verb `set`: it changes the options that were given and notes them behind `label`.
 
@@ -294,7 +346,9 @@ def settings(
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         given = given_by(args, options)
         if not given:
-            raise OptionError(f"nothing to set: give {', '.join(option.flag for option in options)}")
+            raise OptionError(
+                f"nothing to set: give {', '.join(option.flag for option in options)}"
+            )
         changed = change(brokers.admin(), args, given)
         if changed is not False:
             note(f"{label.format(**vars(args))}: {assignments(given)}")
@@ -307,7 +361,11 @@ def settings(
 
 def given_by(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:
     """Return the values of optional arguments that were given, by name."""
-    return {option.dest: getattr(args, option.dest) for option in options if hasattr(args, option.dest)}
+    return {
+        option.dest: getattr(args, option.dest)
+        for option in options
+        if hasattr(args, option.dest)
+    }
 
 
 def assignments(given: Mapping[str, Any]) -> str:
@@ -316,15 +374,23 @@ def assignments(given: Mapping[str, Any]) -> str:
     >>> assignments({"tags": "new", "threads": None})
     "tags='new', threads=none"
     """
-    return ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
+    return ", ".join(
+        f"{name}={'none' if value is None else repr(value)}"
+        for name, value in given.items()
+    )
 
 
 def confirmed(what: str, name: str, *, yes: bool) -> bool:
-    """Return True if to delete: a person at a terminal types the name again, a script says --yes."""
+    """Return True if to delete: a person at a terminal types the name again, a script says
+    --yes.
+    """
     if yes:
         return True
     if not sys.stdin.isatty():
-        note(f"catmq: nothing deleted: no terminal for a confirmation; give --yes to delete {what} {name}")
+        note(
+            "catmq: nothing deleted: no terminal for a confirmation; give --yes to delete "
+            f"{what} {name}"
+        )
         return False
     sys.stderr.write(f"Delete {what} {name}? Type its name: ")
     sys.stderr.flush()

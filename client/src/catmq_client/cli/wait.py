@@ -1,4 +1,6 @@
-"""`--wait`: a command returns when what it began is done; on a terminal a line tells how far it is."""
+"""`--wait`: a command returns when what it began is done; on a terminal a line tells how
+far it is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ Look = Callable[[], str]
 def waited(look: Look, *, goes_on: str) -> bool:
     """Look again and again until all is done; False if a signal ended the wait.
 
-    `goes_on`: what the end of the wait does not stop. Brokers and nodes that do not answer are waited for.
+    `goes_on`: what the end of the wait does not stop. Brokers and nodes that do not answer
+    are waited for.
     """
     progress = Progress()
     with Stop() as stop:
@@ -51,7 +54,8 @@ def left(look: Look) -> str:
 def followed(act: Callable[[], bool], *, every_s: float, begun: bool = False) -> int:
     """Call `act` as `until_stopped` does, and wait for a broker that goes away meanwhile.
 
-    Its absence and its return are told once. Unless it has `begun`, the first call must succeed.
+    Its absence and its return are told once. Unless it has `begun`, the first call must
+    succeed.
     """
     away = False
 
@@ -63,7 +67,9 @@ def followed(act: Callable[[], bool], *, every_s: float, begun: bool = False) ->
             if not begun:
                 raise
             if not away:
-                note(f"catmq: {error.detail.partition(chr(10))[0]}; waiting for it until Ctrl-C")
+                note(
+                    f"catmq: {error.detail.partition(chr(10))[0]}; waiting for it until Ctrl-C"
+                )
             away = True
             return False
         if away:

@@ -1,1 +1,3 @@
-"""Integrations of the client with frameworks; each package here needs its own optional extra."""
+"""Integrations of the client with frameworks; each package here needs its own optional
+extra.
+"""

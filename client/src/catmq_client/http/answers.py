@@ -1,11 +1,13 @@
 """Reads the answers of brokers from their connections (HTTP/1.1: RFC 9112).
 
-http.client reads headers as those of an e-mail, and urllib3 copies them: together that costs as much as all
-else the client does for a request: a send of 1 KB took 1.3 times as long with them, and 1.7 times the CPU. An
-answer of ours has few headers, and a body of known length that mostly arrives together with them.
+http.client reads headers as those of an e-mail, and urllib3 copies them: together that
+costs as much as all else the client does for a request: a send of 1 KB took 1.3 times as
+long with them, and 1.7 times the CPU. An answer of ours has few headers, and a body of
+known length that mostly arrives together with them.
 
-Nothing that the other side says of itself is believed beyond a bound: how long an answer is, how many headers
-and interim answers come before it, how large it is unpacked, or that it goes on.
+Nothing that the other side says of itself is believed beyond a bound: how long an answer
+is, how many headers and interim answers come before it, how large it is unpacked, or that
+it goes on.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ PIECE_BYTES = 64 << 10
 MOST_HEAD_BYTES = 64 << 10
 MOST_LINES = 200  # of a head, and behind the last chunk
 MOST_INTERIM = 20  # answers 1xx before the one that counts
-MOST_BODY_BYTES = 256 << 20  # as it comes, and unpacked; brokers send no more than some megabytes
-# A body is given as much more time as it needs at this rate: 4 MiB may take half a minute longer.
+# as it comes, and unpacked; brokers send no more than some megabytes
+MOST_BODY_BYTES = 256 << 20
+# A body is given as much more time as it needs at this rate: 4 MiB may take half a minute
+# longer.
 LEAST_BYTES_PER_S = 128 << 10
 MOST_DIGITS = 20  # of a length; more than any machine has memory for
 _BODILESS = (204, 304)
@@ -39,24 +43,30 @@ class Headers(dict[str, str]):
 class Answer:
     """An answer, read to its end; `stays_open`: the connection can be used again."""
 
-    version_string = "HTTP/1.1"  # this and what follows is what urllib3 wants of an answer in its pools
+    # this and what follows is what urllib3 wants of an answer in its pools
+    version_string = "HTTP/1.1"
     length_remaining = 0
     retries: object = None
     _connection: object = None
     _pool: object = None
 
-    def __init__(self, status: int, headers: Headers, data: bytes | bytearray, *, stays_open: bool) -> None:
+    def __init__(
+        self, status: int, headers: Headers, data: bytes | bytearray, *, stays_open: bool
+    ) -> None:
         self.status = status
         self.headers = headers
         self.data = data
         self.stays_open = stays_open
 
 
-def read(sock: socket, *, method: str, timeout_s: float | None = None, takes_gzip: bool = True) -> Answer:
+def read(
+    sock: socket, *, method: str, timeout_s: float | None = None, takes_gzip: bool = True
+) -> Answer:
     """The answer to a request that was sent.
 
-    It must come whole within `timeout_s`, and what LEAST_BYTES_PER_S adds for its bytes; None: the socket's
-    own limit for each piece. Raises HTTPException for what is no such answer or ends early, and OSError.
+    It must come whole within `timeout_s`, and what LEAST_BYTES_PER_S adds for its bytes;
+    None: the socket's own limit for each piece. Raises HTTPException for what is no such
+    answer or ends early, and OSError.
     """
     source = _Source(sock, timeout_s)
     status, headers, keeps = _read_final_head(source)
@@ -86,7 +96,9 @@ class _Source:
         self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
 
     def has_more(self) -> bool:
-        """Return True if more has been received; the pool of connections would not see what TLS holds."""
+        """Return True if more has been received; the pool of connections would not see what
+        TLS holds.
+        """
         return bool(self.held) or getattr(self._sock, "pending", int)() > 0
 
     def until(self, end: bytes, *, most: int) -> bytes:
@@ -98,7 +110,11 @@ class _Source:
             piece = self._received(PIECE_BYTES)
             if not piece:
                 has_begun = self._has_begun or self.held
-                raise IncompleteRead(self.held) if has_begun else RemoteDisconnected("no answer came")
+                raise (
+                    IncompleteRead(self.held)
+                    if has_begun
+                    else RemoteDisconnected("no answer came")
+                )
             self.held += piece
             at = self.held.find(end)
         self._has_begun = True
@@ -161,7 +177,9 @@ class _Source:
 
 
 def _read_final_head(source: _Source) -> tuple[int, Headers, bool]:
-    """The first one that does not only say that the broker is at work, or that the request may go on."""
+    """The first one that does not only say that the broker is at work, or that the request
+    may go on.
+    """
     for _ in range(MOST_INTERIM + 1):
         head = _read_head(source)
         if head[0] >= 200:
@@ -171,7 +189,9 @@ def _read_final_head(source: _Source) -> tuple[int, Headers, bool]:
 
 def _read_head(source: _Source) -> tuple[int, Headers, bool]:
     """(status, headers, whether the connection is kept)."""
-    first, *lines = source.until(b"\r\n\r\n", most=MOST_HEAD_BYTES).decode("latin-1").split("\r\n")
+    first, *lines = (
+        source.until(b"\r\n\r\n", most=MOST_HEAD_BYTES).decode("latin-1").split("\r\n")
+    )
     version, _, rest = first.partition(" ")
     status = rest.partition(" ")[0]
     is_number = status.isdecimal() and len(status) == 3 and status >= "100"
@@ -210,7 +230,8 @@ def _read_chunks(source: _Source) -> bytes:
 
 def _number(text: str, base: int) -> int:
     digits = text.strip()
-    if not digits or digits.strip(string.hexdigits if base == 16 else string.digits):  # int() takes more
+    # int() takes more
+    if not digits or digits.strip(string.hexdigits if base == 16 else string.digits):
         raise HTTPException(f"no length: {text[:30]!r}")
     return int(digits[:MOST_DIGITS], base)
 
@@ -223,7 +244,9 @@ def _unpacked(data: bytes | bytearray) -> bytes:
             piece = member.decompress(left, room + 1)
             room -= len(piece)
             if room < 0:
-                raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes, unpacked")
+                raise HTTPException(
+                    f"an answer of more than {MOST_BODY_BYTES} bytes, unpacked"
+                )
             if not member.eof:
                 raise HTTPException("no gzip: it ends early")
             pieces.append(piece)

@@ -1,9 +1,9 @@
 """Connections that send a request in one piece and read its answer with little work.
 
-http.client writes head and body one after the other: the broker wakes up for the head, reads it, and waits
-for the rest. That costs both sides more than what is in most requests. urllib3 makes and keeps the
-connections, with their certificates, proxies and time limits. Errors on the way are told apart by whether the
-request may have been carried out.
+http.client writes head and body one after the other: the broker wakes up for the head,
+reads it, and waits for the rest. That costs both sides more than what is in most requests.
+urllib3 makes and keeps the connections, with their certificates, proxies and time limits.
+Errors on the way are told apart by whether the request may have been carried out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-# What must go out within the time limit of a connection: `sendall` counts the time of all it is given, and a
+# What must go out within the time limit of a connection: `sendall` counts the time of all
+# it is given, and a
 # batch of some megabytes may take longer than the other side takes to be known as dead.
 SLICE_BYTES = 256 << 10
 _WITH_BODY = ("POST", "PUT", "PATCH")
@@ -59,7 +60,8 @@ class _Whole(_Base):
     ) -> None:
         """Send a request; its body is at hand, so it is no larger than memory.
 
-        One that cannot be sent whole may have an answer all the same (too large): `getresponse` sees to it.
+        One that cannot be sent whole may have an answer all the same (too large):
+        `getresponse` sees to it.
         Raises ValueError for a header that would be more than one.
         """
         lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_of(url)}"]
@@ -85,17 +87,21 @@ class _Whole(_Base):
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
         """The answer.
 
-        Raises HTTPException and OSError, and NewConnectionError if the request was not sent whole: nobody can
-        have carried it out.
+        Raises HTTPException and OSError, and NewConnectionError if the request was not sent
+        whole: nobody can have carried it out.
         """
         if isinstance(self._cut, TimeoutError):
-            raise NewConnectionError(self, "the request was not taken in time") from self._cut
+            raise NewConnectionError(
+                self, "the request was not taken in time"
+            ) from self._cut
         try:
             answer = self._read()
         except (HTTPException, OSError) as error:
             if self._cut is None:
                 raise
-            raise NewConnectionError(self, f"the connection broke in the request: {self._cut}") from error
+            raise NewConnectionError(
+                self, f"the connection broke in the request: {self._cut}"
+            ) from error
         if not answer.stays_open:
             self.close()
         return answer
@@ -103,14 +109,21 @@ class _Whole(_Base):
     def _read(self) -> answers.Answer:
         self.sock.settimeout(self.timeout)
         return answers.read(
-            self.sock, method=self._asked, timeout_s=self.timeout, takes_gzip=self._takes_gzip
+            self.sock,
+            method=self._asked,
+            timeout_s=self.timeout,
+            takes_gzip=self._takes_gzip,
         )
 
     def _host_of(self, url: str) -> str:
         """The Host of a request: that of its URL if a proxy gets it whole."""
         if not url.startswith("/"):
             return urlsplit(url).netloc.rpartition("@")[2]
-        host, port = (self._tunnel_host, self._tunnel_port) if self._tunnel_host else (self.host, self.port)
+        host, port = (
+            (self._tunnel_host, self._tunnel_port)
+            if self._tunnel_host
+            else (self.host, self.port)
+        )
         shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return shown if port in (None, self.default_port) else f"{shown}:{port}"
 
@@ -129,7 +142,8 @@ def send_whole(pool: HTTPConnectionPool) -> None:
     pool.ConnectionCls = kind
 
 
-# Reasons of OpenSSL for certificates that only strict clients refuse, as Python is from 3.13 on.
+# Reasons of OpenSSL for certificates that only strict clients refuse, as Python is from
+# 3.13 on.
 _STRICT = (
     "Missing Authority Key Identifier",
     "Missing Subject Key Identifier",
@@ -137,12 +151,15 @@ _STRICT = (
     "not marked critical",
 )
 _STRICT_REMEDY = (
-    ". Python 3.13 and newer require this extension: issue the certificate and that of its CA with it "
+    ". Python 3.13 and newer require this extension: issue the certificate and that of its "
+    "CA with it "
     "(openssl verify -x509_strict checks both)"
 )
 
 
-def network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:
+def network_error(
+    error: HTTPError | requests.exceptions.RequestException, url: str
+) -> CatmqError:
     """ConnectFailed when nothing can have been sent, else AnswerLost."""
     if isinstance(error, SSLError) and _is_of_handshake(error):
         remedy = _STRICT_REMEDY if any(reason in str(error) for reason in _STRICT) else ""
@@ -169,26 +186,37 @@ def in_words(error: BaseException) -> str:
 
 
 # How the reasons of OpenSSL begin that can only be met while a connection is made.
-_HANDSHAKE = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_", "SSLV3_ALERT_HANDSHAKE")
+_HANDSHAKE = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "UNSUPPORTED_PROTOCOL",
+    "NO_",
+    "SSLV3_ALERT_HANDSHAKE",
+)
 
 
 def _is_of_handshake(error: BaseException) -> bool:
-    """Return True if TLS was refused before a request could go: wrong certificate or port, no common version.
+    """Return True if TLS was refused before a request could go: wrong certificate or port,
+    no common version.
 
-    Damage found later, in an answer, says nothing about whether the request was carried out.
+    Damage found later, in an answer, says nothing about whether the request was carried
+    out.
     """
     seen: Any = error
     while isinstance(seen, BaseException):
         if isinstance(seen, ssl.SSLError):
             of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
-            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(_HANDSHAKE)
+            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(
+                _HANDSHAKE
+            )
         # urllib3 wraps it: SSLError(ssl.SSLError).
         seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
     return False
 
 
 def trusted(verify: bool | str, *, name: str = "verify") -> bool | str:
-    """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE names.
+    """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE
+    names.
 
     Raises OptionError, which calls the value `name`, if it has no CA certificates.
     """

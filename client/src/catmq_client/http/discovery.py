@@ -1,14 +1,16 @@
 """Discovery of brokers, and the choice of one for each request.
 
-`Brokers` holds the URLs that the application gave (seeds, which always stay) and behind them those that
-`GET /api/v1/brokers` named. A request starts at `current` and stays there while it answers. When it must go
-elsewhere, brokers in service come before those that are drained or silent, and these before those that
-could not be reached a moment ago.
+`Brokers` holds the URLs that the application gave (seeds, which always stay) and behind
+them those that
+`GET /api/v1/brokers` named. A request starts at `current` and stays there while it answers.
+When it must go elsewhere, brokers in service come before those that are drained or silent,
+and these before those that could not be reached a moment ago.
 
-`Discovery` keeps the list fresh. It asks in a thread that lives for one question: in the thread of a send
-the question would make that send slow, and a thread that stays would have to be watched over forks. No
-lock is held and nothing is waited for, so a fork at any moment leaves a child that goes on by itself: values
-are replaced whole, and a question under way is noted by the process that asked it.
+`Discovery` keeps the list fresh. It asks in a thread that lives for one question: in the
+thread of a send the question would make that send slow, and a thread that stays would have
+to be watched over forks. No lock is held and nothing is waited for, so a fork at any moment
+leaves a child that goes on by itself: values are replaced whole, and a question under way
+is noted by the process that asked it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ REFRESH_S = 30.0  # how long a list is believed
 GAP_S = 2.0  # between two questions, also when brokers fail one after the other
 ASKED = 3  # brokers a question is put to, one after the other
 MOST = 64  # brokers taken from a list
-# How long a broker rests that could not be reached; short, because the others may fail meanwhile.
+# How long a broker rests that could not be reached; short, because the others may fail
+# meanwhile.
 REST_MS, LONGEST_REST_MS = 1_000, 10_000
 
 IN_SERVICE, AVOIDED, RESTING = range(3)
@@ -66,7 +69,8 @@ class Brokers:
         return tuple(url for url, rank in ranks.items() if rank == best)
 
     def following(self, tried: Sequence[str]) -> str | None:
-        """The best broker for a request that these refused or that did not reach them; None: no more.
+        """The best broker for a request that these refused or that did not reach them;
+        None: no more.
 
         One that could not be reached a moment ago is not worth the wait while any can be.
         """
@@ -98,12 +102,19 @@ class Brokers:
             known.setdefault(identity, url)
             # A broker that came back under another name is listed twice.
             in_service[identity] = in_service.get(identity, False) or serves
-        found = [url for identity, url in known.items() if identity in in_service and identity not in seeds]
-        # In any order: clients that lose the same broker should not all go to the same next one.
+        found = [
+            url
+            for identity, url in known.items()
+            if identity in in_service and identity not in seeds
+        ]
+        # In any order: clients that lose the same broker should not all go to the same next
+        # one.
         new = [url for url in found if url not in self._found]
         random.shuffle(new)
         found = [url for url in found if url in self._found] + new
-        avoided = {seeds.get(i) or known[i] for i, serves in in_service.items() if not serves}
+        avoided = {
+            seeds.get(i) or known[i] for i, serves in in_service.items() if not serves
+        }
         found.sort(key=lambda url: url in avoided)
         self._found, self._avoided = tuple(found[:MOST]), frozenset(avoided)
         self._settle()
@@ -136,26 +147,31 @@ class Brokers:
         now = time.monotonic()
         if before is not None and now < before.until:
             return  # many threads met the same failure
-        backoff = before.backoff if before else Backoff(base_ms=REST_MS, max_ms=LONGEST_REST_MS)
+        backoff = (
+            before.backoff if before else Backoff(base_ms=REST_MS, max_ms=LONGEST_REST_MS)
+        )
         self._rests[url] = _Rest(now + backoff.next_s(), backoff)
 
     def _may_be_followed(self, url: str) -> bool:
-        """Return True if requests, and the API key in them, may go to a URL that a broker named.
+        """Return True if requests, and the API key in them, may go to a URL that a broker
+        named.
 
-        Never from https to http. A loopback address is the machine of whoever named it, not ours, unless
-        the application itself named one.
+        Never from https to http. A loopback address is the machine of whoever named it, not
+        ours, unless the application itself named one.
         """
         parts, seeds = urlsplit(url), [urlsplit(seed) for seed in self._seeds]
         if parts.scheme not in [seed.scheme for seed in seeds]:
             return False
-        return not _is_here(parts.hostname) or any(_is_here(seed.hostname) for seed in seeds)
+        return not _is_here(parts.hostname) or any(
+            _is_here(seed.hostname) for seed in seeds
+        )
 
 
 class Discovery:
     """Asks for the list of brokers when it is old, or when one of them failed.
 
-    `ask(url)` is the decoded answer of `GET /api/v1/brokers` there; it raises CatmqError. A list that cannot
-    be had is no error: the one before stays.
+    `ask(url)` is the decoded answer of `GET /api/v1/brokers` there; it raises CatmqError. A
+    list that cannot be had is no error: the one before stays.
     """
 
     def __init__(self, brokers: Brokers, ask: Callable[[str], dict[str, Any]]) -> None:
@@ -183,7 +199,9 @@ class Discovery:
             return
         self._doubted = False
         self._due_at = time.monotonic() + REFRESH_S
-        asking = threading.Thread(target=self._run, args=(pid,), name="catmq-discovery", daemon=True)
+        asking = threading.Thread(
+            target=self._run, args=(pid,), name="catmq-discovery", daemon=True
+        )
         try:
             asking.start()
         except RuntimeError:  # no more threads, or the interpreter is ending
@@ -200,10 +218,14 @@ class Discovery:
             self._asking.pop(pid, None)
 
     def _plan(self, *, failed: bool) -> None:
-        """Set the time to ask next. In this order, so that a broker that fails just now is not overlooked."""
+        """Set the time to ask next. In this order, so that a broker that fails just now is
+        not overlooked.
+        """
         now = time.monotonic()
         self._not_before = now + (self._backoff.next_s() if failed else GAP_S)
-        self._due_at = self._not_before if failed else now + REFRESH_S * random.uniform(0.8, 1.0)
+        self._due_at = (
+            self._not_before if failed else now + REFRESH_S * random.uniform(0.8, 1.0)
+        )
         if self._doubted:
             self._due_at = self._not_before
 
@@ -233,12 +255,18 @@ def _listed(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
         url = row.get("url") if isinstance(row, Mapping) else None
         if not isinstance(url, str) or not _is_broker_url(url):
             continue
-        away = row.get("state") == "out" or not row.get("alive", True) or row.get("stopped_at_ms") is not None
+        away = (
+            row.get("state") == "out"
+            or not row.get("alive", True)
+            or row.get("stopped_at_ms") is not None
+        )
         yield url.rstrip("/"), not away
 
 
 def _is_broker_url(url: str) -> bool:
-    """Return True for `http[s]://host[:port][/path]` without name and password, query or fragment."""
+    """Return True for `http[s]://host[:port][/path]` without name and password, query or
+    fragment.
+    """
     if not re.fullmatch(r"https?://[!-~]+", url) or set(url) & set("@?#\\"):
         return False
     try:
@@ -255,9 +283,15 @@ def _identity(url: str) -> str:
 
 
 def _is_here(host: str | None) -> bool:
-    """Return True if a host is the asking machine itself: a loopback or unspecified address, or localhost."""
+    """Return True if a host is the asking machine itself: a loopback or unspecified
+    address, or localhost.
+    """
     name = (host or "").rstrip(".")
-    if name == "localhost" or name.endswith(".localhost") or name.startswith(("localhost.", "ip6-localhost")):
+    if (
+        name == "localhost"
+        or name.endswith(".localhost")
+        or name.startswith(("localhost.", "ip6-localhost"))
+    ):
         return True
     try:
         address = ipaddress.ip_address(name)

@@ -1,4 +1,6 @@
-"""A log line when something begins to fail and one when it works again, however often it is tried."""
+"""A log line when something begins to fail and one when it works again, however often it is
+tried.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ URLS_FROM = "CATMQ_URL or the first argument"
 
 
 def question(urls_from: str, urls: Iterable[str]) -> str:
-    """Return what to ask when no broker can be reached; `urls_from` names the source of `urls`."""
+    """Return what to ask when no broker can be reached; `urls_from` names the source of
+    `urls`.
+    """
     return f"Is a broker running there? {urls_from} says {', '.join(urls)}"
 
 
 def with_question(error: CatmqError, transport: object) -> str:
-    """Return the text of a transport's error, with the question if no broker could be reached."""
+    """Return the text of a transport's error, with the question if no broker could be
+    reached.
+    """
     urls = getattr(transport, "urls", ())
     if not isinstance(error, ConnectFailed) or not urls:
         return str(error)
@@ -29,7 +35,9 @@ def with_question(error: CatmqError, transport: object) -> str:
 
 
 class FailureLog:
-    """One thing that is tried again and again. Two threads that use one may say a line twice."""
+    """One thing that is tried again and again. Two threads that use one may say a line
+    twice.
+    """
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         """`what` fails or works, as "group g: the heartbeat"."""
@@ -46,11 +54,19 @@ class FailureLog:
             self._log.log(level, "%s failed: %s", self._what, error)
         elif now - self._told_at >= AGAIN_S:
             self._told_at = now
-            self._log.log(level, "%s still fails after %.0f s: %s", self._what, now - self._since, error)
+            self._log.log(
+                level,
+                "%s still fails after %.0f s: %s",
+                self._what,
+                now - self._since,
+                error,
+            )
         else:
             self._log.debug("%s failed: %s", self._what, error)
 
     def ended(self) -> None:
         if self._since is not None:
-            self._log.info("%s works again after %.1f s", self._what, time.monotonic() - self._since)
+            self._log.info(
+                "%s works again after %.1f s", self._what, time.monotonic() - self._since
+            )
             self._since = None

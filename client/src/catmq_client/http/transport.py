@@ -1,10 +1,11 @@
 """The only seam to the network: `Transport` has one method, and tests plug in there.
 
-`HttpTransport` speaks HTTP to a list of brokers, which it completes by itself (discovery.py). It tries
-the next one at once when a broker cannot be reached or is draining, because then nothing was done; any
-other failure is raised, and its class says whether the request may have been done (errors.py). A broker
-that answered "not now" is left, too, but only the next request goes elsewhere. Waiting and repeating are
-the caller's decision: `request_until` does it for calls that are harmless when done twice.
+`HttpTransport` speaks HTTP to a list of brokers, which it completes by itself
+(discovery.py). It tries the next one at once when a broker cannot be reached or is
+draining, because then nothing was done; any other failure is raised, and its class says
+whether the request may have been done (errors.py). A broker that answered "not now" is
+left, too, but only the next request goes elsewhere. Waiting and repeating are the caller's
+decision: `request_until` does it for calls that are harmless when done twice.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ class Transport(Protocol):
     ) -> dict[str, Any]:
         """The decoded answer, {} when it has no content.
 
-        `path` begins with `/` (see `api_path`). Messages in `body` carry `body_bytes`; those in the
-        answer are read with `wire.body_of`. `first`: the URL of the broker to ask before the others. Raises
-        ConnectFailed (nothing was done), AnswerLost (unknown) or a Refused.
+        `path` begins with `/` (see `api_path`). Messages in `body` carry `body_bytes`;
+        those in the answer are read with `wire.body_of`. `first`: the URL of the broker to
+        ask before the others. Raises ConnectFailed (nothing was done), AnswerLost (unknown)
+        or a Refused.
         """
         ...
 
@@ -85,10 +87,12 @@ def request_until(
     on_failure: Callable[[CatmqError], object] = lambda error: None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The answer of a request, with `more` of its arguments, that is repeated while its error is retriable.
+    """The answer of a request, with `more` of its arguments, that is repeated while its
+    error is retriable.
 
-    Only for requests that are harmless when done twice. After `within_s` seconds the last error is
-    raised. `wait` is called with the seconds to wait, `on_failure` with each error that may be repeated.
+    Only for requests that are harmless when done twice. After `within_s` seconds the last
+    error is raised. `wait` is called with the seconds to wait, `on_failure` with each error
+    that may be repeated.
     """
 
     def again(error: CatmqError, _: int) -> bool:
@@ -97,7 +101,10 @@ def request_until(
         return error.retriable
 
     return repeated(
-        partial(transport.request, method, path, **more), within_s=within_s, again=again, wait=wait
+        partial(transport.request, method, path, **more),
+        within_s=within_s,
+        again=again,
+        wait=wait,
     )
 
 
@@ -108,7 +115,9 @@ def repeated(
     again: Callable[[CatmqError, int], bool],
     wait: Callable[[float], object] = time.sleep,
 ) -> T:
-    """The value of a call that is repeated while `again(error, tries)`, for `within_s` seconds at most."""
+    """The value of a call that is repeated while `again(error, tries)`, for `within_s`
+    seconds at most.
+    """
     give_up_at = time.monotonic() + within_s
     backoff = Backoff()
     for tries in itertools.count(1):
@@ -137,8 +146,8 @@ class _Call(NamedTuple):
 class _Lines(HTTPAdapter):
     """The connections of a session, without what requests does around each use of one.
 
-    Its own request, response and cookies cost as much as the exchange: no broker sets cookies or redirects.
-    Proxies and certificates are handled by requests.
+    Its own request, response and cookies cost as much as the exchange: no broker sets
+    cookies or redirects. Proxies and certificates are handled by requests.
     """
 
     def __init__(self, *, brokers: int, connections: int) -> None:
@@ -149,11 +158,17 @@ class _Lines(HTTPAdapter):
     def exchange(
         self, url: str, call: _Call, *, verify: bool | str, proxies: Mapping[str, str]
     ) -> BaseHTTPResponse:
-        """The answer, read to its end. Raises HTTPError of urllib3, or RequestException for a wrong URL."""
-        timeout = Timeout(connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s)
+        """The answer, read to its end. Raises HTTPError of urllib3, or RequestException for
+        a wrong URL.
+        """
+        timeout = Timeout(
+            connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s
+        )
         while True:
             pool, prefix = self._pools.get(url) or self._find(url, verify, proxies)
-            target = prefix + (f"{call.path}?{urlencode(call.params)}" if call.params else call.path)
+            target = prefix + (
+                f"{call.path}?{urlencode(call.params)}" if call.params else call.path
+            )
             try:
                 return pool.urlopen(
                     call.method,
@@ -165,7 +180,8 @@ class _Lines(HTTPAdapter):
                     redirect=False,
                     assert_same_host=False,
                 )
-            except ClosedPoolError:  # given up for that of another broker, or by close(); nothing was sent
+            # given up for that of another broker, or by close(); nothing was sent
+            except ClosedPoolError:
                 self._pools.pop(url, None)
 
     def _find(
@@ -174,7 +190,9 @@ class _Lines(HTTPAdapter):
         """The connections to a broker, and what its paths begin with there."""
         any_request = requests.PreparedRequest()
         any_request.method, any_request.url = "GET", f"{url}/"
-        pool = self.get_connection_with_tls_context(any_request, verify, proxies=dict(proxies))
+        pool = self.get_connection_with_tls_context(
+            any_request, verify, proxies=dict(proxies)
+        )
         assert isinstance(pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
         send_whole(pool)
         self.cert_verify(pool, url, verify, None)  # type: ignore[no-untyped-call]
@@ -184,7 +202,8 @@ class _Lines(HTTPAdapter):
 
 
 class HttpTransport:
-    """Speaks HTTP to the first of several brokers that answers, over kept-alive connections.
+    """Speaks HTTP to the first of several brokers that answers, over kept-alive
+    connections.
 
     Safe to share between threads, and after a fork: sockets are made lazily per process.
     """
@@ -201,20 +220,24 @@ class HttpTransport:
         codec: wire.Codec | None = None,
         discover: bool = True,
     ) -> None:
-        """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
+        """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default:
+        CATMQ_API_KEY).
 
-        verify: False, or the path of a file of CA certificates (default: CATMQ_CA_FILE, else the CAs of
-        the package certifi). proxies: {"https": url}. HTTP_PROXY, HTTPS_PROXY, .netrc and
-        REQUESTS_CA_BUNDLE of the environment are not looked at.
-        compression: "gzip" or None, both ways. discover: also use brokers that the given ones name, and
-        avoid those that were drained.
+        verify: False, or the path of a file of CA certificates (default: CATMQ_CA_FILE,
+        else the CAs of the package certifi). proxies: {"https": url}. HTTP_PROXY,
+        HTTPS_PROXY, .netrc and REQUESTS_CA_BUNDLE of the environment are not looked at.
+        compression: "gzip" or None, both ways. discover: also use brokers that the given
+        ones name, and avoid those that were drained.
         """
-        self._seeds = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
+        self._seeds = _checked_urls(
+            urls if urls is not None else os.environ.get("CATMQ_URL", "")
+        )
         if compression not in (None, "gzip"):
             raise OptionError(f"compression={compression!r}: write 'gzip' or None")
         self._gzip = compression == "gzip"
         self._codec = codec or wire.best_codec()
-        # Answers are compressed only on request: on a fast network it costs more than it saves.
+        # Answers are compressed only on request: on a fast network it costs more than it
+        # saves.
         self._headers = {
             "Accept": f"{self._codec.accept}, application/problem+json",
             "Accept-Encoding": "gzip" if self._gzip else "identity",
@@ -226,18 +249,23 @@ class HttpTransport:
         self._verify = trusted(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
-        # The connections with the process they belong to, in one value; a lock for each process,
+        # The connections with the process they belong to, in one value; a lock for each
+        # process,
         # because that of a parent may be held for ever in its child.
         self._mine: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
         # Where the URLs are given, for the log; the command line has another name for it.
         self.urls_from = URLS_FROM
         self._brokers = Brokers(self._seeds)
-        self._discovery = Discovery(self._brokers, self._ask_for_brokers) if discover else None
+        self._discovery = (
+            Discovery(self._brokers, self._ask_for_brokers) if discover else None
+        )
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The brokers that a request would try now: those in service that can be reached, else all."""
+        """The brokers that a request would try now: those in service that can be reached,
+        else all.
+        """
         return self._brokers.urls
 
     def request(
@@ -253,7 +281,9 @@ class HttpTransport:
         """See Transport. An error names in `brokers` the URLs that were tried."""
         session = self._sessions()
         headers, data = self._encoded(body)
-        call = _Call(session, method, path, self._headers | headers, data, params, timeout_s)
+        call = _Call(
+            session, method, path, self._headers | headers, data, params, timeout_s
+        )
         url, tried = first or self._brokers.current, list[str]()
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -262,7 +292,8 @@ class HttpTransport:
                 answer = self._decoded(url, self._once(url, call))
             except CatmqError as error:
                 self._after_failure(url, error)
-                # A second broker is always asked; of many that do not answer, no more than there is time for.
+                # A second broker is always asked; of many that do not answer, no more than
+                # there is time for.
                 over = len(tried) > 1 and time.monotonic() > give_up_at
                 following = self._brokers.following(tried)
                 if following is None or over or not _nothing_done(error):
@@ -290,12 +321,22 @@ class HttpTransport:
                 self._discovery.hurry()
 
     def _ask_for_brokers(self, url: str) -> dict[str, Any]:
-        """See Discovery. Runs beside requests and close(): it opens no connections after that."""
+        """See Discovery. Runs beside requests and close(): it opens no connections after
+        that.
+        """
         mine = self._mine
         if mine is None or mine[0] != os.getpid():
             raise Closed("the transport is closed")
         try:
-            call = _Call(mine[1], "GET", api_path("brokers"), self._headers, None, None, LIST_TIMEOUT_S)
+            call = _Call(
+                mine[1],
+                "GET",
+                api_path("brokers"),
+                self._headers,
+                None,
+                None,
+                LIST_TIMEOUT_S,
+            )
             return self._decoded(url, self._once(url, call))
         finally:
             if self._mine is not mine:
@@ -309,7 +350,9 @@ class HttpTransport:
         except (HTTPError, requests.exceptions.RequestException) as error:
             raise network_error(error, url) from error
 
-    def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], bytes | None]:
+    def _encoded(
+        self, body: Mapping[str, Any] | None
+    ) -> tuple[dict[str, Any], bytes | None]:
         if body is None:
             return {}, None
         data = wire.encoded(self._codec, body)
@@ -325,7 +368,9 @@ class HttpTransport:
         if response.status >= 400:
             raise from_problem(response.status, _problem(response))
         if response.status >= 300:
-            raise ConnectFailed(f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False)
+            raise ConnectFailed(
+                f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False
+            )
         if not response.data:
             return {}
         packed = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
@@ -351,12 +396,15 @@ class HttpTransport:
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
-        # Proxies, .netrc and CA bundles of the environment are not followed: they are made for the
+        # Proxies, .netrc and CA bundles of the environment are not followed: they are made
+        # for the
         # web, and a broker behind one of them would be slower or get another password.
         session.trust_env = False
         brokers = len(self._seeds) + MOST
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Lines(brokers=brokers, connections=self._max_connections))
+            session.mount(
+                scheme, _Lines(brokers=brokers, connections=self._max_connections)
+            )
         return session
 
 
@@ -367,7 +415,9 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     listed = urls.split(",") if isinstance(urls, str) else list(urls)
     stripped = tuple(url.strip().rstrip("/") for url in listed if url.strip())
     if not stripped:
-        raise OptionError("no broker URL: pass one ('http://127.0.0.1:8000') or set CATMQ_URL")
+        raise OptionError(
+            "no broker URL: pass one ('http://127.0.0.1:8000') or set CATMQ_URL"
+        )
     for url in stripped:
         try:
             parts = urlsplit(url)
@@ -381,7 +431,9 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
 
 def _checked_key(key: str) -> str:
     if not (key.isascii() and key.isprintable()):
-        raise OptionError("the API key has a line break, or another character that headers cannot have")
+        raise OptionError(
+            "the API key has a line break, or another character that headers cannot have"
+        )
     return key
 
 

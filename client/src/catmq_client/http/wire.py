@@ -1,7 +1,10 @@
-"""Requests and answers as bytes: MessagePack when msgspec is installed (three times faster), else JSON.
+"""Requests and answers as bytes: MessagePack when msgspec is installed (three times
+faster), else JSON.
 
-Inside the client a message body is always `bytes`, in the field `body_bytes`, as in MessagePack.
-JSON has no bytes: there `JsonCodec` writes `body` when they are UTF-8 text, else `body_base64`.
+Inside the client a message body is always `bytes`, in the field `body_bytes`, as in
+MessagePack. JSON has no bytes: there `JsonCodec` writes `body` when they are UTF-8 text,
+else
+`body_base64`.
 """
 
 from __future__ import annotations
@@ -75,7 +78,9 @@ def best_codec() -> Codec:
 
 
 def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
-    """The bytes of a request. Raises OptionError when it cannot be written; nothing was sent then."""
+    """The bytes of a request. Raises OptionError when it cannot be written; nothing was
+    sent then.
+    """
     try:
         return codec.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -83,7 +88,9 @@ def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
-    """The body of a message as a broker answered it: `body_bytes`, `body` (text) or `body_base64`."""
+    """The body of a message as a broker answered it: `body_bytes`, `body` (text) or
+    `body_base64`.
+    """
     body = message.get("body_bytes")
     if body is not None:
         return bytes(body)

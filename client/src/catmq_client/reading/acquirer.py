@@ -1,9 +1,11 @@
-"""Takes hold of newly owned queues, beside the pulls: a slow node must not hold up the queues that stay.
+"""Takes hold of newly owned queues, beside the pulls: a slow node must not hold up the
+queues that stay.
 
 What failed once, perhaps on such a node, is tried again apart from what comes new.
 
-While the buffer is full no pull waits at the broker that would hear of changes, so this thread listens then:
-every LISTEN_S a pull of no queues, which touches no database and is answered at once.
+While the buffer is full no pull waits at the broker that would hear of changes, so this
+thread listens then: every LISTEN_S a pull of no queues, which touches no database and is
+answered at once.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Acquirer(Part):
             self._retrying = self._retrying or again
         if again:
             arguments = (consumer_id, batch)
-            threading.Thread(target=self._retry, args=arguments, name="catmq-acquirer", daemon=True).start()
+            threading.Thread(
+                target=self._retry, args=arguments, name="catmq-acquirer", daemon=True
+            ).start()
         elif batch:
             self._acquire(consumer_id, batch)
         else:
@@ -70,7 +74,11 @@ class Acquirer(Part):
 
     def _waiting(self) -> list[OwnedQueue]:
         """Return the queues to acquire, except for those that are being tried again."""
-        queues = (o for o in self._state.queues.values() if not o.acquired and o.revoked_until is None)
+        queues = (
+            o
+            for o in self._state.queues.values()
+            if not o.acquired and o.revoked_until is None
+        )
         return [owned for owned in queues if not (self._retrying and owned.failures)]
 
     def _due(self) -> list[OwnedQueue]:
@@ -141,7 +149,13 @@ class Acquirer(Part):
     def _listen(self, consumer_id: str, generation: int) -> None:
         """A pull of nothing, for the generation in its answer."""
         self._listen_at = time.monotonic() + LISTEN_S
-        body = {"generation": generation, "queues": [], "max_messages": 1, "max_bytes": 1, "wait_ms": 0}
+        body = {
+            "generation": generation,
+            "queues": [],
+            "max_messages": 1,
+            "max_bytes": 1,
+            "wait_ms": 0,
+        }
         try:
             answer = self._post("consumers", consumer_id, "pull", body=body)
         except CatmqError as error:

@@ -1,8 +1,10 @@
-"""Stores progress: the lowest unfinished offset of each queue, and releases revoked queues after it.
+"""Stores progress: the lowest unfinished offset of each queue, and releases revoked queues
+after it.
 
-Commits go out every auto_commit_interval_ms, when commit() is called and on close; and those of revoked
-queues at once, in a thread and requests of their own, so that a move waits for no other queue and no
-other node. The node keeps the highest offset of an epoch, so their order does not matter.
+Commits go out every auto_commit_interval_ms, when commit() is called and on close; and
+those of revoked queues at once, in a thread and requests of their own, so that a move waits
+for no other queue and no other node. The node keeps the highest offset of an epoch, so
+their order does not matter.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Committer(Part):
     def __init__(self, *, transport: Transport, state: GroupState) -> None:
         super().__init__(transport=transport, state=state)
         self._one_at_a_time = threading.Lock()
-        # Revoked queues whose last commit failed, perhaps on a slow node: others do not wait for them.
+        # Revoked queues whose last commit failed, perhaps on a slow node: others do not
+        # wait for them.
         self._failed: set[OwnedQueue] = set()
 
     def run(self) -> None:
@@ -92,7 +95,9 @@ class Committer(Part):
             self._release(set(self._failed))
 
     def _release(self, batch: set[OwnedQueue]) -> None:
-        """One commit of these queues, and the release of those that it stored, or that are late."""
+        """One commit of these queues, and the release of those that it stored, or that are
+        late.
+        """
         with self._state.changed:
             commits = [(owned, owned.committable()) for owned in batch]
         try:
@@ -101,18 +106,26 @@ class Committer(Part):
             log.warning("the last commit of revoked queues failed: %s", error)
         with self._state.changed:
             self._let_go(batch, tried=True)
-            self._failed = (self._failed - batch) | {owned for owned in batch if not owned.lost}
+            self._failed = (self._failed - batch) | {
+                owned for owned in batch if not owned.lost
+            }
 
     def _let_go(self, batch: Iterable[OwnedQueue], *, tried: bool) -> None:
-        """Release those that have nothing left to commit or, after a last try, no time left."""
+        """Release those that have nothing left to commit or, after a last try, no time
+        left.
+        """
         for owned in batch:
-            if self._may_go(owned) and (self._is_stored(owned) or (tried and _is_late(owned))):
+            if self._may_go(owned) and (
+                self._is_stored(owned) or (tried and _is_late(owned))
+            ):
                 self._state.release(owned)
 
     def due(self) -> list[Commit]:
         """Return the commits due: offsets done and not yet committed, of all queues."""
         with self._state.changed:
-            pairs = [(o, o.committable()) for o in self._state.queues.values() if o.acquired]
+            pairs = [
+                (o, o.committable()) for o in self._state.queues.values() if o.acquired
+            ]
         return [(owned, offset) for owned, offset in pairs if offset > owned.committed]
 
     def explicit(self, offsets: Mapping[int, int]) -> list[Commit]:
@@ -121,10 +134,18 @@ class Committer(Part):
             missing = sorted(set(offsets) - set(self._state.queues))
             if missing:
                 raise CommitFailed(f"queue {missing[0]} is not owned by this consumer")
-            commits = [(self._state.queues[queue], offset) for queue, offset in offsets.items()]
-            held = [one for one in commits if any(failed < one[1] for failed in one[0].reporting)]
+            commits = [
+                (self._state.queues[queue], offset) for queue, offset in offsets.items()
+            ]
+            held = [
+                one
+                for one in commits
+                if any(failed < one[1] for failed in one[0].reporting)
+            ]
             if held:
-                raise Unavailable(f"a failed message is not stored for its retry yet: {_named(held)}")
+                raise Unavailable(
+                    f"a failed message is not stored for its retry yet: {_named(held)}"
+                )
             return commits
 
     def commit(self, commits: list[Commit]) -> Fates:
@@ -141,14 +162,26 @@ class Committer(Part):
         return fates
 
     def _store_part(self, commits: list[Commit], fates: Fates) -> None:
-        """One request's worth. What another request stored is stored, even if the queue has gone since."""
+        """One request's worth. What another request stored is stored, even if the queue has
+        gone since.
+        """
         consumer_id = self._state.consumer_id
-        commits = [(owned, offset) for owned, offset in commits if offset > owned.committed or not owned.lost]
-        fates.gone.extend(owned for owned, _ in commits if owned.lost or consumer_id is None)
+        commits = [
+            (owned, offset)
+            for owned, offset in commits
+            if offset > owned.committed or not owned.lost
+        ]
+        fates.gone.extend(
+            owned for owned, _ in commits if owned.lost or consumer_id is None
+        )
         commits = [(owned, offset) for owned, offset in commits if not owned.lost]
         if consumer_id is None or not commits:
             return
-        body = {"offsets": [{"queue": o.queue, "epoch": o.epoch, "offset": n} for o, n in commits]}
+        body = {
+            "offsets": [
+                {"queue": o.queue, "epoch": o.epoch, "offset": n} for o, n in commits
+            ]
+        }
         answer = self._post("consumers", consumer_id, "commit", body=body)
         states = {item["queue"]: item["state"] for item in answer["results"]}
         with self._state.changed:
@@ -157,9 +190,11 @@ class Committer(Part):
                 self._after_commit(owned, offset, states.get(owned.queue), fates)
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
-        """Store the offsets, trying for `within_s` seconds; return the queues that had gone to others.
+        """Store the offsets, trying for `within_s` seconds; return the queues that had gone
+        to others.
 
-        Raises Unavailable when some could not be stored in time, OptionError for an offset above the head.
+        Raises Unavailable when some could not be stored in time, OptionError for an offset
+        above the head.
         """
         give_up_at = time.monotonic() + within_s
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
@@ -172,12 +207,19 @@ class Committer(Part):
                 if not fates.unavailable:
                     return gone
                 commits = fates.unavailable
-                raise Unavailable(f"not committed now: {_named(commits)}", code="node_unavailable")
+                raise Unavailable(
+                    f"not committed now: {_named(commits)}", code="node_unavailable"
+                )
             except CatmqError as error:
                 delay_s = backoff.next_s(error)
-                if not (error.retriable or error.outcome_unknown) or time.monotonic() + delay_s > give_up_at:
+                if (
+                    not (error.retriable or error.outcome_unknown)
+                    or time.monotonic() + delay_s > give_up_at
+                ):
                     with self._state.changed:
-                        self._state.unreported.update({owned.queue: owned for owned in gone})
+                        self._state.unreported.update(
+                            {owned.queue: owned for owned in gone}
+                        )
                     raise
                 self._state.wait(delay_s)
 
@@ -185,24 +227,34 @@ class Committer(Part):
         if commits:
             raise OptionError(f"not committed, above the log end offset: {_named(commits)}")
 
-    def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates) -> None:
+    def _after_commit(
+        self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates
+    ) -> None:
         """Remember a stored offset, or what became of it."""
         if answered == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif answered == "fenced":
-            log.warning("%s: not committed, another member owns it (epoch %d is fenced)", owned, owned.epoch)
+            log.warning(
+                "%s: not committed, another member owns it (epoch %d is fenced)",
+                owned,
+                owned.epoch,
+            )
             self._state.lose(owned)
             self._state.want_heartbeat()
             fates.gone.append(owned)
         elif answered == "out_of_range":
-            log.error("%s: offset %d not committed: it is above the log end offset", owned, offset)
+            log.error(
+                "%s: offset %d not committed: it is above the log end offset", owned, offset
+            )
             fates.above_head.append((owned, offset))
         else:
             log.warning("%s: not committed (%s); will retry", owned, answered)
             fates.unavailable.append((owned, offset))
 
     def _has_new_release(self) -> bool:
-        return any(self._may_go(o) and o not in self._failed for o in self._state.queues.values())
+        return any(
+            self._may_go(o) and o not in self._failed for o in self._state.queues.values()
+        )
 
     def _may_go(self, owned: OwnedQueue) -> bool:
         if owned.revoked_until is None or owned.lost:

@@ -1,9 +1,10 @@
 """The messages of run() in slots: which may be handled now, and in which order.
 
-A slot is a key of a queue (order="key"), a queue (order="queue") or a single message (order="none", and
-messages without a key). One handler at a time is at work on a slot. Slots of a queue that an operator
-stopped, or whose subscription's breaker is open, rest and hold no thread; one that retries in place waits for
-its time. Nothing here calls handlers: workers take a job, and say with `done` or `back` what became of it.
+A slot is a key of a queue (order="key"), a queue (order="queue") or a single message
+(order="none", and messages without a key). One handler at a time is at work on a slot.
+Slots of a queue that an operator stopped, or whose subscription's breaker is open, rest and
+hold no thread; one that retries in place waits for its time. Nothing here calls handlers:
+workers take a job, and say with `done` or `back` what became of it.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ class Job:
     is_probe: bool
     parts: list[tuple[Slot, int]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    # Monotonic: when the handler began, and when it has failed if it has not returned by then.
+    # Monotonic: when the handler began, and when it has failed if it has not returned by
+    # then.
     began: float = 0.0
     deadline: float | None = None
     thread: int = 0
-    # Whether it was said what became of it; a handler that returns after that is not listened to.
+    # Whether it was said what became of it; a handler that returns after that is not
+    # listened to.
     is_over: bool = False
 
     def join(self, slot: Slot, count: int) -> None:
@@ -76,7 +79,8 @@ class Job:
 
 
 class Breaker:
-    """The circuit breaker of a subscription: after failures in a row its handler rests, then gets a message.
+    """The circuit breaker of a subscription: after failures in a row its handler rests,
+    then gets a message.
 
     Not locked; times are monotonic seconds.
 
@@ -105,15 +109,21 @@ class Breaker:
         return self._probing
 
     def succeeded(self, *, probe: bool = True) -> bool:
-        """A handler returned; return True if that closes it: while open only the tried message counts."""
+        """A handler returned; return True if that closes it: while open only the tried
+        message counts.
+        """
         if self.open_until is not None and not probe:
             return False
         closes = self.open_until is not None
         self.reset()
         return closes
 
-    def failed(self, *, limit: int | None, pause_s: float, now: float, probe: bool = False) -> bool:
-        """A handler failed; return True if that opens it, or keeps it open for another pause."""
+    def failed(
+        self, *, limit: int | None, pause_s: float, now: float, probe: bool = False
+    ) -> bool:
+        """A handler failed; return True if that opens it, or keeps it open for another
+        pause.
+        """
         self.failures += 1
         if limit is None or (self.open_until is not None and not probe):
             return False
@@ -131,7 +141,9 @@ class Breaker:
 
 
 class Dispatcher:
-    """Safe to share between threads. Never asks for the state's lock while it holds its own."""
+    """Safe to share between threads. Never asks for the state's lock while it holds its
+    own.
+    """
 
     def __init__(self, *, state: GroupState, order: str) -> None:
         if order not in ORDERS:
@@ -195,7 +207,9 @@ class Dispatcher:
                     return self._job(slot, batch)
 
     def begin(self, job: Job, limit_s: float | None) -> None:
-        """The handler is called now, and has failed if it has not returned after so many seconds."""
+        """The handler is called now, and has failed if it has not returned after so many
+        seconds.
+        """
         job.began = time.monotonic()
         job.thread = threading.get_ident()
         if limit_s is not None:
@@ -230,7 +244,9 @@ class Dispatcher:
             self._go_on(slot for slot, _ in job.parts)
 
     def back(self, job: Job, *, later_s: float = 0.0, alone: bool = False) -> None:
-        """The messages of a job are to be handled again, after `later_s` seconds, or one by one."""
+        """The messages of a job are to be handled again, after `later_s` seconds, or one by
+        one.
+        """
         with self._lock:
             if job.is_probe:
                 self._breaker(job).let_go()
@@ -270,7 +286,11 @@ class Dispatcher:
 
     def paused_topics(self) -> set[str]:
         with self._lock:
-            return {topic for topic, breaker in self._breakers.items() if breaker.open_until is not None}
+            return {
+                topic
+                for topic, breaker in self._breakers.items()
+                if breaker.open_until is not None
+            }
 
     def close_breakers(self, topics: Iterable[str]) -> None:
         """Close the breakers of subscriptions that have none any more."""
@@ -292,8 +312,8 @@ class Dispatcher:
             self._clock.notify_all()
 
     def tick(self) -> list[Job]:
-        """Wait for the next time that something has, go on with what waited for it, and return the jobs
-        whose handlers took too long."""
+        """Wait for the next time that something has, go on with what waited for it, and
+        return the jobs whose handlers took too long."""
         with self._lock:
             self._clock_wakes_at = self._next_time()
             self._clock.wait(max(0.0, self._clock_wakes_at - time.monotonic()))
@@ -302,7 +322,11 @@ class Dispatcher:
                 self._go_on([heapq.heappop(self._later)[2]])
             if any(breaker.open_until is not None for breaker in self._breakers.values()):
                 self.rouse()
-            return [job for job in self._limited if job.deadline is not None and job.deadline <= now]
+            return [
+                job
+                for job in self._limited
+                if job.deadline is not None and job.deadline <= now
+            ]
 
     def is_void(self, task: Task) -> bool:
         """Return True if nothing is to be done about a message any more."""
@@ -331,7 +355,9 @@ class Dispatcher:
         size = 1 if is_probe or slot.tries or slot.alone else batch
         job = Job(is_probe)
         job.join(slot, size)
-        while len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic):
+        while (
+            len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic)
+        ):
             job.join(self._ready.popleft(), size - len(job.tasks))
         return job
 
@@ -354,12 +380,15 @@ class Dispatcher:
                 self._work.notify()
 
     def _rests(self, slot: Slot) -> bool:
-        # Without the state's lock: whoever starts a queue says so first, and rouses its slots then.
+        # Without the state's lock: whoever starts a queue says so first, and rouses its
+        # slots then.
         task = slot.tasks[0]
         if self.is_void(task):
             return False
         breaker = self._breakers.get(task.owned.subscription)
-        return task.owned.rests() or (breaker is not None and breaker.bars(time.monotonic()))
+        return task.owned.rests() or (
+            breaker is not None and breaker.bars(time.monotonic())
+        )
 
     def _breaker(self, job: Job) -> Breaker:
         return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())

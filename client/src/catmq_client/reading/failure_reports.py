@@ -1,8 +1,10 @@
-"""Reports failed messages, so that the broker stores each for a later retry before it counts as done here.
+"""Reports failed messages, so that the broker stores each for a later retry before it
+counts as done here.
 
-Handlers do not wait for it: a report is queued, sent together with others, and only its answer finishes the
-message. Until then no commit passes it. What a node cannot take now is repeated, in a thread of its own, so
-that other queues' reports do not wait; a message of a queue that went to another member is repeated there.
+Handlers do not wait for it: a report is queued, sent together with others, and only its
+answer finishes the message. Until then no commit passes it. What a node cannot take now is
+repeated, in a thread of its own, so that other queues' reports do not wait; a message of a
+queue that went to another member is repeated there.
 """
 
 from __future__ import annotations
@@ -52,8 +54,16 @@ class Report:
 
     def view(self) -> dict[str, Any]:
         owned = self.owned
-        view: dict[str, Any] = {"queue": owned.queue, "offset": self.offset, **owned.fence()}
-        return view | {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms} | self.fate
+        view: dict[str, Any] = {
+            "queue": owned.queue,
+            "offset": self.offset,
+            **owned.fence(),
+        }
+        return (
+            view
+            | {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms}
+            | self.fate
+        )
 
 
 class Reporter(Part):
@@ -71,19 +81,30 @@ class Reporter(Part):
     def add(self, owned: OwnedQueue, message: Message, error: object, **fate: Any) -> None:
         """Queue a report; the message is done once it is answered.
 
-        `fate`: last=True if its retries are used up in place; in a share group final=True makes it a dead
-        letter, too, and delay_ms comes before the next delivery.
+        `fate`: last=True if its retries are used up in place; in a share group final=True
+        makes it a dead letter, too, and delay_ms comes before the next delivery.
         """
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or "")
-        # No codec writes half of a surrogate pair; the report would be repeated without end.
+        text = (
+            f"{type(error).__name__}: {error}"
+            if isinstance(error, BaseException)
+            else str(error or "")
+        )
+        # No codec writes half of a surrogate pair; the report would be repeated without
+        # end.
         text = text.encode(errors="replace").decode()
         with self._state.changed:
             if message.failed:
                 return
             message.failed = True
             owned.report(message.offset)
-            fate = {name: value for name, value in fate.items() if value is not None and value is not False}
-            report = Report(owned, message.offset, owned.version, text[:MOST_ERROR_CHARS], fate)
+            fate = {
+                name: value
+                for name, value in fate.items()
+                if value is not None and value is not False
+            }
+            report = Report(
+                owned, message.offset, owned.version, text[:MOST_ERROR_CHARS], fate
+            )
             self._new.append(report)
             self._start()
             self._state.changed.notify_all()
@@ -91,7 +112,9 @@ class Reporter(Part):
     def settle_new(self, within_s: float) -> bool:
         """Wait until every report was tried once; return True if that came about in time."""
         with self._state.changed:
-            return self._state.changed.wait_for(lambda: not self._new and not self._sending, within_s)
+            return self._state.changed.wait_for(
+                lambda: not self._new and not self._sending, within_s
+            )
 
     def flush(self, within_s: float) -> bool:
         """Wait until no report is left; return True if that came about in time."""
@@ -111,7 +134,9 @@ class Reporter(Part):
         state = self._state
         while state.wait(IDLE_S, lambda: bool(self._new)):
             with state.changed:
-                batch = [self._new.popleft() for _ in range(min(len(self._new), MOST_MESSAGES))]
+                batch = [
+                    self._new.popleft() for _ in range(min(len(self._new), MOST_MESSAGES))
+                ]
                 self._sending = len(batch)
             self._send_safely(batch)
             with state.changed:
@@ -125,7 +150,9 @@ class Reporter(Part):
             with state.changed:
                 due = [one for one in self._again if one.not_before <= now]
                 batch = due[:MOST_MESSAGES]
-                self._again = [one for one in self._again if one.not_before > now] + due[MOST_MESSAGES:]
+                self._again = [one for one in self._again if one.not_before > now] + due[
+                    MOST_MESSAGES:
+                ]
                 self._repeating = len(batch)
             self._send_safely(batch)
             with state.changed:
@@ -133,7 +160,9 @@ class Reporter(Part):
                 state.changed.notify_all()
 
     def _await_due(self) -> bool:
-        """Wait until a report is due, or one came that is due sooner; return True if the consumer goes on."""
+        """Wait until a report is due, or one came that is due sooner; return True if the
+        consumer goes on.
+        """
         due_at = self._due_at()
         rest_s = min(IDLE_S, due_at - time.monotonic())
         return self._state.wait(rest_s, lambda: self._due_at() < due_at)
@@ -173,7 +202,9 @@ class Reporter(Part):
             report.owned.reporting.discard(report.offset)
         return report.owned.lost
 
-    def _after_error(self, error: CatmqError, consumer_id: str, batch: list[Report]) -> None:
+    def _after_error(
+        self, error: CatmqError, consumer_id: str, batch: list[Report]
+    ) -> None:
         if self._settle(error, consumer_id):
             return
         state = self._state
@@ -181,12 +212,17 @@ class Reporter(Part):
             if error.code == "no_failure_topic":
                 batch = self._go_back(batch)
             if error.retriable or error.outcome_unknown:
-                log.warning("%d failed messages could not be reported, will retry: %s", len(batch), error)
+                log.warning(
+                    "%d failed messages could not be reported, will retry: %s",
+                    len(batch),
+                    error,
+                )
                 self._repeat(batch, least_s=(error.retry_after_ms or 0) / 1000)
                 return
             for report in batch:
                 failure = HandlerFailed(
-                    f"{report}: the message failed ({report.error}) and cannot be stored for a retry,"
+                    f"{report}: the message failed ({report.error}) and cannot be stored "
+                    "for a retry,"
                     f" its queue stands still: {error}"
                 )
                 failure.__cause__ = error
@@ -194,11 +230,15 @@ class Reporter(Part):
                 state.halt(report.owned, failure)
 
     def _go_back(self, batch: list[Report]) -> list[Report]:
-        """Move queues back to failed messages where nothing can be stored for a retry: from then on run()
-        tries those in place, and whoever polls gets them once more. Return the reports that this does not
-        settle."""
+        """Move queues back to failed messages where nothing can be stored for a retry: from
+        then on run() tries those in place, and whoever polls gets them once more. Return
+        the reports that this does not settle."""
         in_place = self._state.in_place
-        going = [one for one in batch if self._state.in_run or one.owned.subscription not in in_place]
+        going = [
+            one
+            for one in batch
+            if self._state.in_run or one.owned.subscription not in in_place
+        ]
         in_place |= {report.owned.subscription for report in going}
         for owned in {report.owned for report in going}:
             what = "%s: there is no retry topic: failed messages are retried in place"
@@ -210,7 +250,10 @@ class Reporter(Part):
     def _repeat(self, batch: list[Report], *, least_s: float = 0.0) -> None:
         """Put reports off: longer with each try, and each for a while of its own."""
         options = self._options
-        base_s, max_s = options.retry_backoff_ms / 1000, min(PAUSE_S, options.retry_backoff_max_ms / 1000)
+        base_s, max_s = (
+            options.retry_backoff_ms / 1000,
+            min(PAUSE_S, options.retry_backoff_max_ms / 1000),
+        )
         for report in batch:
             pause_s = delay_s(report.tries, base_s=base_s, max_s=max_s)
             report.tries += 1
@@ -219,8 +262,13 @@ class Reporter(Part):
         self._state.changed.notify_all()
 
     def _take_over(self, answer: dict[str, Any], batch: list[Report]) -> None:
-        """Each message's fate; one that is not told is asked about again, which is harmless."""
-        stored = {(one["queue"], one["offset"]): one for one in [*answer["retried"], *answer["dead"]]}
+        """Each message's fate; one that is not told is asked about again, which is
+        harmless.
+        """
+        stored = {
+            (one["queue"], one["offset"]): one
+            for one in [*answer["retried"], *answer["dead"]]
+        }
         dead = {(one["queue"], one["offset"]) for one in answer["dead"]}
         refused = {(one["queue"], one["offset"]): one["state"] for one in answer["refused"]}
         for report in batch:
@@ -229,7 +277,9 @@ class Reporter(Part):
                 level = logging.ERROR if place in dead else logging.INFO
                 what = "is a dead letter" if place in dead else "will be retried"
                 attempt = stored[place]["attempt"]
-                log.log(level, "%s %s after failure %s: %s", report, what, attempt, report.error)
+                log.log(
+                    level, "%s %s after failure %s: %s", report, what, attempt, report.error
+                )
                 self._done(report)
             elif refused.get(place) == "fenced":
                 log.warning("%s: fenced, its new owner retries it", report)

@@ -1,13 +1,15 @@
 """Brings messages: pulls ahead into a bounded buffer.
 
-One pull at a time, waiting at the broker until something comes. A seek, a resume, or a queue that was just
-acquired must not wait for such a pull to end: it makes the pull's ticket invalid and starts another thread;
-what the old one brings is thrown away. Pulls carry the newest generation that any answer told of: one that
-waits ends when the next one comes, and none is answered empty for news that a heartbeat already fetches.
+One pull at a time, waiting at the broker until something comes. A seek, a resume, or a
+queue that was just acquired must not wait for such a pull to end: it makes the pull's
+ticket invalid and starts another thread; what the old one brings is thrown away. Pulls
+carry the newest generation that any answer told of: one that waits ends when the next one
+comes, and none is answered empty for news that a heartbeat already fetches.
 
-What was fetched is kept: dropping it to make room means fetching it again, and a group that falls behind
-would pull the same messages for ever. So when the bound is reached, queues of which nothing is held are still
-asked, beyond it, for a part of a queue's share at a time: together less than half as much again.
+What was fetched is kept: dropping it to make room means fetching it again, and a group that
+falls behind would pull the same messages for ever. So when the bound is reached, queues of
+which nothing is held are still asked, beyond it, for a part of a queue's share at a time:
+together less than half as much again.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ PART_WAIT_MS = 100
 PAUSE_S = 1.0
 # The longest that a broker's wish to be asked later is followed.
 MOST_PAUSE_S = 10.0
-# An application that takes messages all the time makes room within it, and nobody else need be told.
+# An application that takes messages all the time makes room within it, and nobody else need
+# be told.
 MOMENT_S = 0.1
 # A hole that nobody declared waits for a person; asking every second would only fill logs.
 CORRUPT_PAUSE_S = 5.0
 # While the application is behind on some queues, the others are asked at least this often.
 BEHIND_S = 0.1
-# run() holds more than its bound only if it is done with it within this time; else it asks for more when
+# run() holds more than its bound only if it is done with it within this time; else it asks
+# for more when
 # this part of the bound is free.
 AHEAD_S = 1.0
 ROOM_PART = 4
@@ -72,7 +76,9 @@ class Plan:
 
 
 def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
-    """Return the seconds to pause after a pull that brought nothing, 0 if it waited at the broker."""
+    """Return the seconds to pause after a pull that brought nothing, 0 if it waited at the
+    broker.
+    """
     # A broker where as many wait as may says when to ask again.
     turned_away_s: float = min(MOST_PAUSE_S, answer.get("retry_after_ms", 0) / 1000)
     return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
@@ -143,7 +149,9 @@ class Fetcher(LongPoll):
                 state.changed.wait(pause_s)
 
     def _wait_for_room(self) -> None:
-        """Wait until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
+        """Wait until a pull may be possible; if that takes long, the acquirer listens
+        meanwhile.
+        """
         state = self._state
         if state.full_since is not None:
             state.changed.room.wait(PAUSE_S)
@@ -160,7 +168,9 @@ class Fetcher(LongPoll):
         if consumer_id is None:
             return None
         now = time.monotonic()
-        wanted = [o for o in state.queues.values() if o.acquired and o.revoked_until is None]
+        wanted = [
+            o for o in state.queues.values() if o.acquired and o.revoked_until is None
+        ]
         open_ones = [o for o in wanted if not o.is_shut()]
         readable = [o for o in open_ones if o.not_before <= now]
         room = self._room()
@@ -175,9 +185,13 @@ class Fetcher(LongPoll):
             consumer_id=consumer_id,
             generation=state.heard,
             pull=self._part(pull),
-            wait_ms=0 if some_are_full else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
+            wait_ms=0
+            if some_are_full
+            else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
             limit=self._limit(len(pull), room, some_are_full=some_are_full),
-            most_bytes=most_bytes if room else max(1, most_bytes // max(1, len(state.queues))),
+            most_bytes=most_bytes
+            if room
+            else max(1, most_bytes // max(1, len(state.queues))),
             some_are_full=some_are_full,
         )
 
@@ -186,25 +200,35 @@ class Fetcher(LongPoll):
         state = self._state
         if room:
             return len(owned.buffer) < state.share() and not state.is_stuck(owned)
-        # Only run() holds messages that it cannot give out; poll() gives all to the next call.
+        # Only run() holds messages that it cannot give out; poll() gives all to the next
+        # call.
         return state.in_run and not owned.buffer and not owned.in_hand
 
     def _limit(self, queues: int, room: int, *, some_are_full: bool) -> int:
-        """Return how many messages to ask for: while some queues are full, at most the others' shares."""
+        """Return how many messages to ask for: while some queues are full, at most the
+        others' shares.
+        """
         share = self._state.share()
         if not room:
             return max(LEAST_ASKED, share // ROOM_PART)
         return min(room, max(1, queues) * share) if some_are_full else room
 
-    def _part(self, pull: list[tuple[OwnedQueue, int, int]]) -> list[tuple[OwnedQueue, int, int]]:
+    def _part(
+        self, pull: list[tuple[OwnedQueue, int, int]]
+    ) -> list[tuple[OwnedQueue, int, int]]:
         """As many as one request takes, beginning with another queue each time."""
         count = max(1, len(pull))
         self._turn = (self._turn + (1 if count <= MOST_QUEUES else MOST_QUEUES)) % count
         return (pull[self._turn :] + pull[: self._turn])[:MOST_QUEUES]
 
     def _wait_ms(self, rests: list[float], *, in_parts: bool) -> int:
-        """As long as allowed, but no longer than until there may be another queue to ask for."""
-        waits = [self._state.limits.fetch_max_wait_ms, *(max(50, int(rest_s * 1000)) for rest_s in rests)]
+        """As long as allowed, but no longer than until there may be another queue to ask
+        for.
+        """
+        waits = [
+            self._state.limits.fetch_max_wait_ms,
+            *(max(50, int(rest_s * 1000)) for rest_s in rests),
+        ]
         if in_parts:
             waits.append(0 if self._brought else PART_WAIT_MS)
         if self._state.is_unsettled(UNSETTLED_S):
@@ -216,8 +240,9 @@ class Fetcher(LongPoll):
     def _room(self) -> int:
         """Return how many more messages may be held.
 
-        In run() those at its handlers are held, too. While they are many they count, unless it will be
-        through with all of them within moments; and room is a part of the bound, so that pulls stay large.
+        In run() those at its handlers are held, too. While they are many they count, unless
+        it will be through with all of them within moments; and room is a part of the bound,
+        so that pulls stay large.
         """
         state, most = self._state, self._state.limits.max_poll_records
         if state.buffered_bytes >= self._options.fetch_max_bytes or state.buffered >= most:
@@ -229,11 +254,16 @@ class Fetcher(LongPoll):
         return room if room >= max(1, most // ROOM_PART) else 0
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
-        queues = [{"queue": o.queue, "epoch": o.epoch, "offset": offset} for o, offset, _ in plan.pull]
+        queues = [
+            {"queue": o.queue, "epoch": o.epoch, "offset": offset}
+            for o, offset, _ in plan.pull
+        ]
         body = {"generation": plan.generation, "queues": queues, "wait_ms": plan.wait_ms}
         body |= {"max_messages": plan.limit, "max_bytes": plan.most_bytes}
         timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
-        return self._post("consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s)
+        return self._post(
+            "consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s
+        )
 
     def _take_over(self, plan: Plan, answer: dict[str, Any]) -> bool:
         """Add the messages of an answer; return True if there were any."""
@@ -241,7 +271,9 @@ class Fetcher(LongPoll):
         brought = False
         for owned, offset, version in plan.pull:
             item = pulled.get(owned.queue)
-            stale = owned.lost or owned.revoked_until is not None or owned.version != version
+            stale = (
+                owned.lost or owned.revoked_until is not None or owned.version != version
+            )
             if item is None or stale or owned.is_shut() or owned.position != offset:
                 continue
             if item["state"] == "ok":
@@ -261,19 +293,26 @@ class Fetcher(LongPoll):
         """A queue that could not be served; see `state` in the pull's answer."""
         state = item["state"]
         if state == "fenced":
-            # The queue was taken from us. If metadata still says it is ours, it is acquired anew.
-            log.warning("%s: another member owns it (epoch %d is fenced)", owned, owned.epoch)
+            # The queue was taken from us. If metadata still says it is ours, it is acquired
+            # anew.
+            log.warning(
+                "%s: another member owns it (epoch %d is fenced)", owned, owned.epoch
+            )
             self._state.lose(owned)
             self._state.want_heartbeat()
         elif state in ("cleaned", "out_of_range"):
             self._reset(owned, item)
         elif state == "lost_tail":
             target = int(item["next_offset"])
-            what = "%s: its node was replaced; messages at offsets %d to %d are lost, continuing at %d"
+            what = (
+                "%s: its node was replaced; messages at offsets %d to %d are lost, "
+                "continuing at %d"
+            )
             log.error(what, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
-            # Told before the heartbeat tells it, or by a broker that does not know of a start yet.
+            # Told before the heartbeat tells it, or by a broker that does not know of a
+            # start yet.
             log.info("%s: paused by an operator", owned)
             owned.rest(most_s=PAUSE_S)
             self._state.set_stopped(owned, True)
@@ -288,7 +327,9 @@ class Fetcher(LongPoll):
     def _reset(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         """The position is below what retention kept, or above the head."""
         choice = self._options.auto_offset_reset
-        what = f"{owned}: offset {owned.position} is outside {item['low']} to {item['head']}"
+        what = (
+            f"{owned}: offset {owned.position} is outside {item['low']} to {item['head']}"
+        )
         if choice == "none":
             self._state.die(OffsetReset(what))
             return

@@ -1,12 +1,14 @@
 """Being a member of a group: register, heartbeat, follow the assignment, leave.
 
-The lease counts from when the last recorded heartbeat was *sent*; without it no message is handed
-out and no handler starts, so a member always stops before the broker gives its queues away. A
-heartbeat goes out at once after registering, when any answer tells of a new generation, and to
-confirm that revoked queues were released, those too that this member never took up.
+The lease counts from when the last recorded heartbeat was *sent*; without it no message is
+handed out and no handler starts, so a member always stops before the broker gives its
+queues away. A heartbeat goes out at once after registering, when any answer tells of a new
+generation, and to confirm that revoked queues were released, those too that this member
+never took up.
 
-While no broker can record heartbeats, what they promise instead keeps the lease (promises.py), and a queue
-that was on its way to another member goes on here: nobody can take it.
+While no broker can record heartbeats, what they promise instead keeps the lease
+(promises.py), and a queue that was on its way to another member goes on here: nobody can
+take it.
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ log = logging.getLogger("catmq.consumer")
 # Answers that no repeating will change: the application has to know.
 HOPELESS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
 LEAVE_WITHIN_S = 3.0
-# After an answer that takes back a queue we do not hold, and that the heartbeat should have given back.
+# After an answer that takes back a queue we do not hold, and that the heartbeat should have
+# given back.
 SOON_S = 0.2
-# How long a heartbeat that releases a queue is waited for, at least: a broker says within it that metadata is
+# How long a heartbeat that releases a queue is waited for, at least: a broker says within
+# it that metadata is
 # away, and without that answer nobody knows whose the queue is.
 RELEASE_S = 3.0
 # Codes of refusals after which certainly nothing was done.
@@ -76,13 +80,17 @@ class Membership(Part):
         self._topics = topics
         self._name = name
         self._sdk = sdk
-        self._incarnation = uuid7()  # tells this process from an earlier one of the same name
+        # tells this process from an earlier one of the same name
+        self._incarnation = uuid7()
         self._backoff = Backoff(
-            base_ms=state.options.retry_backoff_ms, max_ms=min(3_000, state.options.retry_backoff_max_ms)
+            base_ms=state.options.retry_backoff_ms,
+            max_ms=min(3_000, state.options.retry_backoff_max_ms),
         )
-        self._doubt_since: float | None = None  # since when answers contradict what we know, lease clock
+        # since when answers contradict what we know, lease clock
+        self._doubt_since: float | None = None
         self._promises = Promises()
-        self._first: str | None = None  # the broker that the next heartbeat goes to, if it is one
+        # the broker that the next heartbeat goes to, if it is one
+        self._first: str | None = None
         self._reports = ProcessReports(state)
         self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
@@ -95,11 +103,15 @@ class Membership(Part):
             except CatmqError as error:
                 delay_s = self._after_failure(error)
             except Exception:
-                log.exception("group %s: internal error in the heartbeat; continuing", self._group)
+                log.exception(
+                    "group %s: internal error in the heartbeat; continuing", self._group
+                )
                 delay_s = self._backoff.next_s()
 
     def part(self) -> None:
-        """The end of a closed consumer: it leaves, or if its identity is static its queues wait for it."""
+        """The end of a closed consumer: it leaves, or if its identity is static its queues
+        wait for it.
+        """
         state = self._state
         if not state.options.instance_id:
             self.leave()
@@ -111,9 +123,15 @@ class Membership(Part):
             return
         try:
             # What was on its way to others has no reason to wait.
-            self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=LEAVE_WITHIN_S)
+            self._post(
+                "consumers", consumer_id, "heartbeat", body=body, timeout_s=LEAVE_WITHIN_S
+            )
         except CatmqError as error:
-            log.info("group %s: revoked queues move when the session ends: %s", self._group, error)
+            log.info(
+                "group %s: revoked queues move when the session ends: %s",
+                self._group,
+                error,
+            )
 
     def leave(self) -> None:
         """Tell the broker that this member is gone; its queues move at once."""
@@ -123,12 +141,19 @@ class Membership(Part):
             return
         try:
             path, limit_s = api_path("consumers", consumer_id), LEAVE_WITHIN_S
-            request_until(self._transport, "DELETE", path, within_s=limit_s, timeout_s=limit_s)
+            request_until(
+                self._transport, "DELETE", path, within_s=limit_s, timeout_s=limit_s
+            )
         except CatmqError as error:
-            log.info("group %s: could not leave, queues move when the session ends: %s", self._group, error)
+            log.info(
+                "group %s: could not leave, queues move when the session ends: %s",
+                self._group,
+                error,
+            )
 
     def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Draw the consequences of an error of any of the consumer's requests, made under `consumer_id`.
+        """Draw the consequences of an error of any of the consumer's requests, made under
+        `consumer_id`.
 
         False when there are none: the request may be tried again.
         """
@@ -141,17 +166,26 @@ class Membership(Part):
         return True
 
     def lost(self, error: CatmqError, consumer_id: str | None) -> None:
-        """The broker no longer knows this member: `expired` registers again, `replaced` ends it."""
+        """The broker no longer knows this member: `expired` registers again, `replaced`
+        ends it.
+        """
         state = self._state
         with state.changed:
             if consumer_id != state.consumer_id:
                 return
             if error.code == "replaced":
                 identity = state.options.instance_id or self._name
-                detail = f"another process registered as {identity} in group {self._group}; this one stops"
+                detail = (
+                    f"another process registered as {identity} in group "
+                    f"{self._group}; this one stops"
+                )
                 state.fatal = ConsumerReplaced(detail, status=error.status)
             else:
-                log.warning("group %s: the session of %s ended; it registers again", self._group, self._name)
+                log.warning(
+                    "group %s: the session of %s ended; it registers again",
+                    self._group,
+                    self._name,
+                )
             state.lose_all()
             state.heartbeat_wanted = True
 
@@ -174,7 +208,11 @@ class Membership(Part):
         state = self._state
         if state.options.auto_offset_reset == "latest":
             self._subscribe_at_the_end()
-        body: dict[str, Any] = {"name": self._name, "incarnation": self._incarnation, "sdk": self._sdk}
+        body: dict[str, Any] = {
+            "name": self._name,
+            "incarnation": self._incarnation,
+            "sdk": self._sdk,
+        }
         if self._topics:
             body["topics"] = self._topics
         if state.options.instance_id:
@@ -194,7 +232,9 @@ class Membership(Part):
             self.part()
 
     def _subscribe_at_the_end(self) -> None:
-        """Make missing subscriptions begin at the end; registering alone begins at the earliest message."""
+        """Make missing subscriptions begin at the end; registering alone begins at the
+        earliest message.
+        """
         for topic in self._topics:
             try:
                 self._subscribe(topic)
@@ -206,7 +246,9 @@ class Membership(Part):
 
     def _subscribe(self, topic: str) -> None:
         try:
-            self._make({"topic": topic, "start": "latest"}, "groups", self._group, "subscriptions")
+            self._make(
+                {"topic": topic, "start": "latest"}, "groups", self._group, "subscriptions"
+            )
         except Forbidden:
             log.debug("group %s: %s is subscribed by whoever may", self._group, topic)
 
@@ -262,10 +304,11 @@ class Membership(Part):
                 self._state.unconfirmed.pop(place, None)
 
     def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
-        """Go on without a recorded heartbeat, if every broker lets us; return the seconds until the next.
+        """Go on without a recorded heartbeat, if every broker lets us; return the seconds
+        until the next.
 
-        The others are asked at once, so that all promises are of about the same time; each once and by name,
-        because other threads, too, decide where requests go.
+        The others are asked at once, so that all promises are of about the same time; each
+        once and by name, because other threads, too, decide where requests go.
         """
         state, now, told_by = self._state, lease_clock(), error.brokers or ("",)
         brokers = getattr(self._transport, "urls", ()) or told_by
@@ -274,9 +317,16 @@ class Membership(Part):
             if state.consumer_id != consumer_id:
                 return 0.0
             is_news = self._promises.are_old(told_by, recently)
-            silent_s, lease_until = (error.metadata_silent_ms or 0) / 1000, state.lease_until
+            silent_s, lease_until = (
+                (error.metadata_silent_ms or 0) / 1000,
+                state.lease_until,
+            )
             counts = self._promises.add(
-                told_by, sent_at=sent_at, heard_at=now, silent_s=silent_s, lease_until=lease_until
+                told_by,
+                sent_at=sent_at,
+                heard_at=now,
+                silent_s=silent_s,
+                lease_until=lease_until,
             )
             self._first = (counts and self._promises.oldest(brokers)) or None
             since = self._promises.since(brokers)
@@ -291,24 +341,35 @@ class Membership(Part):
         return 0.0 if others else state.heartbeat_interval_s
 
     def _take_over(self, held: Mapping[str, Any]) -> None:
-        """Own what the nodes say is ours: granted before metadata went away, and not heard of since."""
+        """Own what the nodes say is ours: granted before metadata went away, and not heard
+        of since.
+        """
         state = self._state
-        new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
+        new = [
+            item for item in held.get("assigned", ()) if item["queue"] not in state.queues
+        ]
         if new:
             told = held.get("subscriptions", {}).items()
-            state.configure(state.settings | {topic: Settings.from_answer(given) for topic, given in told})
+            state.configure(
+                state.settings
+                | {topic: Settings.from_answer(given) for topic, given in told}
+            )
             for item in new:
                 self._own(item)
 
     def _next_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
-        """At once, to give back queues that were revoked before we took them up: nobody else releases them.
+        """At once, to give back queues that were revoked before we took them up: nobody
+        else releases them.
 
-        The next heartbeat counts as their release if it tells of the generation that revoked them.
+        The next heartbeat counts as their release if it tells of the generation that
+        revoked them.
         """
         state = self._state
         if all(queue in state.queues for queue in answer["revoked"]):
             return state.heartbeat_interval_s
-        return 0.0 if answer["generation"] > sent else min(SOON_S, state.heartbeat_interval_s)
+        return (
+            0.0 if answer["generation"] > sent else min(SOON_S, state.heartbeat_interval_s)
+        )
 
     def _follow(self, answer: dict[str, Any]) -> bool:
         """Take over the assignment; False when the answer contradicts what we know."""
@@ -319,7 +380,9 @@ class Membership(Part):
         state.generation = answer["generation"]
         state.heard = max(state.heard, state.generation)
         told = answer.get("subscriptions", {})
-        state.configure({topic: Settings.from_answer(given) for topic, given in told.items()})
+        state.configure(
+            {topic: Settings.from_answer(given) for topic, given in told.items()}
+        )
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
@@ -341,7 +404,9 @@ class Membership(Part):
         if (queue, epoch) in state.released:
             return False
         topic, origin = item["topic"], item.get("origin_topic")
-        granted = OwnedQueue(topic=topic, queue=queue, epoch=epoch, stopped=stopped, origin_topic=origin)
+        granted = OwnedQueue(
+            topic=topic, queue=queue, epoch=epoch, stopped=stopped, origin_topic=origin
+        )
         if owned is None:
             state.add(granted)
         else:
@@ -349,9 +414,11 @@ class Membership(Part):
         return True
 
     def _weigh(self, consistent: bool) -> None:
-        """Contradictions pass within moments; one that stays for a session means that we must begin anew.
+        """Contradictions pass within moments; one that stays for a session means that we
+        must begin anew.
 
-        Without this a queue could stay assigned to a member that may never take it up again.
+        Without this a queue could stay assigned to a member that may never take it up
+        again.
         """
         now = lease_clock()
         if consistent:
@@ -359,7 +426,10 @@ class Membership(Part):
         elif self._doubt_since is None:
             self._doubt_since = now
         elif now - self._doubt_since > self._state.session_timeout_s:
-            log.warning("group %s: the broker answers with old generations: registering again", self._group)
+            log.warning(
+                "group %s: the broker answers with old generations: registering again",
+                self._group,
+            )
             self._doubt_since = None
             self._incarnation = uuid7()
             self._state.lose_all()
@@ -382,7 +452,9 @@ class Membership(Part):
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
         text = with_question(error, self._transport)
-        self._failures.failed(text, level=logging.INFO if error.code == "draining" else logging.WARNING)
+        self._failures.failed(
+            text, level=logging.INFO if error.code == "draining" else logging.WARNING
+        )
         # A broker that is busy with others may give a newcomer a later turn.
         asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
         return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))
@@ -393,10 +465,17 @@ class Membership(Part):
         with state.changed:
             since = state.silent_since()
             limit_s = state.options.max_poll_interval_ms / 1000
-            if since is None or state.silence or time.monotonic() - since < limit_s or not state.consumer_id:
+            if (
+                since is None
+                or state.silence
+                or time.monotonic() - since < limit_s
+                or not state.consumer_id
+            ):
                 return
             detail = f"the application did not poll for max_poll_interval_ms={limit_s * 1000:.0f}"
-            state.silence = MaxPollIntervalExceeded(f"{detail}; its queues went to other members")
+            state.silence = MaxPollIntervalExceeded(
+                f"{detail}; its queues went to other members"
+            )
         log.error("group %s: %s", self._group, state.silence)
         self.leave()
         with state.changed:

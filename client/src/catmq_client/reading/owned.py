@@ -1,4 +1,6 @@
-"""A queue that this consumer owns: how far it is fetched, handed out, finished and committed."""
+"""A queue that this consumer owns: how far it is fetched, handed out, finished and
+committed.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,22 @@ class OwnedQueue:
     TURN = 100
     # How long it is left alone after a first failure, s; doubles with each more.
     REST_S = 0.1
-    # run(): how far messages may be handed out ahead of one that is held up, where others are done.
+    # run(): how far messages may be handed out ahead of one that is held up, where others
+    # are done.
     WINDOW = 10_000
 
     def __init__(
-        self, *, topic: str, queue: int, epoch: int, stopped: bool, origin_topic: str | None = None
+        self,
+        *,
+        topic: str,
+        queue: int,
+        epoch: int,
+        stopped: bool,
+        origin_topic: str | None = None,
     ) -> None:
         self.topic = topic
-        # The topic whose messages these are, in the application's eyes: a retry topic holds another's.
+        # The topic whose messages these are, in the application's eyes: a retry topic holds
+        # another's.
         self.subscription = origin_topic or topic
         self.queue = queue
         self.epoch = epoch
@@ -49,10 +59,12 @@ class OwnedQueue:
         self.position = 0
         self.committed = 0
         self.buffer: deque[Message] = deque()
-        # Handed out and not yet known to be done, rising; `_finished` are those of them that are.
+        # Handed out and not yet known to be done, rising; `_finished` are those of them
+        # that are.
         self._handed: deque[int] = deque()
         self._finished: set[int] = set()
-        # Handed out, failed, and not yet known to be stored for a retry: not done whoever came back.
+        # Handed out, failed, and not yet known to be stored for a retry: not done whoever
+        # came back.
         self.reporting: set[int] = set()
         # Handlers of run() that are at work on this queue right now.
         self.running = 0
@@ -62,7 +74,8 @@ class OwnedQueue:
         # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
         self.stopped = stopped
         self.paused = False
-        # No message begins from this time on, lease clock: of an ordered subscription, while
+        # No message begins from this time on, lease clock: of an ordered subscription,
+        # while
         # heartbeats are not recorded.
         self.begins_until = math.inf
         # A handler of run() failed for good: nothing more is handed out.
@@ -72,9 +85,11 @@ class OwnedQueue:
         self.revoked_until: float | None = None
         # The application has to be told before the queue may be released.
         self.tell_revoked = False
-        # The same queue granted to us anew, under a later epoch: ours once this one is released.
+        # The same queue granted to us anew, under a later epoch: ours once this one is
+        # released.
         self.heir: OwnedQueue | None = None
-        # Not pulled or acquired before this time, monotonic: its node, or the broker, cannot serve it now.
+        # Not pulled or acquired before this time, monotonic: its node, or the broker,
+        # cannot serve it now.
         self.not_before = 0.0
         # Failures in a row.
         self.failures = 0
@@ -94,7 +109,11 @@ class OwnedQueue:
     def anew(self) -> OwnedQueue:
         origin = self.subscription if self.subscription != self.topic else None
         return OwnedQueue(
-            topic=self.topic, queue=self.queue, epoch=self.epoch, stopped=self.stopped, origin_topic=origin
+            topic=self.topic,
+            queue=self.queue,
+            epoch=self.epoch,
+            stopped=self.stopped,
+            origin_topic=origin,
         )
 
     @property
@@ -114,7 +133,9 @@ class OwnedQueue:
 
     @property
     def at_work(self) -> int:
-        """The same, as run() sees it; no less than WINDOW once the first one is too far behind."""
+        """The same, as run() sees it; no less than WINDOW once the first one is too far
+        behind.
+        """
         left = self.in_hand
         return left if len(self._handed) < self.WINDOW else max(left, self.WINDOW)
 
@@ -150,7 +171,9 @@ class OwnedQueue:
         return self.paused or self.halted or self.stopped
 
     def rest(self, *, least_s: float = 0.0, most_s: float) -> None:
-        """Leave the queue alone for a while: longer with each failure in a row, up to `most_s`."""
+        """Leave the queue alone for a while: longer with each failure in a row, up to
+        `most_s`.
+        """
         seconds = delay_s(self.failures, base_s=self.REST_S, max_s=most_s)
         self.failures += 1
         self.not_before = time.monotonic() + max(least_s, seconds)
@@ -158,7 +181,8 @@ class OwnedQueue:
     def hand_out(self, count: int) -> list[Message]:
         takes_all = count == len(self.buffer)
         messages = list(self.buffer if takes_all else islice(self.buffer, count))
-        # In this order: an interrupt between the two must not lose messages, see undo_hand_out.
+        # In this order: an interrupt between the two must not lose messages, see
+        # undo_hand_out.
         self._handed.extend([message.offset for message in messages])
         if takes_all:
             self.buffer.clear()
@@ -171,7 +195,9 @@ class OwnedQueue:
         """Take back what is handed out, but for what failed; it is fetched again."""
         offsets = [offset for offset in self._handed if offset not in self.reporting]
         if offsets:
-            self._handed = deque(offset for offset in self._handed if offset in self.reporting)
+            self._handed = deque(
+                offset for offset in self._handed if offset in self.reporting
+            )
             self._finished.clear()
             self.buffer.clear()
             self.position = offsets[0]
@@ -187,8 +213,14 @@ class OwnedQueue:
             self._finished.discard(self._handed.popleft())
 
     def finish_all(self) -> None:
-        """Everything handed out is done, but for what failed and is not stored for a retry yet."""
-        failed = [offset for offset in self._handed if offset in self.reporting] if self.reporting else ()
+        """Everything handed out is done, but for what failed and is not stored for a retry
+        yet.
+        """
+        failed = (
+            [offset for offset in self._handed if offset in self.reporting]
+            if self.reporting
+            else ()
+        )
         self._handed = deque(failed)
         self._finished.clear()
 

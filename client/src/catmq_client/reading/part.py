@@ -14,7 +14,8 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Pulls that were given up but still wait at the broker; while there are so many, none is given up.
+# Pulls that were given up but still wait at the broker; while there are so many, none is
+# given up.
 MAX_ABANDONED = 4
 
 Settle = Callable[[CatmqError, str | None], bool]
@@ -24,24 +25,39 @@ class Part:
     """Base of all; they share the state."""
 
     def __init__(
-        self, *, transport: Transport, state: GroupState, settle: Settle = lambda error, consumer_id: False
+        self,
+        *,
+        transport: Transport,
+        state: GroupState,
+        settle: Settle = lambda error, consumer_id: False,
     ) -> None:
-        """`settle(error, consumer_id)` draws the consequences of an error; False: trying again may help."""
+        """`settle(error, consumer_id)` draws the consequences of an error; False: trying
+        again may help.
+        """
         self._transport = transport
         self._state = state
         self._settle = settle
         self._options = state.options
 
     def _post(
-        self, *parts: str, body: dict[str, Any], timeout_s: float | None = None, first: str | None = None
+        self,
+        *parts: str,
+        body: dict[str, Any],
+        timeout_s: float | None = None,
+        first: str | None = None,
     ) -> dict[str, Any]:
-        limit_s = self._options.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        limit_s = (
+            self._options.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        )
         path = api_path(*parts)
-        return self._transport.request("POST", path, body=body, timeout_s=limit_s, first=first)
+        return self._transport.request(
+            "POST", path, body=body, timeout_s=limit_s, first=first
+        )
 
 
 class LongPoll(Part):
-    """A part whose requests wait at the broker, one at a time; what must not wait for that gives one up.
+    """A part whose requests wait at the broker, one at a time; what must not wait for that
+    gives one up.
 
     Then the request's ticket no longer counts, and another thread goes on.
     """
@@ -55,11 +71,15 @@ class LongPoll(Part):
         self._pokes = 0
 
     def run(self) -> None:
-        """Bring messages until the consumer stops; a thread that is given up starts the next one."""
+        """Bring messages until the consumer stops; a thread that is given up starts the
+        next one.
+        """
         self._run(self._ticket)
 
     def interrupt(self) -> None:
-        """Make a waiting pull count for nothing, so that what just changed is fetched at once."""
+        """Make a waiting pull count for nothing, so that what just changed is fetched at
+        once.
+        """
         with self._state.changed:
             self._pokes += 1
             self._state.changed.notify_all()
@@ -69,12 +89,22 @@ class LongPoll(Part):
             self._abandoned += 1
             self._in_pull = False
             ticket = self._ticket
-            threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True
+            ).start()
 
     def _run(self, ticket: int) -> None:
         state, options = self._state, self._options
-        backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=min(2_000, options.retry_backoff_max_ms))
-        while ticket == self._ticket and not state.closed and not state.stopping and state.fatal is None:
+        backoff = Backoff(
+            base_ms=options.retry_backoff_ms,
+            max_ms=min(2_000, options.retry_backoff_max_ms),
+        )
+        while (
+            ticket == self._ticket
+            and not state.closed
+            and not state.stopping
+            and state.fatal is None
+        ):
             try:
                 self._step(ticket, backoff)
             except Exception:
@@ -87,7 +117,9 @@ class LongPoll(Part):
         """Make one pull, or wait until one is possible."""
         raise NotImplementedError
 
-    def _after_failure(self, error: CatmqError, consumer_id: str, *, ticket: int, backoff: Backoff) -> None:
+    def _after_failure(
+        self, error: CatmqError, consumer_id: str, *, ticket: int, backoff: Backoff
+    ) -> None:
         state = self._state
         with state.changed:
             current = ticket == self._ticket
@@ -97,5 +129,9 @@ class LongPoll(Part):
         if self._settle(error, consumer_id) or not current:
             return
         # A broker that is stopping says so: nothing is wrong.
-        log.log(logging.INFO if error.code == "draining" else logging.WARNING, "fetching failed: %s", error)
+        log.log(
+            logging.INFO if error.code == "draining" else logging.WARNING,
+            "fetching failed: %s",
+            error,
+        )
         state.wait(backoff.next_s(error), lambda: state.stopping or self._pokes != pokes)

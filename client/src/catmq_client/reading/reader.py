@@ -34,7 +34,9 @@ LAST_TRACES_S = 2.0
 
 
 class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
-    """Base of Consumer and ShareConsumer: takes messages from the state, in iteration, poll() and run()."""
+    """Base of Consumer and ShareConsumer: takes messages from the state, in iteration,
+    poll() and run().
+    """
 
     options: ConsumerOptions | ShareConsumerOptions
     _state: GroupState
@@ -53,7 +55,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Subscribe to `topics`, and make the group, if the API key may; `name` tells members apart."""
+        """Subscribe to `topics`, and make the group, if the API key may; `name` tells
+        members apart.
+        """
         self._configure(options)
         if group is None:
             raise OptionError("group is missing: name the consumer group")
@@ -64,7 +68,12 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._own_transport: HttpTransport | None = None
         if transport is None:
-            own = {"api_key": api_key, "verify": verify, "proxies": proxies, "compression": compression}
+            own = {
+                "api_key": api_key,
+                "verify": verify,
+                "proxies": proxies,
+                "compression": compression,
+            }
             transport = self._own_transport = HttpTransport(urls, **own)  # type: ignore[arg-type]
         self._transport = transport
         self._pid = os.getpid()
@@ -82,7 +91,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             transport=transport,
             consumer_id=lambda: self._state.consumer_id,
         )
-        self._reporter = Reporter(transport=transport, state=self._state, settle=self._membership.settle)
+        self._reporter = Reporter(
+            transport=transport, state=self._state, settle=self._membership.settle
+        )
         self._dispatcher: Dispatcher | None = None
         # What the application has taken from and not come back from.
         self._hand: list[OwnedQueue] = []
@@ -119,7 +130,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         return self
 
     def __next__(self) -> M:
-        """The next message; what was yielded before is done. Ends at stop(), or after consumer_timeout_ms."""
+        """The next message; what was yielded before is done. Ends at stop(), or after
+        consumer_timeout_ms.
+        """
         limit_ms = self.options.consumer_timeout_ms
         if not self._state.closed:
             for message in self._take(1, None if limit_ms is None else limit_ms / 1000):
@@ -127,7 +140,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         raise StopIteration
 
     def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[M]:
-        """Return up to `max_messages` (default max_poll_records); [] if none came in `timeout_s` seconds."""
+        """Return up to `max_messages` (default max_poll_records); [] if none came in
+        `timeout_s` seconds.
+        """
         if self._state.closed:
             raise Closed("the consumer is closed")
         return self._take(max_messages or self._state.limits.max_poll_records, timeout_s)
@@ -160,7 +175,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_handler(self, handler: Handler, *, threads: int, order: str, batch: int | None) -> None:
+    def _run_handler(
+        self, handler: Handler, *, threads: int, order: str, batch: int | None
+    ) -> None:
         """Hand messages to threads until stop(), or until all stands still."""
         check_callable("handler", handler)
         state = self._state
@@ -207,7 +224,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             self._state.away_since = time.monotonic()
             return messages
         except BaseException:
-            # Raised into this thread (Ctrl-C, a soft time limit): what the application did not get
+            # Raised into this thread (Ctrl-C, a soft time limit): what the application did
+            # not get
             # must not count as finished when it asks for more.
             if came_back:
                 self._hand, self._traced = [], []
@@ -216,15 +234,26 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             raise
 
     def _trace_hand(self) -> None:
-        """The application came back: what it was given of traced subscriptions took until now."""
+        """The application came back: what it was given of traced subscriptions took until
+        now.
+        """
         traced, self._traced = self._traced, []
         for owned, message in traced:
-            percent, began = self._state.settings_of(owned).trace_percent, self._state.away_since
+            percent, began = (
+                self._state.settings_of(owned).trace_percent,
+                self._state.away_since,
+            )
             if percent and began is not None:
-                self._traces.add(message, percent=percent, began=began, failed=message.failed)
+                self._traces.add(
+                    message, percent=percent, began=began, failed=message.failed
+                )
 
-    def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
-        """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all queues stand still."""
+    def _wait_for_messages(
+        self, limit: int, timeout_s: float | None
+    ) -> list[tuple[OwnedQueue, Message]]:
+        """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all
+        queues stand still.
+        """
         state = self._state
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -232,7 +261,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             with state.changed:
                 self._raise_what_ended_us()
                 if state.next_event() is not None:
-                    # A queue may have come in between: on_assigned is called before its first message.
+                    # A queue may have come in between: on_assigned is called before its
+                    # first message.
                     continue
                 taken = [] if state.stopping else state.hand_out(limit)
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
@@ -251,7 +281,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise Closed(
-                f"this {type(self).__name__} belongs to the parent process: create one after the fork"
+                f"this {type(self).__name__} belongs to the parent process: create one "
+                "after the fork"
             )
 
     def _raise_what_ended_us(self) -> None:

@@ -1,8 +1,9 @@
 """State that the threads of a consumer share, under one lock.
 
-The application's thread takes messages, the fetcher brings them, the membership keeps the lease and
-changes what is owned, the acquirer takes hold of it, the committer stores progress and releases revoked
-queues. Each waits on `changed` for what the others do; none holds the lock while it speaks to a broker.
+The application's thread takes messages, the fetcher brings them, the membership keeps the
+lease and changes what is owned, the acquirer takes hold of it, the committer stores
+progress and releases revoked queues. Each waits on `changed` for what the others do; none
+holds the lock while it speaks to a broker.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ log = logging.getLogger("catmq.consumer")
 class Changed(threading.Condition):
     """Condition that the threads of a consumer wait on.
 
-    With every batch messages come and room for more does, which concerns one thread each: it waits at a side
-    door of its own, so that the others are not woken hundreds of times a second. `notify_all` opens them all.
+    With every batch messages come and room for more does, which concerns one thread each:
+    it waits at a side door of its own, so that the others are not woken hundreds of times a
+    second.
+    `notify_all` opens them all.
     """
 
     def __init__(self) -> None:
@@ -65,7 +68,8 @@ class GroupState:
         self.options = options
         self.changed = Changed()
         self.consumer_id: str | None = None
-        # The group's: that of the last heartbeat's answer, the highest of all answers, and the highest
+        # The group's: that of the last heartbeat's answer, the highest of all answers, and
+        # the highest
         # that was known when the last heartbeat was sent.
         self.generation = self.heard = self.asked_about = 0
         # When something changed that the next pull may not know of yet, monotonic.
@@ -85,18 +89,23 @@ class GroupState:
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
         self.buffered_bytes = 0
-        # How many messages the application was done with, and how many of its attempts failed.
+        # How many messages the application was done with, and how many of its attempts
+        # failed.
         self.finished = self.failed = 0
-        # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
+        # Since when no pull waits at the broker, because there is no room for what it would
+        # bring, monotonic.
         self.full_since: float | None = None
-        # Lease clock: until when handlers may begin, and the part of it that recorded heartbeats
+        # Lease clock: until when handlers may begin, and the part of it that recorded
+        # heartbeats
         # give.
         self.lease_until = self.recorded_until = 0.0
-        # When the application took messages and did not come back; None while it waits in here.
+        # When the application took messages and did not come back; None while it waits in
+        # here.
         self.away_since: float | None = None
         # run(): the handlers at work, by thread.
         self.handlers: dict[int, AtWork] = {}
-        # Queues lost with progress that was not committed, until a commit() has told of them.
+        # Queues lost with progress that was not committed, until a commit() has told of
+        # them.
         self.unreported: dict[int, OwnedQueue] = {}
         self.in_run = False
         # Topics whose failed messages can be stored nowhere: they are tried in place.
@@ -113,17 +122,29 @@ class GroupState:
         self.heartbeat_wanted = False
 
     def silent_since(self) -> float | None:
-        """Return since when the application has not come back, or its oldest handler is at work."""
-        return min([one.since for one in self.at_work()], default=None) if self.in_run else self.away_since
+        """Return since when the application has not come back, or its oldest handler is at
+        work.
+        """
+        return (
+            min([one.since for one in self.at_work()], default=None)
+            if self.in_run
+            else self.away_since
+        )
 
     def at_work(self) -> list[AtWork]:
-        """Return what the application is at work on: in run() each handler, else the first message it has."""
+        """Return what the application is at work on: in run() each handler, else the first
+        message it has.
+        """
         return [*self.handlers.values()] if self.in_run else sorted(self._in_hand())[:1]
 
     def _in_hand(self) -> Iterable[AtWork]:
         since = self.away_since
         mine = self.queues.values() if since is not None else ()
-        return [AtWork(since or 0.0, one.queue, one.committable()) for one in mine if one.in_hand]
+        return [
+            AtWork(since or 0.0, one.queue, one.committable())
+            for one in mine
+            if one.in_hand
+        ]
 
     def want_heartbeat(self) -> None:
         with self.changed:
@@ -131,7 +152,9 @@ class GroupState:
             self.changed.notify_all()
 
     def hear(self, generation: int) -> None:
-        """Note the generation in an answer; a new one makes the membership send a heartbeat at once."""
+        """Note the generation in an answer; a new one makes the membership send a heartbeat
+        at once.
+        """
         with self.changed:
             if generation > self.heard:
                 self.heard = generation
@@ -139,14 +162,20 @@ class GroupState:
                 self.changed.notify_all()
 
     def is_heartbeat_due(self) -> bool:
-        """Return True if a heartbeat must go out now; news calls for one only, whatever becomes of it."""
+        """Return True if a heartbeat must go out now; news calls for one only, whatever
+        becomes of it.
+        """
         return self.heartbeat_wanted or self.heard > max(self.generation, self.asked_about)
 
     def is_unsettled(self, within_s: float) -> bool:
-        """Return True if, since a moment ago, queues may come that the next pull would not know of."""
+        """Return True if, since a moment ago, queues may come that the next pull would not
+        know of.
+        """
         if time.monotonic() - self.changed_at > within_s:
             return False
-        coming = (o for o in self.queues.values() if not o.acquired and o.revoked_until is None)
+        coming = (
+            o for o in self.queues.values() if not o.acquired and o.revoked_until is None
+        )
         return self.heard > self.generation or any(not owned.failures for owned in coming)
 
     def die(self, error: CatmqError) -> None:
@@ -157,7 +186,9 @@ class GroupState:
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Wait for `until()`, a stop or the time; return True if the consumer goes on."""
         with self.changed:
-            self.changed.wait_for(lambda: self.closed or (until is not None and until()), seconds)
+            self.changed.wait_for(
+                lambda: self.closed or (until is not None and until()), seconds
+            )
             return not self.closed
 
     def has_lease(self) -> bool:
@@ -175,22 +206,26 @@ class GroupState:
             self.on_start()
 
     def hold_ordered(self) -> None:
-        """Let nothing of ordered subscriptions begin after the lease of the last recorded heartbeat.
+        """Let nothing of ordered subscriptions begin after the lease of the last recorded
+        heartbeat.
 
-        Brokers promised to expire nobody meanwhile, but one that this member does not know may do
-        so. The nodes then refuse its commits. Until it hears that, it would handle messages of a
-        key at the same time as the new owner of its queue.
+        Brokers promised to expire nobody meanwhile, but one that this member does not know
+        may do so. The nodes then refuse its commits. Until it hears that, it would handle
+        messages of a key at the same time as the new owner of its queue.
         """
         if self.options.on_coordinator_loss is not None:
             return
-        ordered = [owned for owned in self.queues.values() if self.settings_of(owned).ordered]
+        ordered = [
+            owned for owned in self.queues.values() if self.settings_of(owned).ordered
+        ]
         new = [owned for owned in ordered if owned.begins_until == math.inf]
         for owned in new:
             owned.begins_until = self.recorded_until
         if new:
             topics = ", ".join(sorted({owned.subscription for owned in new}))
             log.warning(
-                "heartbeats are not recorded: the ordered subscriptions of %s stop when the lease ends",
+                "heartbeats are not recorded: the ordered subscriptions of %s stop when "
+                "the lease ends",
                 topics,
             )
 
@@ -208,7 +243,12 @@ class GroupState:
         owned.lost = True
         if owned.acquired and owned.committable() > owned.committed:
             self.unreported[owned.queue] = owned
-        if tell and owned.acquired and owned.revoked_until is None and self.options.on_revoked:
+        if (
+            tell
+            and owned.acquired
+            and owned.revoked_until is None
+            and self.options.on_revoked
+        ):
             self.events.append((False, owned))
         heir, owned.heir = owned.heir, None
         if heir is not None:
@@ -238,9 +278,11 @@ class GroupState:
         self.changed.notify_all()
 
     def succeed(self, owned: OwnedQueue, heir: OwnedQueue) -> None:
-        """A queue of ours was granted to us anew: first what is at work on it ends and is committed.
+        """A queue of ours was granted to us anew: first what is at work on it ends and is
+        committed.
 
-        The node takes that only until the later epoch is acquired; after it, all of it would be repeated.
+        The node takes that only until the later epoch is acquired; after it, all of it
+        would be repeated.
         """
         owned.heir = heir
         if owned.acquired:
@@ -249,8 +291,14 @@ class GroupState:
             self.lose(owned)
 
     def keep(self, owned: OwnedQueue) -> None:
-        """A revoked queue not released yet is ours again: goes on at its lowest unfinished offset."""
-        was_notified = owned.revoked_until is not None and self.options.on_revoked and not owned.tell_revoked
+        """A revoked queue not released yet is ours again: goes on at its lowest unfinished
+        offset.
+        """
+        was_notified = (
+            owned.revoked_until is not None
+            and self.options.on_revoked
+            and not owned.tell_revoked
+        )
         owned.heir = None
         owned.revoked_until = None
         owned.tell_revoked = False
@@ -265,7 +313,9 @@ class GroupState:
         return not at_work and not owned.reporting and not owned.tell_revoked
 
     def next_event(self) -> tuple[bool, OwnedQueue] | None:
-        """The next callback that is due; a revoke only when no handler of its queue is at work any more."""
+        """The next callback that is due; a revoke only when no handler of its queue is at
+        work any more.
+        """
         held_up: set[int] = set()
         for assigned, owned in self.events:
             late = (owned.revoked_until or 0.0) < time.monotonic()
@@ -287,7 +337,9 @@ class GroupState:
         self.heartbeat_wanted = True
 
     def take_back(self) -> None:
-        """Go on with the queues that are on their way to others, while nobody can tell those of it."""
+        """Go on with the queues that are on their way to others, while nobody can tell
+        those of it.
+        """
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
                 self.keep(owned)
@@ -298,7 +350,9 @@ class GroupState:
         self.unconfirmed.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
-        """An operator stopped a queue, or started it: nothing of it is handed out or begun meanwhile."""
+        """An operator stopped a queue, or started it: nothing of it is handed out or begun
+        meanwhile.
+        """
         if owned.stopped == stopped:
             return
         owned.stopped = stopped
@@ -323,7 +377,9 @@ class GroupState:
         self.settings = given
         self.limits = limits(self.options, given.values())
         for owned in self.queues.values():
-            if owned.topic in former and not former[owned.topic].same_filter(self.settings_of(owned)):
+            if owned.topic in former and not former[owned.topic].same_filter(
+                self.settings_of(owned)
+            ):
                 self.evict(owned)
         self.on_settings()
         self.on_gain()
@@ -360,11 +416,15 @@ class GroupState:
             self.changed.messages.notify_all()
 
     def share(self) -> int:
-        """Return how many messages of one queue may be held, or at work, while others have a claim too."""
+        """Return how many messages of one queue may be held, or at work, while others have
+        a claim too.
+        """
         return max(16, self.limits.max_poll_records // max(1, len(self._rotation)))
 
     def is_stuck(self, owned: OwnedQueue) -> bool:
-        """run(): whether a queue's share is all at work, so that what is held of it cannot be given out."""
+        """run(): whether a queue's share is all at work, so that what is held of it cannot
+        be given out.
+        """
         return self.in_run and owned.at_work >= self.share()
 
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
@@ -387,7 +447,9 @@ class GroupState:
         return taken
 
     def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
-        """Take back all that is handed out: an exception kept the application from getting it."""
+        """Take back all that is handed out: an exception kept the application from getting
+        it.
+        """
         with self.changed:
             for owned in self.queues.values():
                 owned.undo_hand_out()
@@ -399,7 +461,9 @@ class GroupState:
         """Count again what is buffered: an interrupt may have cut a change in two."""
         buffers = [owned.buffer for owned in holders]
         self.buffered = sum(map(len, buffers))
-        self.buffered_bytes = sum(len(message.body) for buffer in buffers for message in buffer)
+        self.buffered_bytes = sum(
+            len(message.body) for buffer in buffers for message in buffer
+        )
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): the handler of a message returned."""
@@ -412,10 +476,15 @@ class GroupState:
         if before > half >= owned.at_work:
             self.changed.notify_all()
         elif not owned.in_hand:
-            self.changed.room.notify_all()  # a queue of which nothing is held is asked whatever others hold
+            # a queue of which nothing is held is asked whatever others hold
+            self.changed.room.notify_all()
 
     def _take_turn(
-        self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
+        self,
+        owned: OwnedQueue,
+        limit: int,
+        most: int,
+        taken: list[tuple[OwnedQueue, Message]],
     ) -> None:
         alone = len(owned.buffer) == self.buffered  # then it is nobody else's turn
         turn = limit if alone else owned.turn_left
@@ -424,7 +493,9 @@ class GroupState:
             messages = owned.hand_out(count)
             all_bytes = alone and not owned.buffer
             taken_bytes = (
-                self.buffered_bytes if all_bytes else sum([len(message.body) for message in messages])
+                self.buffered_bytes
+                if all_bytes
+                else sum([len(message.body) for message in messages])
             )
             self.buffered_bytes -= taken_bytes
             taken.extend(zip(repeat(owned), messages, strict=False))

@@ -1,6 +1,7 @@
 """Delivery settings of a group's subscriptions, as the broker tells them while we run.
 
-They are the operators' and win over the options of this consumer; what they leave open, the options decide.
+They are the operators' and win over the options of this consumer; what they leave open, the
+options decide.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from catmq_client.options import ConsumerOptions
 class Settings:
     """Those of one subscription; None: the consumer's own options decide."""
 
-    # A message that fails holds its queue (in run(order="key") its key) until its retries are used up.
+    # A message that fails holds its queue (in run(order="key") its key) until its retries
+    # are used up.
     ordered: bool = False
     # Retries after the first delivery; then the message is a dead letter.
     retries: int = 16
     # Pauses before retry 1, 2, …; the last one repeats, s.
     retry_delays_s: tuple[int, ...] = (10, 30, 60, 300, 600, 1_800, 3_600)
-    # A message comes so long after it was stored, s; at work at the broker, as are the filters.
+    # A message comes so long after it was stored, s; at work at the broker, as are the
+    # filters.
     delay_s: int = 0
     tags: tuple[str, ...] = ()
     # Names of headers, each with the values that are taken.
@@ -43,11 +46,15 @@ class Settings:
     @classmethod
     def from_answer(cls, given: Mapping[str, Any]) -> Settings:
         """Read the settings from a heartbeat's answer; what it leaves out is the default."""
-        known: dict[str, Any] = {name: given[name] for name in _NAMES if given.get(name) is not None}
+        known: dict[str, Any] = {
+            name: given[name] for name in _NAMES if given.get(name) is not None
+        }
         for name in ("retry_delays_s", "tags"):
             if name in known:
                 known[name] = tuple(known[name])
-        known["headers"] = {name: tuple(values) for name, values in known.get("headers", {}).items()}
+        known["headers"] = {
+            name: tuple(values) for name, values in known.get("headers", {}).items()
+        }
         return cls(**known)
 
     def same_filter(self, other: Settings) -> bool:
@@ -55,13 +62,16 @@ class Settings:
         return (self.tags, self.headers) == (other.tags, other.headers)
 
     def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:
-        """Return True for a message with one of the tags, and with one of the values of each header.
+        """Return True for a message with one of the tags, and with one of the values of
+        each header.
 
         >>> Settings(headers={"region": ("eu", "us")}).takes(None, {"region": "us"})
         True
         """
         carried = headers or {}
-        of_headers = all(carried.get(name) in values for name, values in self.headers.items())
+        of_headers = all(
+            carried.get(name) in values for name, values in self.headers.items()
+        )
         return of_headers and (not self.tags or tag in self.tags)
 
     def pause_s(self, retry: int) -> float:
@@ -70,7 +80,11 @@ class Settings:
         >>> [Settings(retry_delays_s=(10, 30)).pause_s(retry) for retry in (1, 2, 3)]
         [10, 30, 30]
         """
-        return self.retry_delays_s[min(retry, len(self.retry_delays_s)) - 1] if self.retry_delays_s else 0
+        return (
+            self.retry_delays_s[min(retry, len(self.retry_delays_s)) - 1]
+            if self.retry_delays_s
+            else 0
+        )
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
@@ -88,7 +102,8 @@ class Limits:
 
 
 def limits(options: ConsumerOptions, settings: Iterable[Settings]) -> Limits:
-    """The limits of a consumer: of several subscriptions the most threads, and the least of everything else.
+    """The limits of a consumer: of several subscriptions the most threads, and the least of
+    everything else.
 
     >>> limits(ConsumerOptions(), [Settings(threads=2, max_poll_records=9), Settings(threads=4)])
     Limits(threads=4, handler_batch=None, max_poll_records=9, fetch_max_wait_ms=30000)
@@ -98,7 +113,9 @@ def limits(options: ConsumerOptions, settings: Iterable[Settings]) -> Limits:
     records = [one.max_poll_records for one in known if one.max_poll_records is not None]
     waits = [one.fetch_max_wait_ms for one in known if one.fetch_max_wait_ms is not None]
     return Limits(
-        threads=max((one.threads for one in known if one.threads is not None), default=None),
+        threads=max(
+            (one.threads for one in known if one.threads is not None), default=None
+        ),
         handler_batch=min(batches, default=None),
         max_poll_records=min(records, default=options.max_poll_records),
         fetch_max_wait_ms=min(waits, default=options.fetch_max_wait_ms),

@@ -1,14 +1,19 @@
 """The threads of run(): they call the handler, and decide what follows when it fails.
 
-A handler has failed when it raises, or does not return within the subscription's handler_timeout_ms. Then
+A handler has failed when it raises, or does not return within the subscription's
+handler_timeout_ms. Then
 
-- in an ordered subscription the message is retried in place, after the subscription's pauses (at most
-  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it goes to the dead letters;
-- in any other it is reported, and comes again later from the retry topic; before that it is tried
+- in an ordered subscription the message is retried in place, after the subscription's
+  pauses (at most
+  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it goes to the
+  dead letters;
+- in any other it is reported, and comes again later from the retry topic; before that it is
+  tried
   handler_attempts times in place, if the option says more than 1.
 
-A batch that fails is handled again message by message. The thread of a handler that takes too long is left
-alone, because Python cannot stop it, and another takes its place; at most as many as there are threads.
+A batch that fails is handled again message by message. The thread of a handler that takes
+too long is left alone, because Python cannot stop it, and another takes its place; at most
+as many as there are threads.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ log = logging.getLogger("catmq.consumer")
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 # Longest pause before a retry in place: the queue, or key, stands still meanwhile.
 ORDERED_PAUSE_S = 30.0
-# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no retry node.
+# Tries of a message at least that cannot be handed over: its group broadcasts, or there is
+# no retry node.
 TRIES_IN_PLACE = 3
 
 
@@ -58,7 +64,9 @@ class Workers:
         if threads < 1:
             raise OptionError(f"threads={threads}: write at least 1")
         if batch is not None and batch < 1:
-            raise OptionError(f"batch={batch}: write at least 1, or None for one message at a time")
+            raise OptionError(
+                f"batch={batch}: write at least 1, or None for one message at a time"
+            )
         self._state = state
         self._dispatcher = dispatcher
         self._reporter = reporter
@@ -74,7 +82,9 @@ class Workers:
         self.broken: BaseException | None = None
         state.on_settings = self._follow_settings
         self._resize()
-        self._clock = threading.Thread(target=self._watch, name="catmq-handler-clock", daemon=True)
+        self._clock = threading.Thread(
+            target=self._watch, name="catmq-handler-clock", daemon=True
+        )
         self._clock.start()
 
     def drain(self, timeout_s: float) -> None:
@@ -90,7 +100,9 @@ class Workers:
     def _follow_settings(self) -> None:
         """Called under the state's lock."""
         settings = self._state.settings
-        self._dispatcher.close_breakers(t for t, one in settings.items() if one.breaker_failures is None)
+        self._dispatcher.close_breakers(
+            t for t, one in settings.items() if one.breaker_failures is None
+        )
         self._resize()
 
     def _resize(self) -> None:
@@ -107,7 +119,9 @@ class Workers:
         name = f"catmq-handler-{next(self._numbers)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         with self._lock:
-            self._threads = [one for one in self._threads if one.is_alive() or one.ident is None]
+            self._threads = [
+                one for one in self._threads if one.is_alive() or one.ident is None
+            ]
             self._threads.append(thread)
         thread.start()
 
@@ -145,11 +159,15 @@ class Workers:
             self._ended(job, error)
 
     def _begin(self, job: Job) -> bool:
-        """Wait for the lease; False when a queue of the job is not ours to work on, or stopped."""
+        """Wait for the lease; False when a queue of the job is not ours to work on, or
+        stopped.
+        """
         state, dispatcher = self._state, self._dispatcher
         with state.changed:
             if not state.has_lease():
-                state.changed.wait_for(lambda: any(map(dispatcher.is_barred, job.tasks)) or state.has_lease())
+                state.changed.wait_for(
+                    lambda: any(map(dispatcher.is_barred, job.tasks)) or state.has_lease()
+                )
             if any(map(dispatcher.is_barred, job.tasks)):
                 return False
             for task in job.tasks:
@@ -177,7 +195,9 @@ class Workers:
             self._after_success(job, settings)
         elif len(job.tasks) > 1:
             log.warning(
-                "the handler failed with %d messages: retrying one by one", len(job.tasks), exc_info=error
+                "the handler failed with %d messages: retrying one by one",
+                len(job.tasks),
+                exc_info=error,
             )
             self._leave(job)
             self._dispatcher.back(job, alone=True)
@@ -192,7 +212,8 @@ class Workers:
     def _after_success(self, job: Job, settings: Settings) -> None:
         state = self._state
         given_up = any(task.message.failed for task in job.tasks)
-        # In one step: a queue that is idle is released, and must know of its last message by then.
+        # In one step: a queue that is idle is released, and must know of its last message
+        # by then.
         with state.changed:
             for task in job.tasks:
                 state.finish(task.owned, task.message.offset, task.version)
@@ -206,7 +227,9 @@ class Workers:
     def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
         task, slot = job.tasks[0], job.slot
         slot.tries += 1
-        log.warning("%r: the handler failed, try %d", task.message, slot.tries, exc_info=error)
+        log.warning(
+            "%r: the handler failed, try %d", task.message, slot.tries, exc_info=error
+        )
         state = self._state
         with state.changed:
             state.failed += 1
@@ -228,7 +251,11 @@ class Workers:
     def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
         """The pause before the next try in place after so many; None when there is none."""
         if settings.ordered:
-            return None if tries > settings.retries else min(ORDERED_PAUSE_S, settings.pause_s(tries))
+            return (
+                None
+                if tries > settings.retries
+                else min(ORDERED_PAUSE_S, settings.pause_s(tries))
+            )
         options = self._state.options
         in_place = task.owned.subscription in self._state.in_place
         if tries >= max(options.handler_attempts, TRIES_IN_PLACE if in_place else 1):
@@ -238,7 +265,10 @@ class Workers:
 
     def _halt(self, task: Task, tries: int, error: BaseException) -> None:
         """There is nowhere to put the message: going on would lose it."""
-        detail = f"{task.message!r}: the handler failed {tries} times, its queue is stopped: {error!r}"
+        detail = (
+            f"{task.message!r}: the handler failed {tries} times, its queue is "
+            f"stopped: {error!r}"
+        )
         failure = HandlerFailed(detail)
         failure.__cause__ = error
         log.error("%s", detail)
@@ -247,7 +277,9 @@ class Workers:
     def _tell_breaker(self, job: Job, settings: Settings) -> None:
         if self._dispatcher.failed(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
-            what = "%s: the handler keeps failing: paused for %d s, then one message is tried"
+            what = (
+                "%s: the handler keeps failing: paused for %d s, then one message is tried"
+            )
             log.error(what, topic, pause_s)
 
     def _leave(self, job: Job) -> None:

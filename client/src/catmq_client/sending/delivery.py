@@ -1,9 +1,9 @@
 """One try to store one batch, and what follows from how it ended: see `after_failure`.
 
 A batch that may be stored is repeated in its queue until delivery_timeout_ms, and ends with
-SendOutcomeUnknown. Of a queue that refused the layout is looked up again; then a free batch moves to another
-queue, a keyed one follows its slot, or waits where it is. A message that was refused fails alone; the others
-of its batch go again.
+SendOutcomeUnknown. Of a queue that refused the layout is looked up again; then a free batch
+moves to another queue, a keyed one follows its slot, or waits where it is. A message that
+was refused fails alone; the others of its batch go again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ COMPLAIN_EVERY_S = 30.0  # about the same closed queue
 
 class Delivery:
     def __init__(
-        self, *, transport: Transport, accumulator: Accumulator, layouts: Layouts, options: ProducerOptions
+        self,
+        *,
+        transport: Transport,
+        accumulator: Accumulator,
+        layouts: Layouts,
+        options: ProducerOptions,
     ) -> None:
         self._transport = transport
         self._accumulator = accumulator
@@ -43,13 +48,15 @@ class Delivery:
         self._timeout_s = options.request_timeout_ms / 1000
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._failures = FailureLog(log, "sending, which is repeated,")
-        self._complained: dict[int | None, float] = {}  # queue → when; at worst two threads both say it
+        # queue → when; at worst two threads both say it
+        self._complained: dict[int | None, float] = {}
 
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try once in a thread of the producer; then the batch has ended or is back in its buffer.
+        """Try once in a thread of the producer; then the batch has ended or is back in its
+        buffer.
 
-        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised by the
-        futures.
+        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised
+        by the futures.
         """
         try:
             return self.attempt(buffer, batch)
@@ -65,8 +72,8 @@ class Delivery:
     def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
         """Try once, as `step`, in a thread of the application.
 
-        Every exception passes: it may have been raised into the thread, as Celery does for its soft
-        time limit. The caller then has to `abandon` the batch.
+        Every exception passes: it may have been raised into the thread, as Celery does for
+        its soft time limit. The caller then has to `abandon` the batch.
         """
         self._leave_avoided_queue(buffer, batch)
         left_s = batch.expires_at - time.monotonic()
@@ -93,8 +100,14 @@ class Delivery:
     def _too_late(self, buffer: QueueBuffer, batch: Batch) -> DeliveryTimeout:
         limit = f"delivery_timeout_ms ({self._delivery_timeout_s:g} s)"
         if batch.tries:
-            return DeliveryTimeout(f"{limit} is over; the last try ended with: {batch.last_error}")
-        last = f"; the last try for its queue ended with: {buffer.last_error}" if buffer.last_error else ""
+            return DeliveryTimeout(
+                f"{limit} is over; the last try ended with: {batch.last_error}"
+            )
+        last = (
+            f"; the last try for its queue ended with: {buffer.last_error}"
+            if buffer.last_error
+            else ""
+        )
         return DeliveryTimeout(f"it waited in the buffer for all of {limit}{last}")
 
     def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
@@ -102,11 +115,17 @@ class Delivery:
         batch = buffer.current
         error: CatmqError = SendError("not sent: its thread was interrupted")
         if batch is not None and batch.tries:
-            error = SendOutcomeUnknown("may or may not be stored: its thread was interrupted")
+            error = SendOutcomeUnknown(
+                "may or may not be stored: its thread was interrupted"
+            )
         self._accumulator.abandon(buffer, own, error)
 
-    def _give_up(self, buffer: QueueBuffer, batch: Batch, error: BaseException) -> Batch | None:
-        """End a batch whose try broke off, if its buffer still holds it: nobody may wait for ever."""
+    def _give_up(
+        self, buffer: QueueBuffer, batch: Batch, error: BaseException
+    ) -> Batch | None:
+        """End a batch whose try broke off, if its buffer still holds it: nobody may wait
+        for ever.
+        """
         with self._accumulator.lock:
             if buffer.current is not batch:
                 return None
@@ -115,14 +134,21 @@ class Delivery:
                 buffer.current = None
                 return None
         what = f"internal error of the client: {error!r}"
-        ending = SendOutcomeUnknown(f"may or may not be stored: {what}") if batch.tries else SendError(what)
+        ending = (
+            SendOutcomeUnknown(f"may or may not be stored: {what}")
+            if batch.tries
+            else SendError(what)
+        )
         ending.__cause__ = error
         return self._end(buffer, batch, ending)
 
-    def _after_answer(self, buffer: QueueBuffer, batch: Batch, outcomes: Sequence[Outcome]) -> Batch | None:
+    def _after_answer(
+        self, buffer: QueueBuffer, batch: Batch, outcomes: Sequence[Outcome]
+    ) -> Batch | None:
         refusals = [outcome for outcome in outcomes if isinstance(outcome, CatmqError)]
         if any(refusal.retriable for refusal in refusals):
-            # What was stored stays stored: the same batch_id again only adds what is missing.
+            # What was stored stays stored: the same batch_id again only adds what is
+            # missing.
             delay_s = buffer.backoff.next_s()
             if time.monotonic() + delay_s < batch.expires_at:
                 batch.unknown = True
@@ -135,7 +161,9 @@ class Delivery:
         self._freshen(batch.topic)
         return batch
 
-    def _after_failure(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch | None:
+    def _after_failure(
+        self, buffer: QueueBuffer, batch: Batch, error: CatmqError
+    ) -> Batch | None:
         batch.unknown = batch.unknown or error.outcome_unknown
         batch.last_error = buffer.last_error = str(error)
         layout = self._layouts.known(batch.topic).layout
@@ -150,7 +178,9 @@ class Delivery:
         if follows is Next.SPLIT:
             return self._split(buffer, batch, error)
         if follows is Next.FAIL:
-            return self._end(buffer, batch, _final(batch, error) if batch.unknown else error)
+            return self._end(
+                buffer, batch, _final(batch, error) if batch.unknown else error
+            )
         if follows is Next.MOVE and self._move(buffer, batch, error):
             return None
         return self._repeat(buffer, batch, error)
@@ -167,13 +197,16 @@ class Delivery:
         return None
 
     def _tell_closed(self, batch: Batch) -> None:
-        """Say at once, and now and then, why sends wait that nothing but an operator can help."""
+        """Say at once, and now and then, why sends wait that nothing but an operator can
+        help.
+        """
         now = time.monotonic()
         if now - self._complained.get(batch.queue, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
             return
         self._complained[batch.queue] = now
         log.warning(
-            "Queue %s of topic %s is closed, and the topic keeps keys in their queue (keyed: strict): "
+            "Queue %s of topic %s is closed, and the topic keeps keys in their queue "
+            "(keyed: strict): "
             "messages with its keys wait, at most %.0f s more. Open it "
             "(catmq topic queue %s %d --state read_write), or allow other queues "
             "(catmq topic set %s --keyed available).",
@@ -181,7 +214,8 @@ class Delivery:
         )  # fmt: skip
 
     def _move(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> bool:
-        """To another queue, a free batch to any, a keyed one where its slots now are; False if there is none.
+        """To another queue, a free batch to any, a keyed one where its slots now are; False
+        if there is none.
 
         A queue that is not found is no different: the topic may have been made anew.
         """
@@ -208,7 +242,9 @@ class Delivery:
             return True
 
     def _split(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch | None:
-        """One wrong message must not fail its neighbours: they go again, under a new batch_id."""
+        """One wrong message must not fail its neighbours: they go again, under a new
+        batch_id.
+        """
         count, wrong = len(batch.messages), named(error, len(batch.messages))
         ended = None
         if wrong:
@@ -217,7 +253,10 @@ class Delivery:
             ended = batch.part(sorted(wrong))
             ended.fail(error)
         else:
-            parts = [batch.part([*range(count // 2)]), batch.part([*range(count // 2, count)])]
+            parts = [
+                batch.part([*range(count // 2)]),
+                batch.part([*range(count // 2, count)]),
+            ]
         batch.let_go()
         self._accumulator.put_back(buffer, parts, delay_s=0.0, ended=ended)
         return ended
@@ -247,16 +286,22 @@ class Delivery:
 def _is_homeless(batch: Batch, routes: Routes) -> bool:
     """Return True if the layout no longer keeps all keys of the batch in its queue."""
     slots = routes.layout.slots
-    return bool(slots) and any(slots[slot_of(message["key"])] != batch.queue for message in batch.messages)
+    return bool(slots) and any(
+        slots[slot_of(message["key"])] != batch.queue for message in batch.messages
+    )
 
 
 def _final(batch: Batch, error: CatmqError) -> CatmqError:
-    """The end of a batch that ran out of time or tries, told apart by whether it may be stored."""
+    """The end of a batch that ran out of time or tries, told apart by whether it may be
+    stored.
+    """
     tries = "1 try" if batch.tries == 1 else f"{batch.tries} tries"
     after = f"after {tries}" if batch.tries else "not tried yet"
     detail = f"{batch.topic}, queue {batch.queue}, {after}: {error}"
     if batch.unknown:
-        final: CatmqError = SendOutcomeUnknown(f"may or may not be stored: {detail}", status=error.status)
+        final: CatmqError = SendOutcomeUnknown(
+            f"may or may not be stored: {detail}", status=error.status
+        )
     else:
         final = DeliveryTimeout(f"not stored: {detail}", status=error.status)
     final.__cause__ = error

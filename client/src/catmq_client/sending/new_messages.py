@@ -72,7 +72,9 @@ def as_sent(
 
 
 def as_text(name: str, value: Any, most: int | None = None) -> str:
-    """The value, if every codec can write it: one that cannot would fail the batch it travels in."""
+    """The value, if every codec can write it: one that cannot would fail the batch it
+    travels in.
+    """
     if not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: give text, str(…)")
     if most is not None and len(value) > most:
@@ -87,10 +89,11 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
 
 
 def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without reserved ones. Raises OptionError for what a codec cannot write.
+    """Return the headers without reserved ones. Raises OptionError for what a codec cannot
+    write.
 
-    Handlers forward messages with `headers=message.headers`. A reserved header names the message that was
-    received, so it must not go with another one.
+    Handlers forward messages with `headers=message.headers`. A reserved header names the
+    message that was received, so it must not go with another one.
     """
     return {
         as_text("a header's name", name): as_text(f"header {name}", text)
@@ -100,7 +103,9 @@ def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
-    """Return the body as bytes: of bytes, of text, or of a value as JSON. Raises OptionError."""
+    """Return the body as bytes: of bytes, of text, or of a value as JSON. Raises
+    OptionError.
+    """
     if json is not NOT_GIVEN:
         if body is not None:
             raise OptionError("body and json are both given: give one of them")
@@ -108,7 +113,9 @@ def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
     if type(body) is bytes:
         return body
     if body is None:
-        raise OptionError("the message has no body: give body=…, or json=… (json=None is null)")
+        raise OptionError(
+            "the message has no body: give body=…, or json=… (json=None is null)"
+        )
     if isinstance(body, str):
         return as_text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
@@ -119,11 +126,14 @@ def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
 def _json_text(value: Any) -> str:
     """Return a value as JSON that every parser reads. Raises OptionError."""
     try:
-        return json_text.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return json_text.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
     except (TypeError, ValueError, RecursionError) as error:
         # Without the value, which may be large.
         raise OptionError(
-            f"json cannot be written as JSON: {error}. Give text, finite numbers, True, False, None, and "
+            f"json cannot be written as JSON: {error}. Give text, finite numbers, True, "
+            "False, None, and "
             "lists and dicts of them"
         ) from error
 
@@ -142,7 +152,8 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
     unknown = set(item) - {*NewMessage._fields, "json"}
     if unknown:
         raise OptionError(
-            f"{sorted(unknown)[0]} is not a field of a message: {', '.join(NewMessage._fields)}, json"
+            f"{sorted(unknown)[0]} is not a field of a message: "
+            f"{', '.join(NewMessage._fields)}, json"
         )
     return as_sent(**{"body": None, **item})
 

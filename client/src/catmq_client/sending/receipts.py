@@ -1,4 +1,6 @@
-"""Results of a send: receipts, futures, the batch they travel in, and the callbacks when it has ended."""
+"""Results of a send: receipts, futures, the batch they travel in, and the callbacks when it
+has ended.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ def size_of(message: dict[str, Any]) -> int:
 
 
 class Receipt(NamedTuple):
-    """Location of a stored message. `message_id` finds it again, or recalls it; it is opaque.
+    """Location of a stored message. `message_id` finds it again, or recalls it; it is
+    opaque.
 
-    A message that waits for its time has no queue and offset yet; `due_at_ms` says when it comes, ms since
-    1970 UTC.
+    A message that waits for its time has no queue and offset yet; `due_at_ms` says when it
+    comes, ms since 1970 UTC.
     """
 
     topic: str
@@ -45,7 +48,8 @@ Outcome = Receipt | CatmqError
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Batch:
-    """Messages of one topic for one queue, sent in one request; all futures share its event.
+    """Messages of one topic for one queue, sent in one request; all futures share its
+    event.
 
     One event for a batch, not one for each message, is what keeps send_async cheap.
     """
@@ -88,7 +92,9 @@ class Batch:
         if len(self.futures) != len(self.messages):
             del self.futures[len(self.messages) :]
 
-    def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
+    def add_all(
+        self, messages: Sequence[dict[str, Any]], size_bytes: int
+    ) -> list[SendFuture]:
         done = self.done
         futures = [SendFuture(done) for _ in messages]
         self.mend()
@@ -98,7 +104,9 @@ class Batch:
         return futures
 
     def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
-        """Take over a message that was never tried, or definitely refused, in another batch."""
+        """Take over a message that was never tried, or definitely refused, in another
+        batch.
+        """
         future.ended = self.done
         self.messages.append(message)
         self.futures.append(future)
@@ -108,7 +116,8 @@ class Batch:
     def part(self, indexes: list[int]) -> Batch:
         """A batch of its own for some of the messages, whose futures move over.
 
-        Only after a definite refusal: it has a new id, so nothing may be stored under the old one.
+        Only after a definite refusal: it has a new id, so nothing may be stored under the
+        old one.
         """
         part = Batch(topic=self.topic, queue=self.queue, linger_s=0, timeout_s=0)
         part.expires_at = self.expires_at
@@ -119,7 +128,9 @@ class Batch:
         return part
 
     def repeated(self) -> Batch:
-        """Return a batch with the same messages and id: its try was cut off, and may be stored."""
+        """Return a batch with the same messages and id: its try was cut off, and may be
+        stored.
+        """
         repeated = self.part([*range(len(self.messages))])
         repeated.batch_id, repeated.tries = self.batch_id, self.tries
         repeated.last_error, repeated.unknown = self.last_error, True
@@ -154,19 +165,24 @@ class Batch:
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
-        """Call who wants to be called. Only when the buffer is free: a callback may send, or flush."""
+        """Call who wants to be called. Only when the buffer is free: a callback may send,
+        or flush.
+        """
         for future in self.futures:
             if future.callbacks is not None:
                 future.run_callbacks()
 
 
 class SendFuture:
-    """The receipt of a message that is on its way; like concurrent.futures.Future, without cancel."""
+    """The receipt of a message that is on its way; like concurrent.futures.Future, without
+    cancel.
+    """
 
     __slots__ = ("callbacks", "ended", "outcome")
 
     def __init__(self, ended: threading.Event) -> None:
-        # Of the batch that it travels in. Not the batch: both would be garbage in a circle, with all
+        # Of the batch that it travels in. Not the batch: both would be garbage in a circle,
+        # with all
         # messages, until Python's collector stops everything to find it.
         self.ended = ended
         self.outcome: Outcome | None = None
@@ -177,7 +193,9 @@ class SendFuture:
         return self.outcome is not None
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """The receipt; raises what the send ended with, or TimeoutError after `timeout_s` seconds."""
+        """The receipt; raises what the send ended with, or TimeoutError after `timeout_s`
+        seconds.
+        """
         outcome = self._awaited(timeout_s)
         if isinstance(outcome, CatmqError):
             raise outcome
@@ -188,7 +206,9 @@ class SendFuture:
         return self.result(timeout)
 
     def exception(self, timeout_s: float | None = None) -> CatmqError | None:
-        """Wait for the end; return its error, None after success; TimeoutError after `timeout_s` seconds."""
+        """Wait for the end; return its error, None after success; TimeoutError after
+        `timeout_s` seconds.
+        """
         outcome = self._awaited(timeout_s)
         return outcome if isinstance(outcome, CatmqError) else None
 
@@ -200,13 +220,17 @@ class SendFuture:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.outcome is None:
             left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-            # A batch that was split announces itself without outcomes: look which batch it is now.
+            # A batch that was split announces itself without outcomes: look which batch it
+            # is now.
             if not self.ended.wait(left_s):
-                raise TimeoutError(f"no receipt within {timeout_s} s; the message is still being sent")
+                raise TimeoutError(
+                    f"no receipt within {timeout_s} s; the message is still being sent"
+                )
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread.
+        """Call `callback(future)` when the send has ended: at once if it has, else in a
+        sender's thread.
 
         Raises OptionError for a coroutine function, a generator function or a class.
         """
@@ -218,7 +242,9 @@ class SendFuture:
             self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Call each callback once; list.pop decides between two threads that both come here."""
+        """Call each callback once; list.pop decides between two threads that both come
+        here.
+        """
         while self.callbacks:
             try:
                 callback = self.callbacks.pop(0)
@@ -238,12 +264,15 @@ class Callbacks:
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
-        # Sends that have ended while a call was due; and whether this thread makes calls now.
+        # Sends that have ended while a call was due; and whether this thread makes calls
+        # now.
         self._uncalled: set[SendFuture] = set()
         self._thread = threading.local()
 
     def note(self, batch: Batch) -> None:
-        """A batch has ended: its calls are due. Called under the lock, in one step with its end."""
+        """A batch has ended: its calls are due. Called under the lock, in one step with its
+        end.
+        """
         self._uncalled.update([future for future in batch.futures if future.callbacks])
 
     def are_due(self, batch: Batch) -> bool:
@@ -270,7 +299,8 @@ class Callbacks:
         *,
         under_way: Callable[[], Iterable[SendFuture]],
     ) -> bool:
-        """Wait until these sends have ended and their calls have returned; return True if they have.
+        """Wait until these sends have ended and their calls have returned; return True if
+        they have.
 
         Not in such a call: it would wait for itself, or for another one that waits for it.
         """

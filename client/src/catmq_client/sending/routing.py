@@ -1,8 +1,9 @@
 """Choice of a message's queue: made once, from the topic's layout, before the first try.
 
-A topic has 1,024 slots. Slot = crc32(UTF-8 key) mod 1,024; the layout names each slot's queue, so a
-key stays in its queue while queues come and go. Read-only or unreachable queues never change the
-layout: a keyed message waits for its queue (`keyed: strict`) or goes elsewhere (`available`).
+A topic has 1,024 slots. Slot = crc32(UTF-8 key) mod 1,024; the layout names each slot's
+queue, so a key stays in its queue while queues come and go. Read-only or unreachable queues
+never change the layout: a keyed message waits for its queue (`keyed: strict`) or goes
+elsewhere (`available`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def slot_of(key: str) -> int:
 
 
 class Routes:
-    """Chooses queues for one topic. Not locked: its owner calls it under the lock of the buffer."""
+    """Chooses queues for one topic. Not locked: its owner calls it under the lock of the
+    buffer.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -75,7 +78,8 @@ class Routes:
         self._avoided: dict[int, float] = {}
         self._turn = random.randrange(SLOTS)
         self._sticky: int | None = None
-        # Slots whose earlier messages still wait for their old queue: later ones wait there behind them.
+        # Slots whose earlier messages still wait for their old queue: later ones wait there
+        # behind them.
         self.held: dict[int, int] = {}
 
     def replace(self, layout: Layout) -> None:
@@ -88,7 +92,9 @@ class Routes:
         """The route of a message with this key, or that names its queue."""
         layout = self.layout
         if not layout.slots:
-            return Route(queue, Kind.NAMED if strict_queue and queue is not None else Kind.FREE)
+            return Route(
+                queue, Kind.NAMED if strict_queue and queue is not None else Kind.FREE
+            )
         if queue is not None:
             return self._named(queue, strict_queue)
         if key is None:
@@ -103,7 +109,10 @@ class Routes:
         """Return True if the queue is writable and has not just refused."""
         if queue is None:
             return True
-        return queue in self.layout.writable and self._avoided.get(queue, 0.0) <= time.monotonic()
+        return (
+            queue in self.layout.writable
+            and self._avoided.get(queue, 0.0) <= time.monotonic()
+        )
 
     def avoid(self, queue: int | None, *, whole_node: bool) -> None:
         """Keep free messages from this queue, or from all queues of its node, for a while."""
@@ -112,7 +121,9 @@ class Routes:
         if queue is not None:
             self._avoided[queue] = until
         if whole_node and node is not None:
-            self._avoided.update({q: until for q, n in self.layout.nodes.items() if n == node})
+            self._avoided.update(
+                {q: until for q, n in self.layout.nodes.items() if n == node}
+            )
         if self._avoided.get(self._sticky or 0, 0.0) >= until:
             self._sticky = None
 
@@ -123,7 +134,9 @@ class Routes:
         return usable[self._turn % len(usable)] if usable else None
 
     def next_queue(self, *, after: int | None) -> None:
-        """Send unkeyed messages to another queue than `after`: its batch is full or on its way."""
+        """Send unkeyed messages to another queue than `after`: its batch is full or on its
+        way.
+        """
         if self._sticky == after:
             self._sticky = None
 
@@ -144,7 +157,9 @@ class Routes:
         if strict:
             if queue not in self.layout.nodes:
                 known = ", ".join(map(str, sorted(self.layout.nodes)))
-                raise OptionError(f"queue {queue} is not one of {self.layout.topic}'s queues: {known}")
+                raise OptionError(
+                    f"queue {queue} is not one of {self.layout.topic}'s queues: {known}"
+                )
             return Route(queue, Kind.NAMED)
         return Route(queue if self.usable(queue) else self._unkeyed(), Kind.FREE)
 
@@ -169,7 +184,9 @@ class Layouts:
         self._lock = threading.Lock()
 
     def routes(self, topic: str, *, within_s: float) -> Routes:
-        """The topic's routes; asks a broker at the first use, for at most `within_s` seconds."""
+        """The topic's routes; asks a broker at the first use, for at most `within_s`
+        seconds.
+        """
         known = self._routes.get(topic)
         if known is not None:
             return known
@@ -181,7 +198,9 @@ class Layouts:
         return self._routes[topic]
 
     def freshen(self, topic: str, *, suspicious: bool) -> Layout | None:
-        """A newer layout if ours is old, or `suspicious` and not brand new; None when there is no need."""
+        """A newer layout if ours is old, or `suspicious` and not brand new; None when there
+        is no need.
+        """
         routes = self._routes[topic]
         limit_s = REFRESH_EVERY_S if suspicious else self._max_age_s
         if time.monotonic() - routes.loaded_at < limit_s:
@@ -193,7 +212,8 @@ class Layouts:
         try:
             return self._load(topic, 0.0)
         except CatmqError:
-            # The layout we have still says where keys live; the sends themselves report what is wrong.
+            # The layout we have still says where keys live; the sends themselves report
+            # what is wrong.
             return None
 
     def _load(self, topic: str, within_s: float, **more: Any) -> Layout:
@@ -207,7 +227,9 @@ class Layouts:
             return layout_from(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.warning("the queues of topic %s cannot be read: %r", topic, error)
-            raise AnswerLost(f"the response about topic {topic} cannot be read: {error!r}") from error
+            raise AnswerLost(
+                f"the response about topic {topic} cannot be read: {error!r}"
+            ) from error
 
 
 def layout_from(answer: dict[str, Any]) -> Layout:

@@ -1,8 +1,10 @@
-"""One request that sends messages, what a broker says of each of them, and what follows a failed try.
+"""One request that sends messages, what a broker says of each of them, and what follows a
+failed try.
 
-`after_failure` is the rule of all who send: the producer (delivery.py), the relay of the outbox, the writer
-of Spark. A request is repeated under the same batch_id to the same queue, so that it is stored once; only
-what is certainly not stored moves to another queue, or goes again in parts, under another id.
+`after_failure` is the rule of all who send: the producer (delivery.py), the relay of the
+outbox, the writer of Spark. A request is repeated under the same batch_id to the same
+queue, so that it is stored once; only what is certainly not stored moves to another queue,
+or goes again in parts, under another id.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ def after_failure(
 ) -> Next:
     """Choose the next step for a batch of so many messages. Pure.
 
-    `tries`: those made, with the failed one. `unknown`: one of them may have stored the batch, which then
-    stays in its queue, unless the topic wants it twice rather than not at all (`resend_unknown`).
+    `tries`: those made, with the failed one. `unknown`: one of them may have stored the
+    batch, which then stays in its queue, unless the topic wants it twice rather than not at
+    all (`resend_unknown`).
     """
     if isinstance(error, InvalidRequest | OptionError) and messages > 1 and not unknown:
         return Next.SPLIT
@@ -70,19 +73,32 @@ def after_failure(
 def named(error: CatmqError, messages: int) -> dict[int, str]:
     """The messages of a batch, by place, that an error names, and what is wrong with each."""
     found = ((_INDEX.match(one.field), one.message) for one in error.errors)
-    return {int(place[1]): text for place, text in found if place and int(place[1]) < messages}
+    return {
+        int(place[1]): text for place, text in found if place and int(place[1]) < messages
+    }
 
 
 def send(
-    transport: Transport, *, topic: str, messages: Sequence[dict[str, Any]], batch_id: str, timeout_s: float
+    transport: Transport,
+    *,
+    topic: str,
+    messages: Sequence[dict[str, Any]],
+    batch_id: str,
+    timeout_s: float,
 ) -> list[Outcome]:
     """Send messages; return the outcome of each, in order.
 
-    Raises what Transport.request raises; AnswerLost for an answer that does not speak of all of them.
+    Raises what Transport.request raises; AnswerLost for an answer that does not speak of
+    all of them.
     """
-    path, body = api_path("topics", topic, "messages"), {"messages": messages, "batch_id": batch_id}
+    path, body = (
+        api_path("topics", topic, "messages"),
+        {"messages": messages, "batch_id": batch_id},
+    )
     try:
-        answer = transport.request("POST", path, body={**body, "receipts": "runs"}, timeout_s=timeout_s)
+        answer = transport.request(
+            "POST", path, body={**body, "receipts": "runs"}, timeout_s=timeout_s
+        )
     except InvalidRequest as error:
         if not any(one.field == "receipts" for one in error.errors):
             raise
@@ -91,7 +107,9 @@ def send(
     try:
         runs = answer.get("runs")
         outcomes = (
-            _of_runs(topic, runs) if runs is not None else [_outcome(topic, r) for r in answer["results"]]
+            _of_runs(topic, runs)
+            if runs is not None
+            else [_outcome(topic, r) for r in answer["results"]]
         )
     except (KeyError, TypeError, ValueError) as error:
         raise AnswerLost(f"the response to a send cannot be read: {error!r}") from error
@@ -109,7 +127,9 @@ def _of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:
             continue
         queue, first = run["queue"], run["offset"]
         offsets = range(first, first + run["count"])
-        outcomes += [Receipt(topic, queue, offset, f"{queue}-{offset}") for offset in offsets]
+        outcomes += [
+            Receipt(topic, queue, offset, f"{queue}-{offset}") for offset in offsets
+        ]
     return outcomes
 
 
@@ -120,4 +140,6 @@ def _outcome(topic: str, result: dict[str, Any]) -> Outcome:
         retriable = refusal.get("retriable", False)
         return MessageRefused(refusal["detail"], code=refusal["code"], retriable=retriable)
     told = result.get
-    return Receipt(topic, told("queue"), told("offset"), result["message_id"], told("due_at_ms"))
+    return Receipt(
+        topic, told("queue"), told("offset"), result["message_id"], told("due_at_ms")
+    )

@@ -1,4 +1,6 @@
-"""The runs that a member of a share group holds, and what has become of their messages; see LeaseBook."""
+"""The runs that a member of a share group holds, and what has become of their messages; see
+LeaseBook.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ log = logging.getLogger("catmq.consumer")
 MOST_REPORTS = 1_000
 # A finished run waits so long for a pull to tell of it, s.
 LINGER_S = 0.01
-# Messages held ahead of the application, at most; with many threads, twice as many as these.
+# Messages held ahead of the application, at most; with many threads, twice as many as
+# these.
 PREFETCH = 16
 # Messages are held ahead that the application will begin with in this time, s.
 AHEAD_S = 1.0
-LOOKED_AFTER = 1 / 4  # part of max_processing_ms after which it is looked whether it has passed
+# part of max_processing_ms after which it is looked whether it has passed
+LOOKED_AFTER = 1 / 4
 # The application has begun nothing for so long although it could, s.
 STALLED_S = 1.0
 # Longest pause before a report of a run is repeated whose node does not answer, s.
@@ -42,8 +46,9 @@ MOST_DELAY_S = 366 * 86_400  # that a delivery may be put off by
 class LeaseBook(GroupState):
     """State of a member of a share group: it owns no queues, but holds runs of any.
 
-    One lock, `changed`, guards it. The puller brings runs, the application's threads finish messages, the
-    renewer renews leases and reports. A run stays in the book until the broker knows all about it.
+    One lock, `changed`, guards it. The puller brings runs, the application's threads finish
+    messages, the renewer renews leases and reports. A run stays in the book until the
+    broker knows all about it.
     """
 
     # Called under the lock with a message that failed, or is to be delivered later.
@@ -53,7 +58,8 @@ class LeaseBook(GroupState):
         super().__init__(options.of_member())
         self.share_options = options
         self.runs: dict[Place, HeldRun] = {}
-        # Rises when a membership ends. Brokers end its leases then, so an answer to a request of an
+        # Rises when a membership ends. Brokers end its leases then, so an answer to a
+        # request of an
         # earlier one extends none, however late it comes.
         self.term = 0
         # The most recent lease, s.
@@ -74,7 +80,9 @@ class LeaseBook(GroupState):
         self._serials = itertools.count(1)
 
     def lose_all(self) -> None:
-        """The membership is gone, and brokers end the leases of its runs: each is to be renewed first."""
+        """The membership is gone, and brokers end the leases of its runs: each is to be
+        renewed first.
+        """
         super().lose_all()
         self.term += 1
         for run in self.runs.values():
@@ -82,12 +90,18 @@ class LeaseBook(GroupState):
         self.changed.notify_all()
 
     def silent_since(self) -> None:
-        """Return None: messages that the application does not come back from are leased on, or lapse."""
+        """Return None: messages that the application does not come back from are leased on,
+        or lapse.
+        """
         return
 
     def _in_hand(self) -> Iterable[AtWork]:
         runs = self.runs.values()
-        return [AtWork(since, run.queue, one) for run in runs for one, since in run.since.items()]
+        return [
+            AtWork(since, run.queue, one)
+            for run in runs
+            for one, since in run.since.items()
+        ]
 
     def all_halted(self) -> bool:
         return self.failure is not None
@@ -95,7 +109,9 @@ class LeaseBook(GroupState):
     # Runs that come and go.
 
     def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
-        """Hold the runs of an answer to a request sent at `sent_at`; return True if there is anything new."""
+        """Hold the runs of an answer to a request sent at `sent_at`; return True if there
+        is anything new.
+        """
         brought = False
         for item in items:
             if place_of(item) in self.runs or self._is_again(item, sent_at):
@@ -113,7 +129,9 @@ class LeaseBook(GroupState):
         return brought
 
     def _is_again(self, item: Mapping[str, Any], sent_at: float) -> bool:
-        """Return True if a run is still held that this member got again: its messages are not new."""
+        """Return True if a run is still held that this member got again: its messages are
+        not new.
+        """
         run = next((run for run in self.runs.values() if run.is_same(item)), None)
         if run is not None:
             del self.runs[run.place]
@@ -123,7 +141,9 @@ class LeaseBook(GroupState):
         return run is not None
 
     def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
-        """Hold a run no longer, because somebody else has it; what is at work on it may be done twice."""
+        """Hold a run no longer, because somebody else has it; what is at work on it may be
+        done twice.
+        """
         if not isinstance(owned, HeldRun) or owned.lost:
             return
         if owned.finished:
@@ -166,11 +186,15 @@ class LeaseBook(GroupState):
     def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
         with self.changed:
             for run in [*self.runs.values()]:
-                offsets = {message.offset for owned, message in taken if owned is run} | run.strayed()
-                if self.share_options.auto_accept:  # then the application was done with all others
+                offsets = {
+                    message.offset for owned, message in taken if owned is run
+                } | run.strayed()
+                # then the application was done with all others
+                if self.share_options.auto_accept:
                     offsets |= run.since.keys() - run.reporting
                 for offset in offsets:
-                    run.since.pop(offset, None)  # it never got it: the lease is not to count
+                    # it never got it: the lease is not to count
+                    run.since.pop(offset, None)
                 self.give_back(run, offsets)
             self.recount(self.runs.values())
             self.changed.notify_all()
@@ -229,7 +253,9 @@ class LeaseBook(GroupState):
     def deliver_again(self, message: ShareMessage, delay_s: float | None) -> bool:
         """See ShareMessage."""
         if delay_s is not None and not 0 <= delay_s <= MOST_DELAY_S:
-            raise OptionError(f"delay_s={delay_s!r}: write 0 to {MOST_DELAY_S} seconds, or None for at once")
+            raise OptionError(
+                f"delay_s={delay_s!r}: write 0 to {MOST_DELAY_S} seconds, or None for at once"
+            )
         with self.changed:
             if not message.is_held:
                 return False
@@ -237,7 +263,9 @@ class LeaseBook(GroupState):
                 self.give_back(message.run, [message.offset])
                 self.progressed(message.run)
             else:
-                self.on_failed(message.run, message, "released", delay_ms=round(delay_s * 1000))
+                self.on_failed(
+                    message.run, message, "released", delay_ms=round(delay_s * 1000)
+                )
             return True
 
     def reject(self, message: ShareMessage, error: BaseException | str) -> bool:
@@ -251,7 +279,9 @@ class LeaseBook(GroupState):
     def renew(self, message: ShareMessage, seconds: float) -> bool:
         """See ShareMessage."""
         if not seconds > 0:
-            raise OptionError(f"seconds={seconds!r}: write how long to keep the message, above 0")
+            raise OptionError(
+                f"seconds={seconds!r}: write how long to keep the message, above 0"
+            )
         with self.changed:
             ours = message.is_held
             if ours:
@@ -269,9 +299,10 @@ class LeaseBook(GroupState):
     def room(self) -> int:
         """Return how many more messages to ask for now.
 
-        As many as the application would begin with at once, and ahead of it no more than it will begin with
-        in AHEAD_S: what waits behind a slow message could be at work elsewhere. None beside a message that
-        may be the one that kills its workers: what they hold dies with them, and counts as delivered.
+        As many as the application would begin with at once, and ahead of it no more than it
+        will begin with in AHEAD_S: what waits behind a slow message could be at work
+        elsewhere. None beside a message that may be the one that kills its workers: what
+        they hold dies with them, and counts as delivered.
         """
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
@@ -286,19 +317,29 @@ class LeaseBook(GroupState):
     def _idle(self) -> int:
         """Return how many messages the application would begin with at once."""
         if self.in_run:
-            return max(0, self.most_at_work - sum(run.running for run in self.runs.values()))
+            return max(
+                0, self.most_at_work - sum(run.running for run in self.runs.values())
+            )
         return max(self.asked, 1) if self.away_since is None else 0
 
     def may_pull(self) -> bool:
-        """Return False while a lease has run out and is about to be renewed: a pull might bring it anew."""
-        return not any(run.open and run.has_lapsed() and not run.failures for run in self.runs.values())
+        """Return False while a lease has run out and is about to be renewed: a pull might
+        bring it anew.
+        """
+        return not any(
+            run.open and run.has_lapsed() and not run.failures for run in self.runs.values()
+        )
 
     def stands_still(self, now: float) -> bool:
-        """Return True if the application has been busy with what it has for a lease: others may work."""
+        """Return True if the application has been busy with what it has for a lease: others
+        may work.
+        """
         if now - self.progress_at < self.lease_s:
             return False
         if self.in_run:
-            return sum(run.running for run in self.runs.values()) >= (self.limits.threads or self.threads)
+            return sum(run.running for run in self.runs.values()) >= (
+                self.limits.threads or self.threads
+            )
         return self.away_since is not None and now - self.away_since >= self.lease_s
 
     # Reports.
@@ -313,17 +354,25 @@ class LeaseBook(GroupState):
         now, lease_now = time.monotonic(), lease_clock()
         self._let_go(now)
         self._begin_some()
-        due = [run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0]
+        due = [
+            run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0
+        ]
         for run in due:
             self._tell_late(run, lease_now)
-        return [self._send(run, renews=run.renewal_in_s(lease_now) <= 0) for run in due[:MOST_REPORTS]]
+        return [
+            self._send(run, renews=run.renewal_in_s(lease_now) <= 0)
+            for run in due[:MOST_REPORTS]
+        ]
 
     def _begin_some(self) -> bool:
-        """Choose the runs that brokers are to be told of: the application would begin with them now.
+        """Choose the runs that brokers are to be told of: the application would begin with
+        them now.
 
         Return True if there are any.
         """
-        later = [run for run in self.runs.values() if run.begins_later() and not run.has_lapsed()]
+        later = [
+            run for run in self.runs.values() if run.begins_later() and not run.has_lapsed()
+        ]
         if not later:
             return False
         idle = self._idle()
@@ -352,9 +401,15 @@ class LeaseBook(GroupState):
         self.changed.reports.notify_all()
 
     def answered(
-        self, reports: Iterable[RunReport], states: Iterable[Mapping[str, Any]], *, sent_at: float
+        self,
+        reports: Iterable[RunReport],
+        states: Iterable[Mapping[str, Any]],
+        *,
+        sent_at: float,
     ) -> None:
-        """Draw the consequences of the answer to reports that were sent at `sent_at`, lease clock."""
+        """Draw the consequences of the answer to reports that were sent at `sent_at`, lease
+        clock.
+        """
         known = {place_of(state): state for state in states}
         for report in reports:
             run = report.run
@@ -370,7 +425,8 @@ class LeaseBook(GroupState):
     def _send(self, run: HeldRun, *, renews: bool) -> RunReport:
         run.sending = True
         if renews and run.open and not run.has_begun:
-            # It has waited here for a third of its lease. If this process gets no further, nobody
+            # It has waited here for a third of its lease. If this process gets no further,
+            # nobody
             # had these messages.
             run.hold_back()
         return RunReport.of(run, renews=renews, term=self.term)
@@ -382,14 +438,19 @@ class LeaseBook(GroupState):
         if run.wants_begin and not run.may_begin and run.open:
             waits.append(0.0)
         if run.news_since is not None:
-            # What was lost before may be lost again: then others of its run are not to be repeated.
+            # What was lost before may be lost again: then others of its run are not to be
+            # repeated.
             at_once = self.hurried or run.leaving or run.deliveries > 1
             soon = run.has_urgent_news()
-            pause_s = LINGER_S if soon else self.share_options.auto_commit_interval_ms / 1000
+            pause_s = (
+                LINGER_S if soon else self.share_options.auto_commit_interval_ms / 1000
+            )
             waits.append(run.news_since + (0.0 if at_once else pause_s) - now)
         return max(min(waits), run.not_before - now)
 
-    def _answered(self, report: RunReport, state: Mapping[str, Any], sent_at: float) -> None:
+    def _answered(
+        self, report: RunReport, state: Mapping[str, Any], sent_at: float
+    ) -> None:
         run, told = report.run, state.get("state")
         if told == "ok":
             run.failures = 0
@@ -398,13 +459,19 @@ class LeaseBook(GroupState):
             if was_held_back and run.may_begin:
                 self._began(run)
             if report.renews and report.term == self.term:
-                self._renewed(run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000)
+                self._renewed(
+                    run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000
+                )
             if run.is_over() and run.news_since is None:
                 self._drop(run)
         elif told == "gone" and run.is_over():
-            self._drop(run)  # the answer to an earlier report was lost, or offsets were reset
+            # the answer to an earlier report was lost, or offsets were reset
+            self._drop(run)
         elif told in ("lost", "gone", "invalid"):
-            what = {"lost": "somebody else has it now", "gone": "it is no longer leased"}.get(told)
+            what = {
+                "lost": "somebody else has it now",
+                "gone": "it is no longer leased",
+            }.get(told)
             what = what or f"its report was refused: {state.get('detail')}"
             log.warning("%s: %s; messages that are not done are delivered again", run, what)
             run.finished = set() if told == "gone" else run.finished
@@ -430,21 +497,31 @@ class LeaseBook(GroupState):
     def _tell_late(self, run: HeldRun, lease_now: float) -> None:
         if run.open and lease_now >= run.lease_until and not run.told_late:
             run.told_late = True
-            what = "%s: the lease has run out; nothing more of it begins until a broker has renewed it"
+            what = (
+                "%s: the lease has run out; nothing more of it begins until a broker "
+                "has renewed it"
+            )
             log.warning(what, run)
 
     def _let_go(self, now: float) -> None:
-        """Give back what has been at work for too long, and what waits behind something that is."""
+        """Give back what has been at work for too long, and what waits behind something
+        that is.
+        """
         if self.pulls and not self.in_run:
             return  # it would come back to an application that is away
         stands_still = self.stands_still(now) and not self.pulls
         limit_ms = self.share_options.max_processing_ms
         for run in [*self.runs.values()]:
             late = [
-                offset for offset in run.since if run.ends_at(offset, limit_ms) <= now and run.is_ours(offset)
+                offset
+                for offset in run.since
+                if run.ends_at(offset, limit_ms) <= now and run.is_ours(offset)
             ]
             if late:
-                what = "%s: offsets %s at work for more than max_processing_ms; they are delivered again"
+                what = (
+                    "%s: offsets %s at work for more than max_processing_ms; they are "
+                    "delivered again"
+                )
                 log.warning(what, run, late)
             waiting = run.waiting_offsets() if stands_still else ()
             if late or waiting:

@@ -21,14 +21,21 @@ class Book(Protocol):
 class ShareMessage(Message):
     """One message, leased to this member until it is accepted, released or rejected.
 
-    Each of the three returns False, and does nothing, if the message is not this member's any more: it was
-    accepted, released or rejected before, or somebody else has it because the lease ran out.
+    Each of the three returns False, and does nothing, if the message is not this member's
+    any more: it was accepted, released or rejected before, or somebody else has it because
+    the lease ran out.
     """
 
     __slots__ = ("_book", "_run")
 
     def __init__(
-        self, source: Source, row: Row, origin: Mapping[str, Any] | None = None, *, run: HeldRun, book: Book
+        self,
+        source: Source,
+        row: Row,
+        origin: Mapping[str, Any] | None = None,
+        *,
+        run: HeldRun,
+        book: Book,
     ) -> None:
         super().__init__(source, row, origin)
         self._run = run
@@ -51,8 +58,8 @@ class ShareMessage(Message):
     def lease_left_s(self) -> float:
         """Seconds until the lease ends, if it is not renewed; 0 if it has ended.
 
-        While the process works, the lease is renewed in time. A lease that has ended counts until somebody
-        else takes the message.
+        While the process works, the lease is renewed in time. A lease that has ended counts
+        until somebody else takes the message.
         """
         return self._run.lease_left_s
 
@@ -66,7 +73,8 @@ class ShareMessage(Message):
         return self._book.accept(self)
 
     def release(self, delay_s: float | None = None) -> bool:
-        """Let anybody get the message again: at once, or from the retry topic after `delay_s` seconds.
+        """Let anybody get the message again: at once, or from the retry topic after
+        `delay_s` seconds.
 
         With a delay it counts as failed: its attempt rises.
         """
@@ -77,5 +85,7 @@ class ShareMessage(Message):
         return self._book.reject(self, error)
 
     def renew(self, seconds: float) -> bool:
-        """Keep the lease for so many seconds from now at least, also beyond max_processing_ms."""
+        """Keep the lease for so many seconds from now at least, also beyond
+        max_processing_ms.
+        """
         return self._book.renew(self, seconds)

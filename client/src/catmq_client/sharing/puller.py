@@ -1,7 +1,8 @@
 """Brings runs: pulls ahead, while few messages wait for the application.
 
-The server cuts runs fairly between members, so a pull asks for no more than the application will soon take.
-A pull whose answer was lost may have leased a run: the next one names what is held, and gets the rest.
+The server cuts runs fairly between members, so a pull asks for no more than the application
+will soon take. A pull whose answer was lost may have leased a run: the next one names what
+is held, and gets the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Plan:
 class Puller(LongPoll):
     """Pulls for one consumer."""
 
-    def __init__(self, *, transport: Transport, book: LeaseBook, settle: Settle, topics: list[str]) -> None:
+    def __init__(
+        self, *, transport: Transport, book: LeaseBook, settle: Settle, topics: list[str]
+    ) -> None:
         super().__init__(transport=transport, state=book, settle=settle)
         self._book = book
         self._topics = topics
@@ -91,7 +94,12 @@ class Puller(LongPoll):
         """Return the next pull; None when there is nothing to do or no room."""
         book, options = self._book, self._book.share_options
         consumer_id, room = book.consumer_id, book.room()
-        if consumer_id is None or not room or not book.may_pull() or book.stands_still(time.monotonic()):
+        if (
+            consumer_id is None
+            or not room
+            or not book.may_pull()
+            or book.stands_still(time.monotonic())
+        ):
             return None
         # News are answered at once: commit() and close() wait for that.
         reports = book.over()
@@ -109,17 +117,27 @@ class Puller(LongPoll):
         if reports:
             body["done"] = [report.view() for report in reports]
         if self._recovers:
-            held = [{"queue": q, "first": first, "grant": grant} for q, first, grant in book.runs]
+            held = [
+                {"queue": q, "first": first, "grant": grant}
+                for q, first, grant in book.runs
+            ]
             body |= {"recover": True, "holding": held}
         return Plan(consumer_id, reports, wait_ms, body, book.term)
 
     def _wait_ms(self) -> int:
-        """Return how long to wait at the broker: while messages are held, not for a lease, because an
-        application that stands still gives back what waits once no pull is under way."""
+        """Return how long to wait at the broker: while messages are held, not for a lease,
+        because an application that stands still gives back what waits once no pull is under
+        way."""
         most_ms = self._book.limits.fetch_max_wait_ms
-        return min(most_ms, round(self._book.lease_s * 1000 / 3)) if self._book.runs else most_ms
+        return (
+            min(most_ms, round(self._book.lease_s * 1000 / 3))
+            if self._book.runs
+            else most_ms
+        )
 
-    def _take_over(self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float) -> None:
+    def _take_over(
+        self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float
+    ) -> None:
         book = self._book
         runs, waited_s = answer["runs"], lease_clock() - sent_at
         with book.changed:
@@ -132,7 +150,8 @@ class Puller(LongPoll):
             self._in_pull = False
             self._recovers = self._recovers and "recover" not in plan.body
             parting = book.parting or book.closed
-            # What an ended membership leased may be leased to others by now: it is to be renewed
+            # What an ended membership leased may be leased to others by now: it is to be
+            # renewed
             # first.
             leased_at = sent_at if plan.term == book.term else -math.inf
             brought = not parting and book.take_over(runs, sent_at=leased_at)
@@ -149,7 +168,9 @@ class Puller(LongPoll):
             pokes = self._pokes
             book.wait(pause_s, lambda: book.stopping or self._pokes != pokes)
 
-    def _failed(self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff) -> None:
+    def _failed(
+        self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff
+    ) -> None:
         book = self._book
         with book.changed:
             book.unsent(plan.reports)
@@ -184,4 +205,7 @@ class Puller(LongPoll):
                 path = "consumers", consumer_id, "share", "done"
                 self._post(*path, body={"done": done}, timeout_s=FREE_WITHIN_S)
         except CatmqError as error:
-            log.info("messages that came after the end are delivered when their lease ends: %s", error)
+            log.info(
+                "messages that came after the end are delivered when their lease ends: %s",
+                error,
+            )

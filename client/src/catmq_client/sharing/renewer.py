@@ -1,4 +1,6 @@
-"""Tells brokers what became of messages of leased runs, and renews the leases of those that are held."""
+"""Tells brokers what became of messages of leased runs, and renews the leases of those that
+are held.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Renewer(Part):
         with book.changed:
             book.hurried = True
             book.changed.reports.notify_all()
-            book.changed.wait_for(lambda: book.is_settled() or book.fatal is not None, within_s)
+            book.changed.wait_for(
+                lambda: book.is_settled() or book.fatal is not None, within_s
+            )
             book.hurried = False
             return book.is_settled()
 
@@ -63,10 +67,14 @@ class Renewer(Part):
     def _send(self, consumer_id: str, reports: list[RunReport]) -> None:
         book = self._book
         sent_at = lease_clock()
-        timeout_s = min(self._options.request_timeout_ms / 1000, max(LEAST_TIMEOUT_S, book.lease_s / 3))
+        timeout_s = min(
+            self._options.request_timeout_ms / 1000, max(LEAST_TIMEOUT_S, book.lease_s / 3)
+        )
         body = {"done": [report.view() for report in reports]}
         try:
-            answer = self._post("consumers", consumer_id, "share", "done", body=body, timeout_s=timeout_s)
+            answer = self._post(
+                "consumers", consumer_id, "share", "done", body=body, timeout_s=timeout_s
+            )
         except CatmqError as error:
             with book.changed:
                 book.unsent(reports)

@@ -14,7 +14,8 @@ from catmq_client.reading.owned import OwnedQueue
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
-# With so many finished messages to tell of, the rest of the run is not waited for: they come again if the
+# With so many finished messages to tell of, the rest of the run is not waited for: they
+# come again if the
 # process dies.
 MOST_UNTOLD = 4
 # Part of the lease after which it is renewed.
@@ -35,15 +36,24 @@ def _offsets_of(item: Mapping[str, Any]) -> set[int]:
 
 
 class HeldRun(OwnedQueue):
-    """A run that this member holds. Each of its offsets is open, finished, or on its way back to the group.
+    """A run that this member holds. Each of its offsets is open, finished, or on its way
+    back to the group.
 
     Not locked: every call is made under the lock of the lease book.
     """
 
     def __init__(self, item: Mapping[str, Any], *, serial: int, sent_at: float) -> None:
-        """`item`: the run in an answer, asked for at `sent_at`, lease clock. `serial` tells runs apart."""
+        """`item`: the run in an answer, asked for at `sent_at`, lease clock. `serial` tells
+        runs apart.
+        """
         topic, origin = item["topic"], item.get("origin_topic")
-        super().__init__(topic=topic, queue=item["queue"], epoch=serial, stopped=False, origin_topic=origin)
+        super().__init__(
+            topic=topic,
+            queue=item["queue"],
+            epoch=serial,
+            stopped=False,
+            origin_topic=origin,
+        )
         self.acquired = True
         self.first: int = item["first"]
         self.end: int = item["end"]
@@ -52,7 +62,8 @@ class HeldRun(OwnedQueue):
         self.lease_s: float = item["lease_ms"] / 1000
         self.lease_until = sent_at + self.lease_s
         self._leased_at = time.monotonic()
-        # The lease counts as a delivery only when a broker has been told that a message of it begins.
+        # The lease counts as a delivery only when a broker has been told that a message of
+        # it begins.
         # So nothing of it begins before that.
         self.uncounted: bool = item.get("uncounted", False)
         # The application would begin with a message of it now: brokers are to be told.
@@ -65,16 +76,19 @@ class HeldRun(OwnedQueue):
         self.open: set[int] = set()
         # Those of them that the application got, with the time, monotonic.
         self.since: dict[int, float] = {}
-        # Until when the application wants one of them, monotonic; that outweighs max_processing_ms.
+        # Until when the application wants one of them, monotonic; that outweighs
+        # max_processing_ms.
         self.wanted_until: dict[int, float] = {}
         # The application asked for a longer lease.
         self.wants_renewal = False
         # What needs nobody: finished before, or left out by a filter.
         self.skipped: set[int] = set()
-        # Finished, or to be delivered again, of which the broker does not know yet; since when, monotonic.
+        # Finished, or to be delivered again, of which the broker does not know yet; since
+        # when, monotonic.
         self.finished: set[int] = set()
         self.leaving: set[int] = set()
-        # Those on their way back that the application never got: that they were leased does not count.
+        # Those on their way back that the application never got: that they were leased does
+        # not count.
         self.unseen: set[int] = set()
         self.news_since: float | None = None
         # A report of it is under way.
@@ -111,12 +125,18 @@ class HeldRun(OwnedQueue):
             self._note()
 
     def is_same(self, item: Mapping[str, Any]) -> bool:
-        """Return True if an answer has this run, under whatever grant, and no message that is new here.
+        """Return True if an answer has this run, under whatever grant, and no message that
+        is new here.
 
-        After an offset reset a run of the same offsets also has messages that were finished, or that left the
-        run, before the reset. Those must be delivered, so it is another run.
+        After an offset reset a run of the same offsets also has messages that were
+        finished, or that left the run, before the reset. Those must be delivered, so it is
+        another run.
         """
-        if (self.queue, self.first, self.end) != (item["queue"], item["first"], item["end"]):
+        if (self.queue, self.first, self.end) != (
+            item["queue"],
+            item["first"],
+            item["end"],
+        ):
             return False
         return self.open | self.finished | self.leaving >= _offsets_of(item)
 
@@ -124,7 +144,8 @@ class HeldRun(OwnedQueue):
         """Its lease had run out, and this member got it again: what is at work goes on."""
         self.grant, self.deliveries = item["grant"], item["deliveries"]
         if item.get("uncounted") and self.has_begun:
-            # What is at work was counted under the former grant, and what has not begun with it.
+            # What is at work was counted under the former grant, and what has not begun
+            # with it.
             self.deliveries, self.uncounted = self.deliveries - 1, False
         else:
             self.uncounted = item.get("uncounted", False)
@@ -137,7 +158,9 @@ class HeldRun(OwnedQueue):
         return {"grant": self.grant}
 
     def rests(self) -> bool:
-        """Return True if no handler may begin: the lease is over, or brokers are to be told first."""
+        """Return True if no handler may begin: the lease is over, or brokers are to be told
+        first.
+        """
         return self.has_lapsed() or not self.may_begin
 
     def has_lapsed(self) -> bool:
@@ -151,7 +174,8 @@ class HeldRun(OwnedQueue):
     def gives(self) -> bool:
         """Return True if the application may have a message of it.
 
-        What was lost with a worker before may be lost again: the broker is to know first what is finished.
+        What was lost with a worker before may be lost again: the broker is to know first
+        what is finished.
         """
         return super().gives() and not (self.deliveries > 1 and self.finished)
 
@@ -180,12 +204,16 @@ class HeldRun(OwnedQueue):
             self.finished.add(offset)
 
     def finish_all(self) -> None:
-        """Finish what the application got, except for what failed and is not stored for a retry yet."""
+        """Finish what the application got, except for what failed and is not stored for a
+        retry yet.
+        """
         for offset in [*self.since]:
             self.finish(offset, self.version)
 
     def strayed(self) -> set[int]:
-        """Return offsets that neither wait nor were given out: an interrupt came in between."""
+        """Return offsets that neither wait nor were given out: an interrupt came in
+        between.
+        """
         return self.waiting_offsets() - {message.offset for message in self.buffer}
 
     def waiting_offsets(self) -> set[int]:
@@ -199,7 +227,9 @@ class HeldRun(OwnedQueue):
                 self.unseen.add(offset)
             self._close(offset)
             self.leaving.add(offset)
-            self.buffer = type(self.buffer)(one for one in self.buffer if one.offset != offset)
+            self.buffer = type(self.buffer)(
+                one for one in self.buffer if one.offset != offset
+            )
 
     def report(self, offset: int) -> None:
         if offset in self.open:
@@ -217,24 +247,30 @@ class HeldRun(OwnedQueue):
             self.news_since = None
 
     def hold_back(self) -> None:
-        """Let the lease count for nothing until brokers are told that a message of it begins."""
+        """Let the lease count for nothing until brokers are told that a message of it
+        begins.
+        """
         self.uncounted, self.may_begin = True, False
 
     def renewal_in_s(self, lease_now: float) -> float:
-        """Return the seconds until it is to be renewed; infinite when nothing of it is held any more."""
+        """Return the seconds until it is to be renewed; infinite when nothing of it is held
+        any more.
+        """
         if self.is_over():
             return math.inf
         renew_at = self.lease_until - self.lease_s * (1 - RENEWED_AFTER)
         return 0.0 if self.wants_renewal else renew_at - lease_now
 
     def ends_at(self, offset: int, limit_ms: int | None) -> float:
-        """Return when a message has been at work for too long, monotonic: after `limit_ms` (None: never), or
-        when the application wanted."""
+        """Return when a message has been at work for too long, monotonic: after `limit_ms`
+        (None: never), or when the application wanted."""
         end = math.inf if limit_ms is None else self.since[offset] + limit_ms / 1000
         return max(end, self.wanted_until.get(offset, 0.0))
 
     def is_suspect(self) -> bool:
-        """Return True for a lease after workers were lost with these messages, twice at least."""
+        """Return True for a lease after workers were lost with these messages, twice at
+        least.
+        """
         is_new = time.monotonic() - self._leased_at < self.lease_s
         return bool(self.open) and self.deliveries >= SUSPECT_FROM and is_new
 
@@ -285,7 +321,9 @@ class RunReport:
         return cls(
             run=run,
             grant=run.grant,
-            finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
+            finished=frozenset(run.finished | run.skipped)
+            if run.news_since is not None
+            else frozenset(),
             leaving=frozenset(run.leaving),
             unseen=frozenset(run.unseen),
             renews=renews,
@@ -297,7 +335,11 @@ class RunReport:
 
     def view(self) -> dict[str, Any]:
         """Return it as a *Done* of the API."""
-        view: dict[str, Any] = {"queue": self.run.queue, "first": self.run.first, "grant": self.grant}
+        view: dict[str, Any] = {
+            "queue": self.run.queue,
+            "first": self.run.first,
+            "grant": self.grant,
+        }
         if self.is_whole:
             return {**view, "all": True}
         if self.finished:

@@ -1,4 +1,6 @@
-"""Reports of this process that heartbeats carry: threads, messages in memory, counts, the slowest handler."""
+"""Reports of this process that heartbeats carry: threads, messages in memory, counts, the
+slowest handler.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from catmq_client.errors import CatmqError, InvalidRequest
 
 # The field of the heartbeat's request.
 FIELD = "report"
-# How long nothing is reported after a broker refused it: it is of an earlier release than others.
+# How long nothing is reported after a broker refused it: it is of an earlier release than
+# others.
 PAUSE_S = 60.0
 
 
 class AtWork(NamedTuple):
-    """The application is at work on a message, or a batch that begins with it; `since` is monotonic."""
+    """The application is at work on a message, or a batch that begins with it; `since` is
+    monotonic.
+    """
 
     since: float
     queue: int
@@ -37,8 +42,9 @@ class Process(Protocol):
 class ProcessReports:
     """Adds a report to a heartbeat when it is time; for one thread.
 
-    Brokers of an earlier release refuse the field. So there is none before an answer has asked for it, and
-    none for a while after a refusal: while brokers are upgraded, another one may answer.
+    Brokers of an earlier release refuse the field. So there is none before an answer has
+    asked for it, and none for a while after a refusal: while brokers are upgraded, another
+    one may answer.
     """
 
     def __init__(self, state: Process) -> None:
@@ -60,7 +66,9 @@ class ProcessReports:
             self._next_at = time.monotonic() + self._every_s
 
     def was_refused(self, error: CatmqError) -> bool:
-        """Return True if a heartbeat was refused for its report alone; the next ones have none."""
+        """Return True if a heartbeat was refused for its report alone; the next ones have
+        none.
+        """
         refused = isinstance(error, InvalidRequest) and bool(error.errors)
         if not refused or not all(one.field.split(".")[0] == FIELD for one in error.errors):
             return False
@@ -82,5 +90,9 @@ def report(state: Process, now: float) -> dict[str, Any]:
     if at_work:
         oldest = min(at_work)
         running_ms = max(0, round(1000 * (now - oldest.since)))
-        found["slowest"] = {"queue": oldest.queue, "offset": oldest.offset, "running_ms": running_ms}
+        found["slowest"] = {
+            "queue": oldest.queue,
+            "offset": oldest.offset,
+            "running_ms": running_ms,
+        }
     return found

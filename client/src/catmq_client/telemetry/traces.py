@@ -1,7 +1,9 @@
-"""Traces of a sample of the messages that a consumer handled: when each began, for how long, its outcome.
+"""Traces of a sample of the messages that a consumer handled: when each began, for how
+long, its outcome.
 
-They go to the broker in batches, in a thread of their own that begins with the first of them. A batch that
-does not arrive is dropped, as is what is too much: nothing depends on a trace, and nothing waits for one.
+They go to the broker in batches, in a thread of their own that begins with the first of
+them. A batch that does not arrive is dropped, as is what is too much: nothing depends on a
+trace, and nothing waits for one.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class _Trace(NamedTuple):
 class Traces:
     """Collects traces of one consumer, and sends them. Any thread may add."""
 
-    def __init__(self, *, transport: Transport, consumer_id: Callable[[], str | None]) -> None:
+    def __init__(
+        self, *, transport: Transport, consumer_id: Callable[[], str | None]
+    ) -> None:
         self._transport = transport
         self._consumer_id = consumer_id
         self._waiting: list[_Trace] = []
@@ -57,14 +61,20 @@ class Traces:
         self._closed = False
 
     def add(self, message: Message, *, percent: int, began: float, failed: bool) -> None:
-        """Note an attempt at a message that ends now, if it is in the sample; `began` is monotonic.
+        """Note an attempt at a message that ends now, if it is in the sample; `began` is
+        monotonic.
 
-        A retry is known by the place of the message that failed first, so that all attempts are traced.
+        A retry is known by the place of the message that failed first, so that all attempts
+        are traced.
         """
         origin = message.origin
-        queue, offset = (origin.queue, origin.offset) if origin else (message.queue, message.offset)
+        queue, offset = (
+            (origin.queue, origin.offset) if origin else (message.queue, message.offset)
+        )
         if is_traced(queue, offset, percent):
-            self._add(_Trace(queue, offset, message.attempt, failed, began, time.monotonic()))
+            self._add(
+                _Trace(queue, offset, message.attempt, failed, began, time.monotonic())
+            )
 
     def close(self, within_s: float) -> None:
         """Send what waits, and end."""
@@ -81,7 +91,9 @@ class Traces:
                 return
             self._waiting.append(trace)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="catmq-traces", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="catmq-traces", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
 
@@ -104,7 +116,10 @@ class Traces:
         body: dict[str, Any] = {"traces": [_view(one, now) for one in found]}
         try:
             self._transport.request(
-                "POST", api_path("consumers", consumer_id, "traces"), body=body, timeout_s=TIMEOUT_S
+                "POST",
+                api_path("consumers", consumer_id, "traces"),
+                body=body,
+                timeout_s=TIMEOUT_S,
             )
         except CatmqError as error:
             log.debug("%d traces are dropped: %s", len(found), error)

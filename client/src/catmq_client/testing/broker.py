@@ -11,13 +11,25 @@ from typing import Any
 from urllib.parse import unquote
 
 from catmq_client.callables import check_callable
-from catmq_client.errors import CatmqError, Conflict, ConnectFailed, InvalidRequest, NotFound
+from catmq_client.errors import (
+    CatmqError,
+    Conflict,
+    ConnectFailed,
+    InvalidRequest,
+    NotFound,
+)
 from catmq_client.http import wire
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.failures import FailedMessage, FakeFailures
 from catmq_client.testing.groups import FakeGroup
 from catmq_client.testing.shares import SETTINGS, FakeRun, FakeShareGroup
-from catmq_client.testing.topics import FakeClock, FakeTopic, FakeTopics, StoredMessage, unsupported
+from catmq_client.testing.topics import (
+    FakeClock,
+    FakeTopic,
+    FakeTopics,
+    StoredMessage,
+    unsupported,
+)
 
 # How often a pull looks whether a subscription's delay is over, s.
 DELAY_STEP_S = 0.02
@@ -43,15 +55,22 @@ class _Fault:
 
 
 class FakeBroker:
-    """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
+    """A Transport that answers from memory as a broker would, through real JSON or
+    MessagePack.
 
-    Topics are made with `create_topic`; groups when a consumer names topics, or with `subscribe`; a group has
-    one member at a time, a share group any number. `fail` plants errors, before or after the request was
-    carried out. What it does not do raises NotBuilt. Safe to share between threads; a pull waits.
+    Topics are made with `create_topic`; groups when a consumer names topics, or with
+    `subscribe`; a group has
+    one member at a time, a share group any number. `fail` plants errors, before or after
+    the request was carried out. What it does not do raises NotBuilt. Safe to share between
+    threads; a pull waits.
     """
 
-    def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
-        """`codec` carries requests and answers there and back, as HTTP would (default: JSON)."""
+    def __init__(
+        self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000
+    ) -> None:
+        """`codec` carries requests and answers there and back, as HTTP would (default:
+        JSON).
+        """
         self.clock = FakeClock()
         self.topics = FakeTopics(self.clock)
         self.groups: dict[str, Any] = {}
@@ -69,7 +88,9 @@ class FakeBroker:
         with self._changed:
             return self.topics.create(name, queues=queues)
 
-    def subscribe(self, group: str, topic: str, *, start: str = "earliest", **made: Any) -> FakeGroup:
+    def subscribe(
+        self, group: str, topic: str, *, start: str = "earliest", **made: Any
+    ) -> FakeGroup:
         """Let a group read a topic from its start ("earliest") or end ("latest").
 
         `made` are settings of a group that is new, such as mode="share", lease_ms=5_000.
@@ -83,21 +104,27 @@ class FakeBroker:
     def configure(self, group: str, topic: str, **settings: Any) -> None:
         """Change settings of a subscription, as `catmq subscription set` does.
 
-        Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid"),
-        headers={"region": ("eu", "us")}.
+        Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new",
+        "paid"), headers={"region": ("eu", "us")}.
         """
         Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
     def advance(self, seconds: float) -> None:
-        """Advance the broker's clock. Retries and delayed messages that are due then are delivered."""
+        """Advance the broker's clock. Retries and delayed messages that are due then are
+        delivered.
+        """
         self.change(lambda: self.clock.advance(seconds))
 
     def messages(self, topic: str) -> list[StoredMessage]:
         """Return all messages of a topic, queue by queue."""
         with self._changed:
             self.topics.move_due()
-            return [message for queue in self.topics.find(topic).queues for message in queue.messages]
+            return [
+                message
+                for queue in self.topics.find(topic).queues
+                for message in queue.messages
+            ]
 
     def committed(self, group: str) -> dict[int, int]:
         """Return the committed offset of each queue of a group."""
@@ -106,7 +133,9 @@ class FakeBroker:
             return {queue: position.committed for queue, position in positions.items()}
 
     def runs(self, group: str) -> list[FakeRun]:
-        """Return the runs of a share group: messages that are leased, or that wait to be delivered again."""
+        """Return the runs of a share group: messages that are leased, or that wait to be
+        delivered again.
+        """
         with self._changed:
             return [*self._share_group(self.find_group(group)).runs]
 
@@ -120,8 +149,11 @@ class FakeBroker:
         with self._changed:
             return [one for one in self.failures.dead if one.group == group]
 
-    def fail(self, request: str, error: CatmqError, *, after: bool = False, times: int = 1) -> None:
-        """Make the next `times` requests that match the pattern `METHOD path` raise `error`.
+    def fail(
+        self, request: str, error: CatmqError, *, after: bool = False, times: int = 1
+    ) -> None:
+        """Make the next `times` requests that match the pattern `METHOD path` raise
+        `error`.
 
         after=True: the request is carried out first, as if its response was lost.
         """
@@ -129,7 +161,9 @@ class FakeBroker:
             self._faults.append(_Fault(re.compile(request), error, after, times))
 
     def cut_off(self, name: str) -> None:
-        """Let no request of the member of this name through, as if its process had died; `heal` ends that."""
+        """Let no request of the member of this name through, as if its process had died;
+        `heal` ends that.
+        """
         self.change(lambda: self._cut_off.add(name))
 
     def heal(self) -> None:
@@ -149,10 +183,16 @@ class FakeBroker:
         """Return the requests so far that match the pattern `METHOD path`."""
         pattern = re.compile(request)
         with self._changed:
-            return [seen for seen in self.requests if pattern.search(f"{seen.method} {seen.path}")]
+            return [
+                seen
+                for seen in self.requests
+                if pattern.search(f"{seen.method} {seen.path}")
+            ]
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-        """Return True if `true()` became true in time; looked at whenever a request comes or ends."""
+        """Return True if `true()` became true in time; looked at whenever a request comes
+        or ends.
+        """
         check_callable("true", true)
         with self._changed:
             return self._changed.wait_for(true, timeout_s)
@@ -161,7 +201,9 @@ class FakeBroker:
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **_more: Any
     ) -> dict[str, Any]:
         """See Transport."""
-        decoded: dict[str, Any] = {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
+        decoded: dict[str, Any] = (
+            {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
+        )
         with self._changed:
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
@@ -194,7 +236,9 @@ class FakeBroker:
             more = {one: body[one] for one in SETTINGS if body.get(one) is not None}
             if more and kind is FakeGroup:
                 raise InvalidRequest(f"{', '.join(more)}: only for mode share", status=422)
-            self.groups[name] = kind(name, clock=self.clock, session_timeout_ms=timeout_ms, **more)
+            self.groups[name] = kind(
+                name, clock=self.clock, session_timeout_ms=timeout_ms, **more
+            )
         return self.find_group(name)
 
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -205,8 +249,11 @@ class FakeBroker:
         raise unsupported(f"{method} {path}")
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
-        # In the order planted: a later fault has its turn when the earlier ones are used up.
-        live = (f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}"))
+        # In the order planted: a later fault has its turn when the earlier ones are used
+        # up.
+        live = (
+            f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}")
+        )
         fault = next(live, None)
         if fault is not None and fault.after == after:
             fault.left -= 1
@@ -214,7 +261,9 @@ class FakeBroker:
 
     def _raise_cut(self, path: str, body: dict[str, Any]) -> None:
         names = [
-            name for name in self._cut_off if f"/consumers/{name}.k." in path or body.get("name") == name
+            name
+            for name in self._cut_off
+            if f"/consumers/{name}.k." in path or body.get("name") == name
         ]
         if names:
             raise ConnectFailed(f"{names[0]} is cut off")
@@ -224,19 +273,27 @@ class FakeBroker:
             if group.has_had(consumer_id):
                 found: FakeGroup = group
                 return found
-        raise NotFound(f"{consumer_id} was never registered", code="consumer_not_found", status=404)
+        raise NotFound(
+            f"{consumer_id} was never registered", code="consumer_not_found", status=404
+        )
 
     def _create_group(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["name"] in self.groups:
-            raise Conflict(f"group {body['name']} exists already", code="already_exists", status=409)
+            raise Conflict(
+                f"group {body['name']} exists already", code="already_exists", status=409
+            )
         return {"name": self.ensure_group(body["name"], body).name}
 
     def _subscribe(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         topic, start = body["topic"], body["start"]
         if "start_at_ms" in body or "start_ago_ms" in body:
             raise unsupported("subscriptions from a time")
-        if not self.find_group(group).subscribe(self.topics.find(topic).queues, start=start):
-            raise Conflict(f"group {group} reads {topic} already", code="already_exists", status=409)
+        if not self.find_group(group).subscribe(
+            self.topics.find(topic).queues, start=start
+        ):
+            raise Conflict(
+                f"group {group} reads {topic} already", code="already_exists", status=409
+            )
         return {
             "group": group,
             "topic": topic,
@@ -249,13 +306,21 @@ class FakeBroker:
     def _register(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         topics = [self.topics.find(topic) for topic in body.get("topics") or ()]
         found = self.ensure_group(group, body) if topics else self.find_group(group)
-        asked = {name: body.get(name) for name in ("mode", "session_timeout_ms", "instance_id")}
+        asked = {
+            name: body.get(name) for name in ("mode", "session_timeout_ms", "instance_id")
+        }
         asked |= {name: body[name] for name in SETTINGS if name in body}
-        consumer_id = found.join(body.get("instance_id") or body["name"], body["incarnation"], **asked)
+        consumer_id = found.join(
+            body.get("instance_id") or body["name"], body["incarnation"], **asked
+        )
         for topic in topics:
             found.subscribe(topic.queues, start="earliest")
         intervals = {"heartbeat_interval_ms": found.heartbeat_interval_ms}
-        return {"consumer_id": consumer_id, "session_timeout_ms": found.session_timeout_ms, **intervals}
+        return {
+            "consumer_id": consumer_id,
+            "session_timeout_ms": found.session_timeout_ms,
+            **intervals,
+        }
 
     def _traces(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         """Take a report of handled messages, which nobody reads here."""
@@ -263,7 +328,9 @@ class FakeBroker:
         return {}
 
     def _heartbeat(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._of_consumer(consumer).heartbeat(consumer, body["generation"], body["owned"])
+        return self._of_consumer(consumer).heartbeat(
+            consumer, body["generation"], body["owned"]
+        )
 
     def _acquire(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._of_consumer(consumer)
@@ -273,7 +340,10 @@ class FakeBroker:
     def _commit(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._of_consumer(consumer)
         asked = [(one["queue"], one["epoch"], one["offset"]) for one in body["offsets"]]
-        return {"results": [group.commit(consumer, *one) for one in asked], "generation": group.generation}
+        return {
+            "results": [group.commit(consumer, *one) for one in asked],
+            "generation": group.generation,
+        }
 
     def _report(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         return self.failures.report(self._of_consumer(consumer), consumer, body["messages"])
@@ -293,7 +363,11 @@ class FakeBroker:
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if news or changed or wait_s <= 0:
                 generation = max(group.generation, body["generation"])
-                return {"generation": generation, "queues": queues, "assignment_changed": changed}
+                return {
+                    "generation": generation,
+                    "queues": queues,
+                    "assignment_changed": changed,
+                }
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
 
     def _share_group(self, group: FakeGroup) -> FakeShareGroup:
@@ -314,13 +388,23 @@ class FakeBroker:
             runs = group.take(consumer, body)
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if runs or wait_s <= 0:
-                return {"generation": group.generation, "runs": runs, "done": done, "queues": []}
+                return {
+                    "generation": group.generation,
+                    "runs": runs,
+                    "done": done,
+                    "queues": [],
+                }
             lease_ends_s = self.clock.seconds_to(group.lease_ends_ms())
-            self._changed.wait(min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group)))))
+            self._changed.wait(
+                min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group))))
+            )
 
     def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._of_consumer(consumer))
-        return {"generation": group.generation, "done": [group.done(one) for one in body["done"]]}
+        return {
+            "generation": group.generation,
+            "done": [group.done(one) for one in body["done"]],
+        }
 
     def _share_runs(self, group: str) -> dict[str, Any]:
         found = self._share_group(self.find_group(group))
@@ -328,7 +412,11 @@ class FakeBroker:
         return {"runs": [found.listed(run) for run in runs], "away": []}
 
     def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"released": self._share_group(self.find_group(group)).free(body["queue"], body["first"])}
+        return {
+            "released": self._share_group(self.find_group(group)).free(
+                body["queue"], body["first"]
+            )
+        }
 
     def interrupted(self) -> bool:
         """Return True if waiting pulls are to be answered; a hook for tests of the client."""
@@ -338,13 +426,18 @@ class FakeBroker:
         if any(settings.get("delay_s") for settings in group.delivery.values()):
             return DELAY_STEP_S  # nobody tells when a message gets old enough
         times = [one.due_at_ms for one in self.failures.waiting]
-        return self.clock.seconds_to([*times, *(one.due_at_ms for one in self.topics.delayed)])
+        return self.clock.seconds_to(
+            [*times, *(one.due_at_ms for one in self.topics.delayed)]
+        )
 
 
-# Requests, and what answers them, given the words of the path and the body; None: an empty answer.
+# Requests, and what answers them, given the words of the path and the body; None: an empty
+# answer.
 _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "GET topics/([^/]+)": lambda fake, topic, _: fake.topics.find(topic).view(),
-    "POST topics/([^/]+)/messages": lambda fake, topic, body: {"results": fake.topics.publish(topic, body)},
+    "POST topics/([^/]+)/messages": lambda fake, topic, body: {
+        "results": fake.topics.publish(topic, body)
+    },
     "DELETE messages/([^/]+)": lambda fake, message_id, _: fake.topics.recall(message_id),
     "POST groups": FakeBroker._create_group,
     "POST groups/([^/]+)/subscriptions": FakeBroker._subscribe,
@@ -359,5 +452,7 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST consumers/([^/]+)/share/done": FakeBroker._share_done,
     "GET groups/([^/]+)/share/runs": lambda fake, group, _: fake._share_runs(group),
     "POST groups/([^/]+)/share/runs/release": FakeBroker._free_runs,
-    "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._of_consumer(consumer).leave(consumer),
+    "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._of_consumer(consumer).leave(
+        consumer
+    ),
 }

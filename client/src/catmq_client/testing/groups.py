@@ -1,4 +1,6 @@
-"""Consumer groups of the FakeBroker: one member at a time, which owns all queues of its group."""
+"""Consumer groups of the FakeBroker: one member at a time, which owns all queues of its
+group.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Position:
 
 
 class FakeGroup:
-    """A group, its member, and its positions by queue id; every call is made under the broker's lock."""
+    """A group, its member, and its positions by queue id; every call is made under the
+    broker's lock.
+    """
 
     mode = "clustering"
 
@@ -57,17 +61,25 @@ class FakeGroup:
         return bool(new)
 
     def position_in(self, queue: FakeQueue) -> Position:
-        return Position(queue, queue.low if self._starts[queue.id] == "earliest" else queue.head, epoch=1)
+        return Position(
+            queue,
+            queue.low if self._starts[queue.id] == "earliest" else queue.head,
+            epoch=1,
+        )
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
-        """Register a member, or its next incarnation; return its consumer id. Another member is refused."""
+        """Register a member, or its next incarnation; return its consumer id. Another
+        member is refused.
+        """
         if asked.get("mode") == "share":
             detail = f"group {self.name} has mode {self.mode}"
             raise Conflict(detail, code="group_settings_differ", status=409)
         if asked.get("mode") not in (None, self.mode):
             raise unsupported(f"groups with mode {asked['mode']}")
         if self._member and name != self._name:
-            raise unsupported(f"a second member in group {self.name}, which {self._name} has not left")
+            raise unsupported(
+                f"a second member in group {self.name}, which {self._name} has not left"
+            )
         if self._member and incarnation == self._incarnation:
             return self._member
         self.leave(self._member, "replaced")
@@ -92,7 +104,9 @@ class FakeGroup:
         self.delivery[topic] = {**self.delivery.get(topic, {}), **settings}
         self.generation += 1
 
-    def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
+    def heartbeat(
+        self, consumer_id: str, generation: int, owned: list[dict[str, int]]
+    ) -> dict[str, Any]:
         """Return the queues to own and to give up, and how their messages come."""
         self._check(consumer_id)
         return {
@@ -118,7 +132,9 @@ class FakeGroup:
     def position_of(self, consumer_id: str, queue: int) -> Position | None:
         return self.positions.get(queue)
 
-    def commit(self, consumer_id: str, queue: int, epoch: int, offset: int) -> dict[str, Any]:
+    def commit(
+        self, consumer_id: str, queue: int, epoch: int, offset: int
+    ) -> dict[str, Any]:
         position = self.position_of(consumer_id, queue)
         if position is None or position.fence != (epoch, consumer_id):
             return {"queue": queue, "state": "fenced"}
@@ -127,7 +143,9 @@ class FakeGroup:
         position.committed = max(position.committed, offset)
         return {"queue": queue, "state": "ok"}
 
-    def read(self, consumer_id: str, asked: dict[str, int], *, limit: int) -> dict[str, Any]:
+    def read(
+        self, consumer_id: str, asked: dict[str, int], *, limit: int
+    ) -> dict[str, Any]:
         """Return one queue's part of a pull."""
         position, offset = self.position_of(consumer_id, asked["queue"]), asked["offset"]
         if position is None or position.fence != (asked["epoch"], consumer_id):
@@ -143,15 +161,28 @@ class FakeGroup:
     def assigned(self, position: Position) -> dict[str, Any]:
         queue = position.queue
         origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
-        return {"topic": queue.topic, "queue": queue.id, "epoch": position.epoch, "stopped": False, **origin}
+        return {
+            "topic": queue.topic,
+            "queue": queue.id,
+            "epoch": position.epoch,
+            "stopped": False,
+            **origin,
+        }
 
     def subscriptions(self, positions: Iterable[Position]) -> dict[str, dict[str, Any]]:
         """Return the settings by topic, as a heartbeat tells them."""
-        topics = {position.queue.origin_topic or position.queue.topic for position in positions}
+        topics = {
+            position.queue.origin_topic or position.queue.topic for position in positions
+        }
         told = {topic: asdict(self.settings(topic)).items() for topic in topics}
-        return {t: {name: told_as(one) for name, one in told[t] if one is not None} for t in topics}
+        return {
+            t: {name: told_as(one) for name, one in told[t] if one is not None}
+            for t in topics
+        }
 
-    def _served(self, queue: FakeQueue, offset: int, limit: int) -> tuple[list[StoredMessage], int]:
+    def _served(
+        self, queue: FakeQueue, offset: int, limit: int
+    ) -> tuple[list[StoredMessage], int]:
         """Return the messages that the settings let through, and the next offset."""
         settings = Settings() if queue.origin_topic else self.settings(queue.topic)
         ripe_ms = self.clock.now_ms() - settings.delay_s * 1000
@@ -176,4 +207,10 @@ def told_as(value: object) -> object:
 
 
 def pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:
-    return {"queue": queue, "state": state, "messages": [], "next_offset": next_offset, "head": head}
+    return {
+        "queue": queue,
+        "state": state,
+        "messages": [],
+        "next_offset": next_offset,
+        "head": head,
+    }

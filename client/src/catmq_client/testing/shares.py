@@ -1,4 +1,6 @@
-"""Share groups of the FakeBroker: many members, and runs leased to them by the broker's clock."""
+"""Share groups of the FakeBroker: many members, and runs leased to them by the broker's
+clock.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _grants = itertools.count(1)
 
 @dataclass(slots=True, eq=False)
 class FakeRun:
-    """Offsets `first` to `end` (not included) of a queue, leased to a member; owner "": nobody."""
+    """Offsets `first` to `end` (not included) of a queue, leased to a member; owner "":
+    nobody.
+    """
 
     queue: FakeQueue
     first: int
@@ -30,7 +34,8 @@ class FakeRun:
     grant: str = ""
     lease_until_ms: int = 0
     deliveries: int = 0
-    # Whether the last lease is in `deliveries`; else it is once its member reports that it began.
+    # Whether the last lease is in `deliveries`; else it is once its member reports that it
+    # began.
     is_counted: bool = True
     done: set[int] = field(default_factory=set)
 
@@ -54,7 +59,9 @@ class FakeShareGroup(FakeGroup):
 
     mode = "share"
 
-    def __init__(self, name: str, *, clock: FakeClock, session_timeout_ms: int, **settings: int) -> None:
+    def __init__(
+        self, name: str, *, clock: FakeClock, session_timeout_ms: int, **settings: int
+    ) -> None:
         super().__init__(name, clock=clock, session_timeout_ms=session_timeout_ms)
         self.share_settings = {**SETTINGS, **settings}
         self.runs: list[FakeRun] = []
@@ -66,11 +73,16 @@ class FakeShareGroup(FakeGroup):
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
         """Register a member, or its next incarnation; return its consumer id."""
-        known: dict[str, Any] = {**self.share_settings, "session_timeout_ms": self.session_timeout_ms}
+        known: dict[str, Any] = {
+            **self.share_settings,
+            "session_timeout_ms": self.session_timeout_ms,
+        }
         known["mode"] = self.mode
         wrong = [one for one in known if asked.get(one) not in (None, known[one])]
         if wrong:
-            detail = f"group {self.name} has {', '.join(f'{one} {known[one]}' for one in wrong)}"
+            detail = (
+                f"group {self.name} has {', '.join(f'{one} {known[one]}' for one in wrong)}"
+            )
             errors = [FieldError(one, f"is {known[one]}") for one in wrong]
             raise Conflict(detail, code="group_settings_differ", errors=errors, status=409)
         for consumer_id, member in [*self._members.items()]:
@@ -94,23 +106,38 @@ class FakeShareGroup(FakeGroup):
     def has_had(self, consumer_id: str) -> bool:
         return consumer_id in self._members or consumer_id in self._gone
 
-    def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
+    def heartbeat(
+        self, consumer_id: str, generation: int, owned: list[dict[str, int]]
+    ) -> dict[str, Any]:
         """Return no queues, and how the messages of each topic come."""
         self._check(consumer_id)
         told = self.subscriptions(self.positions.values())
-        return {"generation": self.generation, "assigned": [], "revoked": [], "subscriptions": told}
+        return {
+            "generation": self.generation,
+            "assigned": [],
+            "revoked": [],
+            "subscriptions": told,
+        }
 
     def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
         run = self._of_grant(message.get("grant", ""))
-        return run is not None and run.queue.id == message["queue"] and message["offset"] in run.left
+        return (
+            run is not None
+            and run.queue.id == message["queue"]
+            and message["offset"] in run.left
+        )
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
         raise self._shared()
 
-    def commit(self, consumer_id: str, queue: int, epoch: int, offset: int) -> dict[str, Any]:
+    def commit(
+        self, consumer_id: str, queue: int, epoch: int, offset: int
+    ) -> dict[str, Any]:
         raise self._shared()
 
-    def read(self, consumer_id: str, asked: dict[str, int], *, limit: int) -> dict[str, Any]:
+    def read(
+        self, consumer_id: str, asked: dict[str, int], *, limit: int
+    ) -> dict[str, Any]:
         raise self._shared()
 
     def take(self, consumer_id: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -119,7 +146,11 @@ class FakeShareGroup(FakeGroup):
         limit, found = body.get("max_messages", 500), list[dict[str, Any]]()
         if body.get("recover"):
             held = {one["grant"] for one in body.get("holding", ())}
-            mine = [run for run in self.runs if run.owner == consumer_id and run.grant not in held]
+            mine = [
+                run
+                for run in self.runs
+                if run.owner == consumer_id and run.grant not in held
+            ]
             found = [{**self._view(run), "recovered": True} for run in mine]
         for position in () if found else self._readable(body.get("topics") or ()):
             due = [*self._due(position.queue, limit)]
@@ -142,8 +173,13 @@ class FakeShareGroup(FakeGroup):
         place = {name: one[name] for name in ("queue", "first", "grant")}
         run, now_ms = self._of_grant(one["grant"]), self.clock.now_ms()
         if run is None:
-            return {**place, "state": "lost" if self._granted.get(one["grant"]) in self.runs else "gone"}
-        finished = {offset for first, end in one.get("finished", ()) for offset in range(first, end)}
+            return {
+                **place,
+                "state": "lost" if self._granted.get(one["grant"]) in self.runs else "gone",
+            }
+        finished = {
+            offset for first, end in one.get("finished", ()) for offset in range(first, end)
+        }
         unseen = set(one.get("unseen", ())) - finished
         released = (set(one.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
@@ -155,7 +191,8 @@ class FakeShareGroup(FakeGroup):
             return {**place, "state": "invalid", "detail": detail}
         if outside or empty or (run.queue.id, run.first) != (one["queue"], one["first"]):
             detail = (
-                f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are leased under this grant"
+                f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
+                "leased under this grant"
             )
             return {**place, "state": "invalid", "detail": detail}
         run.done |= set(run.left) if one.get("all") else finished
@@ -163,7 +200,12 @@ class FakeShareGroup(FakeGroup):
             run.deliveries, run.is_counted = delivery - (not begun), begun
         more = {}
         if released == set(range(run.first, run.end)) and not unseen:
-            run.owner, run.grant, run.lease_until_ms, run.deliveries = "", "", now_ms, delivery
+            run.owner, run.grant, run.lease_until_ms, run.deliveries = (
+                "",
+                "",
+                now_ms,
+                delivery,
+            )
         else:
             for offset in released.intersection(run.left):
                 self._alone(run, offset).deliveries = max(0, delivery - (offset in unseen))
@@ -198,7 +240,9 @@ class FakeShareGroup(FakeGroup):
         }
 
     def worn_out(self) -> Iterator[tuple[Position, int, int]]:
-        """Take out the messages that were leased too often in vain: position, offset, deliveries."""
+        """Take out the messages that were leased too often in vain: position, offset,
+        deliveries.
+        """
         most, now_ms = self.share_settings["max_deliveries"], self.clock.now_ms()
         for run in [*self.runs]:
             if most and run.deliveries >= most and run.lease_until_ms <= now_ms:
@@ -216,7 +260,9 @@ class FakeShareGroup(FakeGroup):
             self.runs.remove(run)
         for queue, position in self.positions.items():
             ends = [self._next.get(queue, position.committed)]
-            position.committed = min([*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)])
+            position.committed = min(
+                [*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)]
+            )
 
     def _readable(self, topics: Iterable[str]) -> list[Position]:
         """Return the positions by preference of their topics, those of a topic in turn."""
@@ -237,16 +283,22 @@ class FakeShareGroup(FakeGroup):
         return position.queue.origin_topic or position.queue.topic
 
     def _due(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
-        """Yield runs whose lease has ended, the lowest first; messages that came too often alone."""
+        """Yield runs whose lease has ended, the lowest first; messages that came too often
+        alone.
+        """
         now_ms, most = self.clock.now_ms(), min(limit, self.share_settings["run_messages"])
-        due = [run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms]
+        due = [
+            run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms
+        ]
         taken = 0
         for run in sorted(due, key=lambda one: (one.first, one.end)):
             alone = self._goes_alone(run.deliveries + 1)
             if taken and (alone or taken >= most):
                 return
             taken += len(run.left)
-            yield self._alone(run, run.left[0]) if alone and run.end - run.first > 1 else run
+            yield (
+                self._alone(run, run.left[0]) if alone and run.end - run.first > 1 else run
+            )
             if alone:
                 return
 
@@ -262,7 +314,9 @@ class FakeShareGroup(FakeGroup):
             yield self.runs[-1]
 
     def _goes_alone(self, delivery: int) -> bool:
-        return delivery >= min(ALONE_FROM, self.share_settings["max_deliveries"] or ALONE_FROM)
+        return delivery >= min(
+            ALONE_FROM, self.share_settings["max_deliveries"] or ALONE_FROM
+        )
 
     def _alone(self, run: FakeRun, offset: int) -> FakeRun:
         """Give an offset of a run a run of its own, that nobody has."""
@@ -277,7 +331,9 @@ class FakeShareGroup(FakeGroup):
             0 if queue.origin_topic else self.settings(queue.topic).delay_s * 1000
         )
         unripe = (
-            one.offset for one in queue.between(first, queue.head - first) if one.stored_at_ms > ripe_ms
+            one.offset
+            for one in queue.between(first, queue.head - first)
+            if one.stored_at_ms > ripe_ms
         )
         return next(unripe, queue.head)
 
@@ -285,7 +341,9 @@ class FakeShareGroup(FakeGroup):
         """Finish what the filter leaves out; return True if anything is left."""
         settings = Settings() if run.queue.origin_topic else self.settings(run.queue.topic)
         messages = run.queue.between(run.first, run.end - run.first)
-        run.done |= {one.offset for one in messages if not settings.takes(one.tag, one.headers)}
+        run.done |= {
+            one.offset for one in messages if not settings.takes(one.tag, one.headers)
+        }
         return bool(run.left)
 
     def _view(self, run: FakeRun) -> dict[str, Any]:
@@ -307,7 +365,10 @@ class FakeShareGroup(FakeGroup):
         }
 
     def _shared(self) -> Conflict:
-        detail = f"group {self.name} is a share group: its members lease messages, and own no queues"
+        detail = (
+            f"group {self.name} is a share group: its members lease messages, and own "
+            "no queues"
+        )
         return Conflict(detail, code="group_settings_differ", status=409)
 
     def _of_grant(self, grant: str) -> FakeRun | None:

@@ -19,7 +19,9 @@ ID_HEADER = "catmq-delayed-id"
 def unsupported(what: str) -> NotBuilt:
     """Return the error for what only a real broker does."""
     how = "start a real one (script/server) and give its URL to Producer and Consumer"
-    return NotBuilt(f"FakeBroker does not do {what}: {how}", code="not_implemented", status=501)
+    return NotBuilt(
+        f"FakeBroker does not do {what}: {how}", code="not_implemented", status=501
+    )
 
 
 class FakeClock:
@@ -62,9 +64,22 @@ class StoredMessage:
 
     def view(self) -> dict[str, Any]:
         """Return the message as a pull answers it."""
-        names = ("offset", "message_id", "key", "tag", "headers", "trace_id", "stored_at_ms", "attempt")
+        names = (
+            "offset",
+            "message_id",
+            "key",
+            "tag",
+            "headers",
+            "trace_id",
+            "stored_at_ms",
+            "attempt",
+        )
         origin = {} if self.origin is None else {"origin": self.origin}
-        return {**{name: getattr(self, name) for name in names}, "body_bytes": self.body, **origin}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "body_bytes": self.body,
+            **origin,
+        }
 
 
 @dataclass(slots=True)
@@ -108,7 +123,10 @@ class FakeTopic:
             "name": self.name,
             "kind": "normal",
             "state": "ready",
-            "queues": [{"queue": q.id, **{name: getattr(q, name) for name in names}} for q in self.queues],
+            "queues": [
+                {"queue": q.id, **{name: getattr(q, name) for name in names}}
+                for q in self.queues
+            ],
             "layout": {"version": self.version, "slots": self.slots},
             "keyed": self.keyed,
             "on_unknown": self.on_unknown,
@@ -138,11 +156,17 @@ class FakeTopics:
         self._recalled: dict[str, bool] = {}  # by id of a delayed message
         self._receipts: dict[str, list[dict[str, Any]]] = {}  # by batch_id
 
-    def create(self, name: str, *, queues: int, origin_topic: str | None = None) -> FakeTopic:
+    def create(
+        self, name: str, *, queues: int, origin_topic: str | None = None
+    ) -> FakeTopic:
         first = len(self.queues) + 1
-        made = [FakeQueue(first + n, n, name, origin_topic=origin_topic) for n in range(queues)]
+        made = [
+            FakeQueue(first + n, n, name, origin_topic=origin_topic) for n in range(queues)
+        ]
         self.queues.update({queue.id: queue for queue in made})
-        self.by_name[name] = FakeTopic(name, made, [made[slot % queues].id for slot in range(SLOTS)])
+        self.by_name[name] = FakeTopic(
+            name, made, [made[slot % queues].id for slot in range(SLOTS)]
+        )
         return self.by_name[name]
 
     def find(self, name: str) -> FakeTopic:
@@ -152,61 +176,96 @@ class FakeTopics:
         return self.by_name[name]
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message; a repeated batch_id gives the first receipts again."""
+        """Return a receipt for each message; a repeated batch_id gives the first receipts
+        again.
+        """
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         if batch_id not in self._receipts:
             if topic.read_only:
-                raise Conflict(f"topic {name} is read-only", code="topic_read_only", status=409)
-            homes = [self.home(topic, batch_id, message, index) for index, message in enumerate(messages)]
+                raise Conflict(
+                    f"topic {name} is read-only", code="topic_read_only", status=409
+                )
+            homes = [
+                self.home(topic, batch_id, message, index)
+                for index, message in enumerate(messages)
+            ]
             self._receipts[batch_id] = [
                 self.take(topic, self.queues[home], message)
                 for home, message in zip(homes, messages, strict=True)
             ]
         return self._receipts[batch_id]
 
-    def home(self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int) -> int:
+    def home(
+        self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int
+    ) -> int:
         """Return a message's queue; without queue and key the same one for all of a batch.
 
         A queue that is closed and not strict gives way to an open one.
         """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
-            raise InvalidRequest(f"messages[{index}].body: over 1 MiB", code="too_large", status=413)
+            raise InvalidRequest(
+                f"messages[{index}].body: over 1 MiB", code="too_large", status=413
+            )
         if (message.get("delay_ms") or 0) > YEAR_MS:
-            raise InvalidRequest(f"messages[{index}].delay_ms: more than a year", status=400)
+            raise InvalidRequest(
+                f"messages[{index}].delay_ms: more than a year", status=400
+            )
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
         states = {queue.id: queue.state for queue in topic.queues}
         if queue_id is not None and queue_id not in states:
-            what = f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}"
+            what = (
+                f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}"
+            )
             raise NotFound(what, code="queue_not_found", status=404)
-        if queue_id is not None and (message.get("queue_strict", True) or states[queue_id] == "read_write"):
+        if queue_id is not None and (
+            message.get("queue_strict", True) or states[queue_id] == "read_write"
+        ):
             return int(queue_id)
-        open_queues = [one for one, state in states.items() if state == "read_write"] or [topic.queues[0].id]
+        open_queues = [one for one, state in states.items() if state == "read_write"] or [
+            topic.queues[0].id
+        ]
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
-    def take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+    def take(
+        self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
+    ) -> dict[str, Any]:
         """Store a message, or keep it until it is due; return its receipt."""
-        plain = {name: value for name, value in message.items() if name not in {"delay_ms", "deliver_at_ms"}}
+        plain = {
+            name: value
+            for name, value in message.items()
+            if name not in {"delay_ms", "deliver_at_ms"}
+        }
         if plain == message or message.get("delay_ms") == 0:
             return self.store(topic, queue, plain)
-        due_at_ms = message.get("deliver_at_ms") or self.clock.now_ms() + message["delay_ms"]
+        due_at_ms = (
+            message.get("deliver_at_ms") or self.clock.now_ms() + message["delay_ms"]
+        )
         message_id = f"d1-{len(self._recalled) + 1}"
         self._recalled[message_id] = False
         self.delayed.append(DelayedMessage(message_id, due_at_ms, topic, queue, plain))
         return {"message_id": message_id, "due_at_ms": due_at_ms}
 
-    def store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+    def store(
+        self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
+    ) -> dict[str, Any]:
         """Put a message at the end of a queue; return its receipt."""
-        told: dict[str, Any] = {name: message.get(name) for name in ("key", "tag", "headers", "trace_id")}
+        told: dict[str, Any] = {
+            name: message.get(name) for name in ("key", "tag", "headers", "trace_id")
+        }
         now, body = self.clock.now_ms(), body_of(message)
-        stored = StoredMessage(topic.name, queue.id, queue.head, body, stored_at_ms=now, **told)
+        stored = StoredMessage(
+            topic.name, queue.id, queue.head, body, stored_at_ms=now, **told
+        )
         queue.messages.append(stored)
         return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
 
     def move_due(self) -> None:
-        """Put the delayed messages that are due into their queues, in the order of their times."""
+        """Put the delayed messages that are due into their queues, in the order of their
+        times.
+        """
         now = self.clock.now_ms()
         for one in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
             if one.due_at_ms <= now:
@@ -215,11 +274,19 @@ class FakeTopics:
                 self.store(one.topic, one.queue, {**one.message, "headers": headers})
 
     def recall(self, message_id: str) -> None:
-        """Take a delayed message back; raise Conflict when it has come, NotFound when there never was one."""
+        """Take a delayed message back; raise Conflict when it has come, NotFound when there
+        never was one.
+        """
         self.move_due()
         if message_id not in self._recalled:
-            raise NotFound(f"No message {message_id} waits.", code="message_not_found", status=404)
+            raise NotFound(
+                f"No message {message_id} waits.", code="message_not_found", status=404
+            )
         left = [one for one in self.delayed if one.message_id != message_id]
         if len(left) == len(self.delayed) and not self._recalled[message_id]:
-            raise Conflict(f"Message {message_id} is in its queue.", code="already_delivered", status=409)
+            raise Conflict(
+                f"Message {message_id} is in its queue.",
+                code="already_delivered",
+                status=409,
+            )
         self.delayed, self._recalled[message_id] = left, True

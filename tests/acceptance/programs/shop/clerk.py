@@ -1,7 +1,9 @@
-"""clerk.py TOPIC SEED: sells until SIGTERM; every third transaction or so is rolled back, by the seed's dice.
+"""clerk.py TOPIC SEED: sells until SIGTERM; every third transaction or so is rolled back,
+by the seed's dice.
 
-A sale's place among those of its customer is read after its message was sent. So it is only right, and
-UNIQUE only holds, if who sends a customer's key keeps all others who send that key waiting until the commit.
+A sale's place among those of its customer is read after its message was sent. So it is only
+right, and UNIQUE only holds, if who sends a customer's key keeps all others who send that
+key waiting until the commit.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def sell(topic: str, dice: random.Random) -> None:
     customer, name = f"customer {dice.randrange(CUSTOMERS)}", str(uuid.uuid4())
     with transaction.atomic():
         outbox.send(topic, name, key=customer)
-        last = Sale.objects.filter(customer=customer).aggregate(last=Max("place"))["last"] or 0
+        last = (
+            Sale.objects.filter(customer=customer).aggregate(last=Max("place"))["last"] or 0
+        )
         Sale.objects.create(id=name, customer=customer, place=last + 1)
         if dice.random() < 0.35:
             raise ChangedMyMind

@@ -13,7 +13,11 @@ class Sale(models.Model):
     place = models.PositiveIntegerField()
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("customer", "place"), name="sale_customer_place"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("customer", "place"), name="sale_customer_place"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.id

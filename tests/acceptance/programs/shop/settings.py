@@ -1,4 +1,6 @@
-"""Its settings. SHOP_DATABASE: mysql://user:password@host:port/name, or the path of an SQLite file."""
+"""Its settings. SHOP_DATABASE: mysql://user:password@host:port/name, or the path of an
+SQLite file.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""A Django project whose orders are made by tasks, for scenarios in which its processes die."""
+"""A Django project whose orders are made by tasks, for scenarios in which its processes
+die.
+"""

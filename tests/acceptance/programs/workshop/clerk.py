@@ -44,7 +44,8 @@ def main() -> None:
             place(dice)
         except ChangedMyMind:
             continue
-        except (DatabaseError, InterfaceError):  # it is away; nobody knows of the commit under way
+        # it is away; nobody knows of the commit under way
+        except (DatabaseError, InterfaceError):
             connection.close()
 
 

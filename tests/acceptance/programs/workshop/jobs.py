@@ -22,7 +22,9 @@ def make(context: Any, order: str) -> int:
     Begin.objects.create(
         order_id=order,
         attempt=context.attempt,
-        token=TaskRecord.objects.values_list("token", flat=True).get(pk=context.task_result.id),
+        token=TaskRecord.objects.values_list("token", flat=True).get(
+            pk=context.task_result.id
+        ),
         at=time.time(),
         process=os.getpid(),
     )

@@ -1,6 +1,8 @@
-"""report.py SECONDS: waits until all tasks of now have ended, and prints as JSON what there is then.
+"""report.py SECONDS: waits until all tasks of now have ended, and prints as JSON what there
+is then.
 
-It asks again and again in one process: the start of one takes as long as hundreds of questions.
+It asks again and again in one process: the start of one takes as long as hundreds of
+questions.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def ended(limit_s: float) -> int:
         try:
             if wanted is None:
                 wanted = [*TaskRecord.objects.values_list("pk", flat=True)]
-            count = TaskRecord.objects.filter(pk__in=wanted, status__in=("READY", "RUNNING")).count()
+            count = TaskRecord.objects.filter(
+                pk__in=wanted, status__in=("READY", "RUNNING")
+            ).count()
             if not count:
                 return len(wanted)
             left = str(count)

@@ -1,4 +1,6 @@
-"""Its settings. SHOP_DATABASE as the shop takes it; CATMQ_URL and CATMQ_API_KEY name the brokers."""
+"""Its settings. SHOP_DATABASE as the shop takes it; CATMQ_URL and CATMQ_API_KEY name the
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TASKS = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(process)d %(name)s %(message)s"}},
+    "formatters": {
+        "plain": {"format": "%(asctime)s %(levelname)s %(process)d %(name)s %(message)s"}
+    },
     "handlers": {"err": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["err"], "level": "INFO"},
 }

@@ -16,7 +16,9 @@ from catmq_client.errors import OptionError
 
 NODE: Columns = {
     **fields("name kind engine state dedicated queues"),
-    "WHERE": lambda n: f"{n['host']}:{n['port']}/{n['database']}" if n["host"] else n["database"],
+    "WHERE": lambda n: (
+        f"{n['host']}:{n['port']}/{n['database']}" if n["host"] else n["database"]
+    ),
 }
 BROKER: Columns = {
     **fields("name url state alive"),
@@ -31,13 +33,19 @@ NODES = listing(
     columns=NODE,
 )
 LISTED = listing(
-    "brokers", "list the brokers that clients may use", (), lambda admin, _: admin.brokers(), columns=BROKER
+    "brokers",
+    "list the brokers that clients may use",
+    (),
+    lambda admin, _: admin.brokers(),
+    columns=BROKER,
 )
 
 
 def list_brokers(args: argparse.Namespace, brokers: Brokers) -> int:
     """List the brokers; with `--wait` as soon as one of them answers."""
-    if args.wait and not waited(lambda: answers(brokers.admin()), goes_on="no broker has answered"):
+    if args.wait and not waited(
+        lambda: answers(brokers.admin()), goes_on="no broker has answered"
+    ):
         return 1
     return LISTED.run(args, brokers)
 
@@ -94,10 +102,13 @@ def quota(kind: str, text: str) -> Verb:
 
     def call(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
         given = {field: getattr(args, option) for option, field in QUOTAS.items()}
-        changes = {field: value for field, value in given.items() if value is not None or args.none}
-        change, read = {"topic": (admin.change_topic, admin.topic), "key": (admin.change_key, admin.key)}[
-            kind
-        ]
+        changes = {
+            field: value for field, value in given.items() if value is not None or args.none
+        }
+        change, read = {
+            "topic": (admin.change_topic, admin.topic),
+            "key": (admin.change_key, admin.key),
+        }[kind]
         found: Any = change(args.name, **changes) if changes else read(args.name)
         if QUOTAS["messages"] not in found:
             raise OptionError("this broker is older and has no quotas")
@@ -105,14 +116,21 @@ def quota(kind: str, text: str) -> Verb:
 
     def page(found: Any, colours: Paint) -> str:
         shown = {
-            option: "no limit" if found[field] is None else found[field] for option, field in QUOTAS.items()
+            option: "no limit" if found[field] is None else found[field]
+            for option, field in QUOTAS.items()
         }
         return facts(
-            {**found, **shown}, {kind: "name", "messages/s": "messages", "bytes/s": "bytes"}, colours
+            {**found, **shown},
+            {kind: "name", "messages/s": "messages", "bytes/s": "bytes"},
+            colours,
         )
 
     return detail(
-        kind, f"show or set {text}, for all brokers together", (NAME, *QUOTA_OPTIONS), call, page=page
+        kind,
+        f"show or set {text}, for all brokers together",
+        (NAME, *QUOTA_OPTIONS),
+        call,
+        page=page,
     )
 
 

@@ -83,7 +83,13 @@ REDRIVES: Columns = {
     "DETAIL": "detail",
 }
 RETRY_TOPICS: Columns = {**fields("topic waiting unread"), "FAILURE TOPIC": "failure_topic"}
-WAITING: Columns = {"DUE": at("due_at_ms"), "TOPIC": "topic", **MESSAGE, "RETRY": "attempt", **LAST_ERROR}
+WAITING: Columns = {
+    "DUE": at("due_at_ms"),
+    "TOPIC": "topic",
+    **MESSAGE,
+    "RETRY": "attempt",
+    **LAST_ERROR,
+}
 
 
 def first_line(error: str) -> str:
@@ -111,12 +117,19 @@ def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the choice of messages that the arguments make. Raises OptionError unless that is clear."""
+    """Return the choice of messages that the arguments make. Raises OptionError unless that
+    is clear.
+    """
     if args.id and (args.topic or args.error or args.all):
         raise OptionError("give only one: ids, or --topic and --error, or --all")
     if not (args.id or args.topic or args.error or args.all):
         raise OptionError("give ids, --topic, --error, or --all")
-    return {"ids": args.id or None, "topic": args.topic, "error": args.error, "everything": args.all}
+    return {
+        "ids": args.id or None,
+        "topic": args.topic,
+        "error": args.error,
+        "everything": args.all,
+    }
 
 
 def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -126,7 +139,9 @@ def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
     stop = f"stop it: catmq dlq stop {args.group} {made['id']}"
     if args.wait:
         goes_on = f"the redrive goes on; {stop}"
-        if not waited(lambda: left(letters.redrive_state(args.group, made["id"])), goes_on=goes_on):
+        if not waited(
+            lambda: left(letters.redrive_state(args.group, made["id"])), goes_on=goes_on
+        ):
             return 1
         made = letters.redrive_state(args.group, made["id"])
     print_rows([made], REDRIVES, args.output)
@@ -155,7 +170,9 @@ def drop(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
     """List what waits for a retry, as tables or one object a line."""
-    found = brokers.admin().dead_letters.failed(args.group, topic=args.topic, limit=args.limit)
+    found = brokers.admin().dead_letters.failed(
+        args.group, topic=args.topic, limit=args.limit
+    )
     if is_table(args.output):
         topics = rows_table(found["topics"], RETRY_TOPICS, paint(args.output, sys.stdout))
         show(topics + ("\n" if found["messages"] else ""))
@@ -174,12 +191,23 @@ NOUN = Noun(
             "list dead letters of a group, newest first",
             (GROUP, ONLY_TOPIC, ERROR, Argument("--key KEY", "only this key"), limit(50)),
             lambda admin, args: admin.dead_letters.messages(
-                args.group, topic=args.topic, error=args.error, key=args.key, page=min(args.limit, 500)
+                args.group,
+                topic=args.topic,
+                error=args.error,
+                key=args.key,
+                page=min(args.limit, 500),
             ),
             columns=LIST,
         ),
-        Verb("summary", "count dead letters by kind of error", (GROUP, ONLY_TOPIC, TABLE), summarize),
-        Verb("show", "show a dead letter with headers and body", (GROUP, ID, ONE), show_one),
+        Verb(
+            "summary",
+            "count dead letters by kind of error",
+            (GROUP, ONLY_TOPIC, TABLE),
+            summarize,
+        ),
+        Verb(
+            "show", "show a dead letter with headers and body", (GROUP, ID, ONE), show_one
+        ),
         Verb(
             "redrive",
             "redrive dead letters, in the background",

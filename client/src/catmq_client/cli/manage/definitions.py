@@ -16,7 +16,9 @@ from catmq_client.cli.output import Columns, fields, note, print_rows, show
 from catmq_client.cli.verbs import TABLE, Argument, Verb
 from catmq_client.errors import OptionError
 
-PATTERN = Argument("--topic PATTERN", "only topics whose name matches, such as 'orders*', and their groups")
+PATTERN = Argument(
+    "--topic PATTERN", "only topics whose name matches, such as 'orders*', and their groups"
+)
 FILE = Argument("FILE", "document of an export; - reads standard input")
 APPLY = Argument("--apply", "make the changes (default: only show them)")
 EXISTING = Argument(
@@ -35,7 +37,8 @@ BLOCKED = ("conflict", "unfinished")
 def what(step: ImportStep) -> str:
     """Return what differs, or why an entry is a conflict."""
     differences = (
-        f"{one['field']}: {written(one['here'])} > {written(one['there'])}" for one in step["differences"]
+        f"{one['field']}: {written(one['here'])} > {written(one['there'])}"
+        for one in step["differences"]
     )
     return step["problem"] or ", ".join(differences)
 
@@ -48,15 +51,21 @@ def export(args: argparse.Namespace, brokers: Brokers) -> int:
     """Write the document to standard output."""
     document = brokers.admin().export(topic=args.topic)
     show(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
-    counts = ", ".join(f"{len(part)} {name}" for name, part in document.items() if isinstance(part, list))
+    counts = ", ".join(
+        f"{len(part)} {name}" for name, part in document.items() if isinstance(part, list)
+    )
     note(f"exported: {counts}")
     return 0
 
 
 def import_file(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show what an import would do; with `--apply` do it, unless something stands in the way."""
+    """Show what an import would do; with `--apply` do it, unless something stands in the
+    way.
+    """
     document, admin = read(args.file), brokers.admin()
-    planned = admin.import_definitions(document, existing=args.existing, dry_run=True)["steps"]
+    planned = admin.import_definitions(document, existing=args.existing, dry_run=True)[
+        "steps"
+    ]
     print_rows(planned, STEPS, args.output)
     blocked = [one for one in planned if one["outcome"] in BLOCKED]
     if blocked:
@@ -77,14 +86,18 @@ def counted(steps: Sequence[ImportStep]) -> str:
     'the document is empty'
     """
     counts = Counter(one["outcome"] for one in steps)
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "the document is empty"
+    return (
+        ", ".join(f"{name} {count}" for name, count in counts.items())
+        or "the document is empty"
+    )
 
 
 def read(name: str) -> dict[str, Any]:
     """Return the JSON object of a file. Raises OptionError, and OSError."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Takes UTF-8 and UTF-16, with or without a byte order mark: PowerShell's `>` writes UTF-16.
+        # Takes UTF-8 and UTF-16, with or without a byte order mark: PowerShell's `>` writes
+        # UTF-16.
         document = json.loads(data)
     except UnicodeDecodeError as error:
         raise OptionError(
@@ -92,15 +105,22 @@ def read(name: str) -> dict[str, Any]:
         ) from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise OptionError(f"{name} is not a JSON document: see {place}; `catmq export` writes one") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
-        raise OptionError(f"{name} is not a JSON document that `catmq export` writes") from None
+        raise OptionError(
+            f"{name} is not a JSON document: see {place}; `catmq export` writes one"
+        ) from None
+    # a number of thousands of digits, or lists in lists in lists
+    except (ValueError, RecursionError):
+        raise OptionError(
+            f"{name} is not a JSON document that `catmq export` writes"
+        ) from None
     if not isinstance(document, dict):
         raise OptionError(f"{name} must hold a JSON object, as `catmq export` writes it")
     return document
 
 
-EXPORT = Verb("export", "write topics, groups and subscriptions as JSON", (PATTERN,), export)
+EXPORT = Verb(
+    "export", "write topics, groups and subscriptions as JSON", (PATTERN,), export
+)
 IMPORT = Verb(
     "import",
     "compare such JSON with this installation, and make it",

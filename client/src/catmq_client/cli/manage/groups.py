@@ -50,7 +50,9 @@ from catmq_client.cli.verbs import (
 from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import NotFound
 
-STARTS = "earliest, latest, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+STARTS = (
+    "earliest, latest, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+)
 
 
 def start_position(text: str) -> Target:
@@ -159,14 +161,18 @@ def ids(queues: Iterable[int]) -> str:
 
 
 def slowest(handler: SlowHandler | None) -> str:
-    """Return the message that the slowest handler of a process is at work on, and for how long."""
+    """Return the message that the slowest handler of a process is at work on, and for how
+    long.
+    """
     if handler is None:
         return ""
     return f"{handler['queue']}-{handler['offset']} for {duration(handler['running_ms'])}"
 
 
 def members(group: Group, colours: Paint) -> str:
-    """Return what `catmq group members` prints: the members, and the processes that report on themselves."""
+    """Return what `catmq group members` prints: the members, and the processes that report
+    on themselves.
+    """
     processes = [one for one in group["members"] if one.get("process")]
     parts = [rows_table(group["members"], MEMBERS, colours)]
     if processes:
@@ -176,13 +182,18 @@ def members(group: Group, colours: Paint) -> str:
 
 def longest_pause(row: Rebalance) -> int | None:
     """Return the longest pause of a queue in ms; None: none paused, or all still do."""
-    return max((move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None), default=None)
+    return max(
+        (move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None),
+        default=None,
+    )
 
 
 def page(group: Group, colours: Paint) -> str:
     """Return what `catmq group show` prints."""
     parts = (
-        facts(group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}, colours),
+        facts(
+            group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}, colours
+        ),
         rows_table(group["subscriptions"], SUBSCRIPTIONS, colours),
         members(group, colours),
     )
@@ -194,13 +205,18 @@ def create(admin: Admin, args: argparse.Namespace) -> Group:
 
 
 def switch(*, stopped: bool) -> Command:
-    """Return the command that pauses or resumes delivery to a group: all of it, of a topic, or of queues."""
+    """Return the command that pauses or resumes delivery to a group: all of it, of a topic,
+    or of queues.
+    """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         admin = brokers.admin()
         if args.queue:
             for topic, queues in topics_of(args, admin).items():
-                show_row(switch_queues(admin, args.name, topic, queues, stopped=stopped), args.output)
+                show_row(
+                    switch_queues(admin, args.name, topic, queues, stopped=stopped),
+                    args.output,
+                )
             return 0
         what = only = ""
         if args.topic:
@@ -208,7 +224,11 @@ def switch(*, stopped: bool) -> Command:
             what, only = f": topic {args.topic}", f" --topic {args.topic}"
         else:
             changed = admin.change_group(args.name, stopped=stopped)
-        done = f"paused; resume it: catmq group resume {args.name}{only}" if stopped else "resumed"
+        done = (
+            f"paused; resume it: catmq group resume {args.name}{only}"
+            if stopped
+            else "resumed"
+        )
         note(f"group {args.name}{what} {done}")
         show_row(changed, args.output)
         return 0
@@ -225,13 +245,19 @@ def topics_of(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
     for queue in args.queue:
         if queue not in read:
             known = ", ".join(map(str, sorted(read))) or "none"
-            raise NotFound(f"queue {queue} is not read by group {args.name}; it reads {known}")
+            raise NotFound(
+                f"queue {queue} is not read by group {args.name}; it reads {known}"
+            )
         found.setdefault(read[queue], set()).add(queue)
     return found
 
 
-def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool) -> Any:
-    """Pause or resume queues of one topic; the others stay as they are. Return the subscription then."""
+def switch_queues(
+    admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool
+) -> Any:
+    """Pause or resume queues of one topic; the others stay as they are. Return the
+    subscription then.
+    """
     now = found = admin.subscription(group, topic)
     before = set(now["stopped_queues"])
     after = before | queues if stopped else before - queues
@@ -244,7 +270,9 @@ def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, sto
             done = "resumed" if queue in before else "was not paused"
         note(f"group {group}: queue {queue} of {topic} {done}")
     if now["stopped"] and not stopped:
-        note(f"all of {topic} is also paused; resume it: catmq group resume {group} --topic {topic}")
+        note(
+            f"all of {topic} is also paused; resume it: catmq group resume {group} --topic {topic}"
+        )
     return found
 
 
@@ -252,24 +280,40 @@ def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
     """Rebalance a group; with `--wait` return when the new owners read."""
     admin = brokers.admin()
     plan: Any = admin.rebalance(args.name, dry_run=args.dry_run)
-    about = {"group": args.name, "dry_run": plan["dry_run"], "generation": plan["generation"]}
+    about = {
+        "group": args.name,
+        "dry_run": plan["dry_run"],
+        "generation": plan["generation"],
+    }
     print_rows(({**about, **move} for move in plan["moves"]), PLANNED, args.output)
     if is_table(args.output):
         moved = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
         note("nothing moved (--dry-run)" if args.dry_run else moved)
     if args.wait and not args.dry_run and plan["moves"]:
         goes_on = "the queues move all the same"
-        return 0 if waited(lambda: moving(admin, args.name, plan["generation"]), goes_on=goes_on) else 1
+        return (
+            0
+            if waited(lambda: moving(admin, args.name, plan["generation"]), goes_on=goes_on)
+            else 1
+        )
     return 0
 
 
 def moving(admin: Admin, group: str, generation: int) -> str:
-    """Return how many queues of a rebalance still pause, '' for none; a later rebalance ends the wait."""
+    """Return how many queues of a rebalance still pause, '' for none; a later rebalance
+    ends the wait.
+    """
     newest = next(iter(admin.rebalances(group, page=1)), None)
     if newest is None or newest["generation"] != generation:
         return ""
-    paused = sum(move["pause_ms"] is None and move["to"] is not None for move in newest["moves"])
-    return f"{paused} of {len(newest['moves'])} queues wait for their new member" if paused else ""
+    paused = sum(
+        move["pause_ms"] is None and move["to"] is not None for move in newest["moves"]
+    )
+    return (
+        f"{paused} of {len(newest['moves'])} queues wait for their new member"
+        if paused
+        else ""
+    )
 
 
 NOUN = Noun(
@@ -333,7 +377,12 @@ NOUN = Noun(
             switch(stopped=False),
             old="start",
         ),
-        Verb("rebalance", "rebalance a group's queues now", (NAME, DRY_RUN, WAIT, TABLE), rebalance),
+        Verb(
+            "rebalance",
+            "rebalance a group's queues now",
+            (NAME, DRY_RUN, WAIT, TABLE),
+            rebalance,
+        ),
         listing(
             "rebalances",
             "list rebalances of a group, newest first",

@@ -16,7 +16,17 @@ from catmq_client.cli.arguments import RESET_POSITIONS, Target, reset_target
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, duration, fields, note, print_rows, span
-from catmq_client.cli.verbs import DRY_RUN, GROUP, QUEUES, TABLE, Argument, Noun, Verb, limit, listing
+from catmq_client.cli.verbs import (
+    DRY_RUN,
+    GROUP,
+    QUEUES,
+    TABLE,
+    Argument,
+    Noun,
+    Verb,
+    limit,
+    listing,
+)
 from catmq_client.cli.wait import followed
 
 RESET = Argument(
@@ -34,7 +44,11 @@ WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 
 BEFORE: Columns = fields("topic queue")
-AFTER: Columns = {**fields("committed head lag"), "BEHIND": span("lag_ms"), "OWNER": "owner"}
+AFTER: Columns = {
+    **fields("committed head lag"),
+    "BEHIND": span("lag_ms"),
+    "OWNER": "owner",
+}
 LEASED: Columns = {
     "IN FLIGHT": "in_flight",
     "OLDEST LEASE": span("oldest_lease_ms"),
@@ -63,7 +77,9 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
         lag = admin.lag(args.group)
         if sys.stdout.isatty() and is_table(args.output):
             sys.stdout.write(CLEAR)
-        note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
+        note(
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C"
+        )
         show_positions(lag, args)
         return False
 
@@ -78,7 +94,10 @@ def show_positions(lag: GroupLag, args: argparse.Namespace) -> int:
     print_rows(rows, {**BEFORE, **instances, **AFTER, **leased}, args.output)
     if not is_table(args.output):
         return 0
-    note(f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages unread{oldest(lag)}")
+    note(
+        f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages "
+        f"unread{oldest(lag)}"
+    )
     found = lag.get("progress")
     if found:
         note(f"{lag['group']}: {trend(found)}; a second: {rates(found)}")
@@ -102,13 +121,24 @@ def trend(found: Progress) -> str:
 
 def rates(found: Progress) -> str:
     """Return the rates of sent, pulled and handled messages of the last minute or two."""
-    named = {"sent": found["sent_per_s"], "pulled": found["pulled_per_s"], "handled": found["handled_per_s"]}
-    return ", ".join(f"{'unknown' if rate is None else f'{rate:.1f}'} {what}" for what, rate in named.items())
+    named = {
+        "sent": found["sent_per_s"],
+        "pulled": found["pulled_per_s"],
+        "handled": found["handled_per_s"],
+    }
+    return ", ".join(
+        f"{'unknown' if rate is None else f'{rate:.1f}'} {what}"
+        for what, rate in named.items()
+    )
 
 
 def oldest(lag: GroupLag) -> str:
     """Return the age of the oldest unread message as text, '' if there is none."""
-    return f", the oldest {duration(lag['lag_ms'])} old" if lag["lag"] and lag["lag_ms"] is not None else ""
+    return (
+        f", the oldest {duration(lag['lag_ms'])} old"
+        if lag["lag"] and lag["lag_ms"] is not None
+        else ""
+    )
 
 
 def reset(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -132,12 +162,16 @@ def reset(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def undo(args: argparse.Namespace, brokers: Brokers) -> int:
-    return show_moves(args, brokers.admin().undo_offsets(args.group, args.reset, dry_run=args.dry_run))
+    return show_moves(
+        args, brokers.admin().undo_offsets(args.group, args.reset, dry_run=args.dry_run)
+    )
 
 
 def show_moves(args: argparse.Namespace, answer: Moves) -> int:
     """Show moves, as a table or one object a line."""
-    about = given({name: getattr(args, name, None) for name in ("group", "topic", "instance")})
+    about = given(
+        {name: getattr(args, name, None) for name in ("group", "topic", "instance")}
+    )
     about |= {"dry_run": args.dry_run, **given({"reset": answer.get("reset")})}
     print_rows(({**about, **move} for move in answer["moves"]), MOVED, args.output)
     if not is_table(args.output):
@@ -145,13 +179,22 @@ def show_moves(args: argparse.Namespace, answer: Moves) -> int:
     kept = [move["queue"] for move in answer["moves"] if move.get("kept")]
     for move in answer["moves"]:
         if move.get("asked") is not None:
-            note(f"queue {move['queue']}: {move['asked']} requested, the nearest possible is {move['to']}")
+            note(
+                f"queue {move['queue']}: {move['asked']} requested, the nearest possible "
+                f"is {move['to']}"
+            )
     if kept:
-        note(f"not moved, as the other group has no offset there: queue {', '.join(map(str, kept))}")
+        note(
+            f"not moved, as the other group has no offset there: queue {', '.join(map(str, kept))}"
+        )
     if args.dry_run:
         note("nothing moved (--dry-run)")
     else:
-        undone = f"; undo: catmq offsets undo {args.group} {answer['reset']}" if answer.get("reset") else ""
+        undone = (
+            f"; undo: catmq offsets undo {args.group} {answer['reset']}"
+            if answer.get("reset")
+            else ""
+        )
         note(f"{len(answer['moves']) - len(kept)} queues set{undone}")
     return 0
 
@@ -175,7 +218,12 @@ def paused(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
         admin.change_group(args.group, stopped=False)
 
 
-LAG = Verb("lag", "show the lag of a group in each queue, and its trend", (GROUP, WATCH, TABLE), show_lag)
+LAG = Verb(
+    "lag",
+    "show the lag of a group in each queue, and its trend",
+    (GROUP, WATCH, TABLE),
+    show_lag,
+)
 NOUN = Noun(
     "offsets",
     "reset offsets of a group, undo a reset",

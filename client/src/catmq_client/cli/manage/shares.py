@@ -8,10 +8,21 @@ from catmq_client.admin.shapes import Leases
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import Columns, duration, fields, note, print_rows
-from catmq_client.cli.verbs import CHANGED, GROUP, TABLE, Argument, Noun, Verb, limit, show_row
+from catmq_client.cli.verbs import (
+    CHANGED,
+    GROUP,
+    TABLE,
+    Argument,
+    Noun,
+    Verb,
+    limit,
+    show_row,
+)
 
 QUEUE = Argument("QUEUE", "id of the queue", type=whole(1))
-FIRST = Argument("FIRST", "first offset of the lease, as `share runs` shows it", type=whole(0))
+FIRST = Argument(
+    "FIRST", "first offset of the lease, as `share runs` shows it", type=whole(0)
+)
 ONE_QUEUE = Argument("--queue QUEUE", "only this queue", type=whole(1))
 
 RUNS: Columns = {
@@ -32,7 +43,9 @@ def left(lease_left_ms: int) -> str | None:
 
 def show_runs(args: argparse.Namespace, brokers: Brokers) -> int:
     """Show the leases of a group, as a table or one object a line."""
-    found: Leases = brokers.admin().share_runs(args.group, queue=args.queue, limit=args.limit)
+    found: Leases = brokers.admin().share_runs(
+        args.group, queue=args.queue, limit=args.limit
+    )
     print_rows(({"group": args.group, **run} for run in found["runs"]), RUNS, args.output)
     if found["away"]:
         note(f"nodes that did not answer: {', '.join(found['away'])}")
@@ -42,8 +55,17 @@ def show_runs(args: argparse.Namespace, brokers: Brokers) -> int:
 def release(args: argparse.Namespace, brokers: Brokers) -> int:
     released = brokers.admin().release_runs(args.group, queue=args.queue, first=args.first)
     place = f"group {args.group}: queue {args.queue} offset {args.first}"
-    note(f"{place}: {released} leases ended" if released else f"{place}: no lease begins there")
-    row = {"group": args.group, "queue": args.queue, "first": args.first, "released": released}
+    note(
+        f"{place}: {released} leases ended"
+        if released
+        else f"{place}: no lease begins there"
+    )
+    row = {
+        "group": args.group,
+        "queue": args.queue,
+        "first": args.first,
+        "released": released,
+    }
     show_row(row, args.output)
     return 0 if released else 1
 
@@ -52,7 +74,12 @@ NOUN = Noun(
     "share",
     "list and end leases of a share group",
     (
-        Verb("runs", "list leases of a share group", (GROUP, ONE_QUEUE, limit(100, 1_000), TABLE), show_runs),
+        Verb(
+            "runs",
+            "list leases of a share group",
+            (GROUP, ONE_QUEUE, limit(100, 1_000), TABLE),
+            show_runs,
+        ),
         Verb(
             "release",
             "end a lease, so that its messages are delivered to another member",

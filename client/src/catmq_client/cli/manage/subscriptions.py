@@ -1,4 +1,6 @@
-"""catmq subscription: the settings of a group's subscription to a topic, changed while it reads."""
+"""catmq subscription: the settings of a group's subscription to a topic, changed while it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,13 @@ def change(admin: Admin, args: argparse.Namespace, given: dict[str, Any]) -> obj
 
 
 def try_filters(admin: Admin, topic: str, filters: dict[str, Any]) -> None:
-    """Tell what filters would have taken lately, before they are set; without an answer they are set, too."""
+    """Tell what filters would have taken lately, before they are set; without an answer
+    they are set, too.
+    """
     try:
         note(taken(admin.tag_matches(topic, **filters)))
-    except (Forbidden, NotFound, Unavailable) as error:  # no right to browse, an older broker, nodes away
+    # no right to browse, an older broker, nodes away
+    except (Forbidden, NotFound, Unavailable) as error:
         note(f"could not count messages that match the filter: {error}")
 
 
@@ -66,13 +71,19 @@ def taken(found: TagMatches) -> str:
     >>> taken({"looked_at": 9, "matching": 0, "away": []})
     'none of the last 9 messages would match: they are skipped and committed, not delivered'
     """
-    away = f" (not counted, because they do not answer: {', '.join(found['away'])})" if found["away"] else ""
+    away = (
+        f" (not counted, because they do not answer: {', '.join(found['away'])})"
+        if found["away"]
+        else ""
+    )
     if not found["looked_at"]:
         return f"no messages to test the filter with{away}"
     if not found["matching"]:
         passed = "they are skipped and committed, not delivered"
         return f"none of the last {found['looked_at']} messages would match{away}: {passed}"
-    return f"{found['matching']} of the last {found['looked_at']} messages would match{away}"
+    return (
+        f"{found['matching']} of the last {found['looked_at']} messages would match{away}"
+    )
 
 
 NOUN = Noun(
@@ -94,7 +105,8 @@ NOUN = Noun(
             label="subscription of {group} to {topic}",
             flags=(
                 Argument(
-                    "--dry-run", "only count how many of the last messages --tags and --header would match"
+                    "--dry-run",
+                    "only count how many of the last messages --tags and --header would match",
                 ),
             ),
         ),

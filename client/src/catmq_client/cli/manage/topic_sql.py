@@ -1,7 +1,8 @@
-"""catmq topic sql: SELECT statements for a topic's messages, one for each node that has some of its queues.
+"""catmq topic sql: SELECT statements for a topic's messages, one for each node that has
+some of its queues.
 
-They run on MariaDB, MySQL and SQLite. Each queue is read from its newest message backwards, so without a
-key a statement reads as many rows as it shows.
+They run on MariaDB, MySQL and SQLite. Each queue is read from its newest message backwards,
+so without a key a statement reads as many rows as it shows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ COLUMNS = "msg_offset, stored_at, msg_key, tag, headers, CAST(body AS CHAR) AS b
 LONGEST_KEY = 200
 
 
-def statements(plan: ReadPlan, *, last: int, key: str | None = None, queues: Sequence[int] = ()) -> list[str]:
+def statements(
+    plan: ReadPlan, *, last: int, key: str | None = None, queues: Sequence[int] = ()
+) -> list[str]:
     """Return the statements of a read plan, each below a comment that names its node.
 
     Raises OptionError for a queue that is none of the topic's.
@@ -28,7 +31,9 @@ def statements(plan: ReadPlan, *, last: int, key: str | None = None, queues: Seq
     unknown = sorted(set(queues) - {one["queue"] for one in plan["queues"]})
     if unknown:
         known = ", ".join(str(one["queue"]) for one in plan["queues"])
-        raise OptionError(f"{unknown[0]} is not a queue of topic {plan['topic']}; its queues are {known}")
+        raise OptionError(
+            f"{unknown[0]} is not a queue of topic {plan['topic']}; its queues are {known}"
+        )
     wanted = [one for one in plan["queues"] if not queues or one["queue"] in queues]
     return [
         statement(plan, node, mine, last=last, key=key)
@@ -38,7 +43,12 @@ def statements(plan: ReadPlan, *, last: int, key: str | None = None, queues: Seq
 
 
 def statement(
-    plan: ReadPlan, node: PlannedNode, queues: Sequence[PlannedQueue], *, last: int, key: str | None
+    plan: ReadPlan,
+    node: PlannedNode,
+    queues: Sequence[PlannedQueue],
+    *,
+    last: int,
+    key: str | None,
 ) -> str:
     """Return the statement of one node."""
     where = f" AND m.msg_key = {quoted(key)}" if key is not None else ""
@@ -70,13 +80,16 @@ def place(node: PlannedNode) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Return a string literal, the same in MySQL, MariaDB and SQLite. Raises OptionError for a backslash.
+    r"""Return a string literal, the same in MySQL, MariaDB and SQLite. Raises OptionError
+    for a backslash.
 
     >>> quoted("it's")
     "'it''s'"
     """
     if "\\" in text or len(text) > LONGEST_KEY:
-        raise OptionError(f"--key must have at most {LONGEST_KEY} characters and no backslash, not {text!r}")
+        raise OptionError(
+            f"--key must have at most {LONGEST_KEY} characters and no backslash, not {text!r}"
+        )
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -95,7 +108,9 @@ VERB = Verb(
         NAME,
         Argument("--key KEY", "only messages with this key; scans the tables"),
         QUEUES,
-        Argument("--last N", "newest messages (default 10)", type=whole(1, 1_000_000), default=10),
+        Argument(
+            "--last N", "newest messages (default 10)", type=whole(1, 1_000_000), default=10
+        ),
     ),
     run,
 )

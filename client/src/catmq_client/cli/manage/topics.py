@@ -49,12 +49,21 @@ COUNT = Argument("--queues N", "queues (default 4)", type=whole(1, MAX_QUEUES), 
 MORE = Argument("--queues N", "queues to add", type=whole(1, MAX_QUEUES), required=True)
 NODE = Argument("--node NODE", "node of the new queues (default: spread over the nodes)")
 CLOSED = OneOf(
-    Argument("--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"),
-    Argument("--queues N", "close N queues, the newest first", type=whole(1, MAX_QUEUES), old="--count"),
+    Argument(
+        "--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"
+    ),
+    Argument(
+        "--queues N",
+        "close N queues, the newest first",
+        type=whole(1, MAX_QUEUES),
+        old="--count",
+    ),
 )
 ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
 TOKEN = Argument("TOKEN", "id of the send token")
-STATE = Argument("--state", "close the queue for sends, or open it", choices=("read_only", "read_write"))
+STATE = Argument(
+    "--state", "close the queue for sends, or open it", choices=("read_only", "read_write")
+)
 SETTINGS = options("topic")
 
 LIST: Columns = {
@@ -66,7 +75,9 @@ FACTS: Columns = {
     **fields("name kind state"),
     "queues": lambda topic: len(topic["queues"]),
     **fields("keyed on_unknown read_only"),
-    "retention": lambda topic: f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days",
+    "retention": lambda topic: (
+        f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days"
+    ),
     "retention bytes": "retention_bytes",
     "messages/s": "max_messages_per_s",
     "bytes/s": "max_bytes_per_s",
@@ -84,7 +95,9 @@ LAYOUT = fields("queue number node state")
 QUEUES: Columns = {
     **LAYOUT,
     **fields("low head"),
-    "MESSAGES": lambda q: None if q["low"] is None or q["head"] is None else q["head"] - q["low"],
+    "MESSAGES": lambda q: (
+        None if q["low"] is None or q["head"] is None else q["head"] - q["low"]
+    ),
 }
 TOKENS: Columns = {**fields("id"), "CREATED": at("created_at_ms")}
 STATES: Columns = {
@@ -101,14 +114,18 @@ def backlog(one: Unread) -> str:
 
 
 def expand(args: argparse.Namespace, brokers: Brokers) -> int:
-    change = brokers.admin().expand_topic(args.name, queues=args.queues, node=args.node, dry_run=args.dry_run)
+    change = brokers.admin().expand_topic(
+        args.name, queues=args.queues, node=args.node, dry_run=args.dry_run
+    )
     show_change(change, args.output, "would get" if change["dry_run"] else "has got")
     return 0
 
 
 def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
     admin = brokers.admin()
-    change = admin.shrink_topic(args.name, queues=args.queue, count=args.queues, dry_run=args.dry_run)
+    change = admin.shrink_topic(
+        args.name, queues=args.queue, count=args.queues, dry_run=args.dry_run
+    )
     show_change(change, args.output, "would drain" if change["dry_run"] else "drains")
     if not args.wait or change["dry_run"]:
         return 0
@@ -119,7 +136,9 @@ def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def draining(admin: Admin, topic: str, closed: Collection[int]) -> str:
     """Return what is unread in closed queues, '' when all of them are retired."""
-    rest = [row for row in admin.queues(topic) if row["queue"] in closed and row["draining"]]
+    rest = [
+        row for row in admin.queues(topic) if row["queue"] in closed and row["draining"]
+    ]
     unread = sum(one["messages"] or 0 for row in rest for one in row["unread"])
     return f"{len(rest)} queues drain, {unread} messages unread" if rest else ""
 
@@ -130,22 +149,33 @@ def page(topic: Any, colours: Paint) -> str:
 
 
 def show_change(change: LayoutChange, form: Form, verb: str) -> None:
-    """Show the changed queues, what is unread where keys leave, and in words how many keys move."""
+    """Show the changed queues, what is unread where keys leave, and in words how many keys
+    move.
+    """
     if not is_table(form):
         print_row(change, form)
         return
     print_rows(change["queues"], LAYOUT, form)
     if change["unread"]:
         colours = paint(form, sys.stdout)
-        show("\n" + rows_table(change["unread"], {"GROUP": "group", "UNREAD": "messages"}, colours))
+        show(
+            "\n"
+            + rows_table(
+                change["unread"], {"GROUP": "group", "UNREAD": "messages"}, colours
+            )
+        )
     count = len(change["queues"])
     share = f"{100 * change['moved_share']:.1f} % of the keys"
     moving = f"{share} {'would move' if change['dry_run'] else 'move'} to other queues"
-    note(f"topic {change['topic']} {verb} {count} queue{'s' if count > 1 else ''}; {moving}")
+    note(
+        f"topic {change['topic']} {verb} {count} queue{'s' if count > 1 else ''}; {moving}"
+    )
 
 
 def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show the queues of a topic or one of them, which is closed or opened first if told to."""
+    """Show the queues of a topic or one of them, which is closed or opened first if told
+    to.
+    """
     admin = brokers.admin()
     if args.state is not None and args.queue is None:
         note("catmq: --state requires a QUEUE")
@@ -168,7 +198,8 @@ def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
         show(made["token"] + "\n")
     show_row(made, args.output)
     note(
-        f"send token {made['id']} of topic {args.name} created: Java clients without a token are refused now"
+        f"send token {made['id']} of topic {args.name} created: Java clients without a "
+        "token are refused now"
     )
     return 0
 

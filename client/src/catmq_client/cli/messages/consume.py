@@ -1,7 +1,8 @@
 """catmq consume: the messages of a topic for a group, one a line.
 
-A message counts as done when its line is flushed, and only what is done is committed: whatever ends the
-command, the next member goes on with the first message whose line did not go out.
+A message counts as done when its line is flushed, and only what is done is committed:
+whatever ends the command, the next member goes on with the first message whose line did not
+go out.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
 TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
 PULLS = ("/pull", "/share")  # how the paths of requests end that may bring messages
 FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
-QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
+# states of a queue that has nothing to deliver; in others there may be something
+QUIET = ("ok", "stopped")
 
 
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
+    """Print messages until told to stop; exit code 3 if there was none for all of
+    --idle-timeout.
+    """
     if args.mode == "broadcasting" and args.instance is None:
-        raise OptionError("--mode broadcasting needs --instance NAME: offsets are stored for each instance")
+        raise OptionError(
+            "--mode broadcasting needs --instance NAME: offsets are stored for each instance"
+        )
     if args.share and (args.mode or args.instance):
-        raise OptionError("--share with --mode or --instance: members of a share group have neither")
+        raise OptionError(
+            "--share with --mode or --instance: members of a share group have neither"
+        )
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
@@ -74,38 +82,56 @@ def member(args: argparse.Namespace, watch: Watch) -> Consumer | ShareConsumer:
     return consumer
 
 
-def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
-    """Take nothing from topics that the group reads beside this one: whoever wants those would miss it."""
+def leave_alone(
+    consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]
+) -> None:
+    """Take nothing from topics that the group reads beside this one: whoever wants those
+    would miss it.
+    """
     others = [one for one in queues if one.topic != args.topic]
     for other in others:
         consumer.pause(other.queue)
-        consumer.seek(other.queue, consumer.position(other.queue))  # lets go of what was fetched already
+        # lets go of what was fetched already
+        consumer.seek(other.queue, consumer.position(other.queue))
     # Every group has failure topics, which the system made: nobody need hear of them.
     for topic in sorted({one.topic for one in others if not one.topic.endswith(FAILURES)}):
         waiting = ", ".join(str(one.queue) for one in others if one.topic == topic)
-        note(f"group {args.group} also reads {topic}: its queues {waiting} are not read meanwhile")
+        note(
+            f"group {args.group} also reads {topic}: its queues {waiting} are not read meanwhile"
+        )
 
 
 def wait_ms(idle_timeout_s: float | None) -> int:
-    """Return the wait of a pull in ms: with a timeout, each must be answered well within it."""
-    return MAX_WAIT_MS if idle_timeout_s is None else min(MAX_WAIT_MS, max(50, int(idle_timeout_s * 500)))
+    """Return the wait of a pull in ms: with a timeout, each must be answered well within
+    it.
+    """
+    return (
+        MAX_WAIT_MS
+        if idle_timeout_s is None
+        else min(MAX_WAIT_MS, max(50, int(idle_timeout_s * 500)))
+    )
 
 
 class Watch:
-    """A transport that knows since when there has been nothing to deliver, and says which program registers.
+    """A transport that knows since when there has been nothing to deliver, and says which
+    program registers.
 
-    Silence is not idleness: while brokers or nodes are away there may be messages that nobody can bring.
+    Silence is not idleness: while brokers or nodes are away there may be messages that
+    nobody can bring.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.urls_from = getattr(transport, "urls_from", "")
-        self._since: float | None = None  # monotonic: when the first pull began that was answered
+        # monotonic: when the first pull began that was answered
+        self._since: float | None = None
         self._away_since = time.monotonic()
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """See HttpTransport: the consumer weighs with it whether all brokers have lost metadata."""
+        """See HttpTransport: the consumer weighs with it whether all brokers have lost
+        metadata.
+        """
         return getattr(self._transport, "urls", ())
 
     def request(
@@ -121,7 +147,9 @@ class Watch:
             self._note(asked_at, quiet=False)
             raise
         if path.endswith(PULLS):
-            self._note(asked_at, quiet=all(queue["state"] in QUIET for queue in answer["queues"]))
+            self._note(
+                asked_at, quiet=all(queue["state"] in QUIET for queue in answer["queues"])
+            )
         return answer
 
     def quiet_s(self) -> float:
@@ -152,10 +180,12 @@ class Printer:
         self.idle = False
 
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
-        """Print until --limit, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
+        """Print until --limit, --idle-timeout or a signal, and commits; BrokenPipeError:
+        nobody reads.
 
-        One message at a time: asking for the next tells the consumer that this one's line is flushed. So
-        when a line does not go out, closing the consumer commits those before it.
+        One message at a time: asking for the next tells the consumer that this one's line
+        is flushed. So when a line does not go out, closing the consumer commits those
+        before it.
         """
         try:
             while not (stop.asked or self._enough() or self._is_idle()):
@@ -166,7 +196,8 @@ class Printer:
         except CommitFailed as error:
             note(f"catmq: {error}")
         except Stopped:
-            raise BrokenPipeError from None  # told to stop, and nobody takes the line that is under way
+            # told to stop, and nobody takes the line that is under way
+            raise BrokenPipeError from None
 
     def _print(self, message: Message) -> None:
         fields = {name: getattr(message, name) for name in FIELDS}
@@ -190,14 +221,25 @@ class Printer:
         return self.idle
 
 
-FIELDS = ("queue", "offset", "message_id", "key", "tag", "headers", "stored_at_ms", "attempt")
+FIELDS = (
+    "queue",
+    "offset",
+    "message_id",
+    "key",
+    "tag",
+    "headers",
+    "stored_at_ms",
+    "attempt",
+)
 
 CONSUME = Verb(
     "consume",
     "read a topic as a member of a group, print the messages, and commit",
     (
         TOPIC,
-        Argument("--group GROUP", "consumer group; created and subscribed if new", required=True),
+        Argument(
+            "--group GROUP", "consumer group; created and subscribed if new", required=True
+        ),
         Argument(
             "--from",
             "where to start without a committed offset (default earliest)",
@@ -207,7 +249,8 @@ CONSUME = Verb(
         ),
         Argument(
             "--mode",
-            "mode of a new group; members share the queues (clustering, the default), or each reads all",
+            "mode of a new group; members share the queues (clustering, the default), or "
+            "each reads all",
             choices=("clustering", "broadcasting"),
         ),
         Argument(
@@ -223,9 +266,15 @@ CONSUME = Verb(
             old="--session-timeout-ms",
             old_type=whole(*SESSION_MS),
         ),
-        Argument("--share", "share the messages of each queue with other members (a share group)"),
+        Argument(
+            "--share", "share the messages of each queue with other members (a share group)"
+        ),
         Argument("--limit N", "end after N messages", type=whole(1), old="--max"),
-        Argument("--idle-timeout SECONDS", "end after this many seconds without a message", type=seconds),
+        Argument(
+            "--idle-timeout SECONDS",
+            "end after this many seconds without a message",
+            type=seconds,
+        ),
         MESSAGES,
     ),
     consume,

@@ -28,7 +28,11 @@ def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
             print_row(plain(message), args.output, message["body_bytes"])
     more = f"; next page: --after {found['next']}" if found["next"] else ""
     away = found.get("away")  # an older broker does not tell
-    missing = f"; not counted, because these nodes do not answer: {', '.join(away)}" if away else ""
+    missing = (
+        f"; not counted, because these nodes do not answer: {', '.join(away)}"
+        if away
+        else ""
+    )
     note(f"{found['count']} delayed messages of {args.topic}{more}{missing}")
     return 0
 
@@ -58,7 +62,10 @@ RECALL = Verb(
     "delete delayed messages before they are due",
     (
         Argument(
-            "ID", "message id, as `catmq send` and `catmq delayed` print it", dest="message_ids", nargs="+"
+            "ID",
+            "message id, as `catmq send` and `catmq delayed` print it",
+            dest="message_ids",
+            nargs="+",
         ),
         CHANGED,
     ),

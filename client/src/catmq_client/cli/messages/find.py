@@ -1,4 +1,6 @@
-"""catmq find, catmq traces: messages of a topic by what they carry, and how one of them was handled."""
+"""catmq find, catmq traces: messages of a topic by what they carry, and how one of them was
+handled.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ def moment(text: str) -> Target:
         found = target(text)
         if found.to == "time":
             return found
-    raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
+    raise wrong(
+        f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+    )
 
 
 def find(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print what is found, and note how much was scanned."""
     admin, wanted = brokers.admin(), carried(args)
     if not wanted:
-        raise OptionError("give a condition: --key, --tag, --trace-id, --header, --contains, --from or --to")
+        raise OptionError(
+            "give a condition: --key, --tag, --trace-id, --header, --contains, --from or --to"
+        )
     found = scanned = 0
     after, lines, progress = args.after, MessageLines(args.output), Progress()
     while True:
@@ -54,7 +60,11 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
         progress.end()
         for message in look["messages"]:
             lines.write(message_row(args.topic, message), message["body_bytes"])
-        found, scanned, after = found + len(look["messages"]), scanned + look["scanned"], look["next"]
+        found, scanned, after = (
+            found + len(look["messages"]),
+            scanned + look["scanned"],
+            look["next"],
+        )
         if after is None or found >= args.limit or not args.follow_up:
             break
         if progress.due():
@@ -64,12 +74,15 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def traces(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the sampled attempts at a message, and say how to have them recorded if there are none."""
+    """Print the sampled attempts at a message, and say how to have them recorded if there
+    are none.
+    """
     found = brokers.admin().traces(args.topic, args.message_id)
     print_rows(found, TRACED, args.output)
     if not found:
         note(
-            f"no traces of {args.message_id}: they are of a sample and kept for 3 days; to record more: "
+            f"no traces of {args.message_id}: they are of a sample and kept for 3 days; to "
+            "record more: "
             f"catmq subscription set GROUP {args.topic} --trace-percent 100"
         )
     return 0
@@ -77,8 +90,15 @@ def traces(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def carried(args: argparse.Namespace) -> dict[str, object]:
     """Return the conditions that messages must meet, as the API names them."""
-    named = {"key": args.key, "tag": args.tag, "trace_id": args.trace_id, "contains": args.contains}
-    wanted: dict[str, object] = {name: value for name, value in named.items() if value is not None}
+    named = {
+        "key": args.key,
+        "tag": args.tag,
+        "trace_id": args.trace_id,
+        "contains": args.contains,
+    }
+    wanted: dict[str, object] = {
+        name: value for name, value in named.items() if value is not None
+    }
     if args.header is not None:
         wanted["header"] = ":".join(args.header)
     for name, bound in (("from_ms", args.start), ("to_ms", args.end)):
@@ -106,7 +126,11 @@ def stored(admin: Admin, args: argparse.Namespace) -> int:
 
 def left(after: str | None) -> str:
     """Return a hint on how to go on, '' at the end."""
-    return "" if after is None else f"; there is more: go on with --after {after}, or with --follow-up"
+    return (
+        ""
+        if after is None
+        else f"; there is more: go on with --after {after}, or with --follow-up"
+    )
 
 
 FIND = Verb(
@@ -119,7 +143,12 @@ FIND = Verb(
         Argument("--trace-id ID", "messages with exactly this trace id"),
         Argument("--header NAME=VALUE", "messages with exactly this header", type=header),
         Argument("--contains TEXT", "messages whose body contains this text"),
-        Argument("--from TIME", "messages stored at this time or later", dest="start", type=moment),
+        Argument(
+            "--from TIME",
+            "messages stored at this time or later",
+            dest="start",
+            type=moment,
+        ),
         Argument(
             "--to TIME",
             "messages stored before this time, such as 2026-03-01T12:00 or -15m",
@@ -138,6 +167,10 @@ FIND = Verb(
 TRACES = Verb(
     "traces",
     "show which members handled a message, when, for how long and with what outcome",
-    (TOPIC, Argument("ID", "message id, as `catmq find` prints it", dest="message_id"), TABLE),
+    (
+        TOPIC,
+        Argument("ID", "message id, as `catmq find` prints it", dest="message_id"),
+        TABLE,
+    ),
     traces,
 )

@@ -1,4 +1,6 @@
-"""Input of `catmq send`: one message a line, from a file or standard input, in bounded memory."""
+"""Input of `catmq send`: one message a line, from a file or standard input, in bounded
+memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Source = IO[bytes] | gzip.GzipFile
 
 # What Windows programs begin text with; UTF-32 little-endian begins as UTF-16 does.
 WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-MAX_LINE_BYTES = 16 * 1024 * 1024  # far above any broker's limit of a body; keeps memory bounded
+# far above any broker's limit of a body; keeps memory bounded
+MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
 REWRITE = "write it in UTF-8 (iconv -f UTF-16 -t UTF-8; in PowerShell: -Encoding utf8)"
@@ -41,7 +44,9 @@ class Line(NamedTuple):
 
 
 def opened(name: str) -> AbstractContextManager[Source]:
-    """Open the input called `name`: `-` is standard input, `….gz` is unpacked. Raises OSError."""
+    """Open the input called `name`: `-` is standard input, `….gz` is unpacked. Raises
+    OSError.
+    """
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     path = Path(name)
@@ -51,12 +56,18 @@ def opened(name: str) -> AbstractContextManager[Source]:
 
 
 def is_json(name: str, key_field: str | None) -> bool:
-    """Return True if every line must be JSON: the file's name or the key says so. Else any bytes may do."""
+    """Return True if every line must be JSON: the file's name or the key says so. Else any
+    bytes may do.
+    """
     return key_field is not None or name.lower().removesuffix(".gz").endswith(".jsonl")
 
 
-def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None) -> Iterator[Line]:
-    """Yield the lines of the input that are not empty. Raises BadLine, or Stopped by a signal."""
+def lines(
+    source: Source, *, stop: Stop, json_lines: bool, key_field: str | None
+) -> Iterator[Line]:
+    """Yield the lines of the input that are not empty. Raises BadLine, or Stopped by a
+    signal.
+    """
     number = 0
     while True:
         number += 1
@@ -66,7 +77,9 @@ def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None
             return
         body = (without_mark(read) if number == 1 else read).rstrip(b"\r\n")
         if body.strip():
-            yield Line(number, body, checked(number, body, key_field) if json_lines else None)
+            yield Line(
+                number, body, checked(number, body, key_field) if json_lines else None
+            )
 
 
 def read_line(source: Source, number: int) -> bytes:
@@ -74,14 +87,20 @@ def read_line(source: Source, number: int) -> bytes:
     try:
         read = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadLine(number, "the gzip file is damaged here, or is none: download it again") from error
+        raise BadLine(
+            number, "the gzip file is damaged here, or is none: download it again"
+        ) from error
     if len(read) > MAX_LINE_BYTES:
-        raise BadLine(number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line")
+        raise BadLine(
+            number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line"
+        )
     return read
 
 
 def without_mark(first: bytes) -> bytes:
-    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and UTF-32."""
+    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and
+    UTF-32.
+    """
     if first.startswith(WIDE_MARKS):
         raise BadLine(1, f"the input is UTF-16 or UTF-32: {REWRITE}")
     return first.removeprefix(codecs.BOM_UTF8)
@@ -92,12 +111,21 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
     try:
         value = json.loads(body.decode())
     except UnicodeDecodeError as error:
-        raise BadLine(number, f"not UTF-8 (byte {error.start + 1}): write the file in UTF-8") from error
+        raise BadLine(
+            number, f"not UTF-8 (byte {error.start + 1}): write the file in UTF-8"
+        ) from error
     except (ValueError, RecursionError) as error:
-        place = f" from character {error.pos + 1} on" if isinstance(error, json.JSONDecodeError) else ""
+        place = (
+            f" from character {error.pos + 1} on"
+            if isinstance(error, json.JSONDecodeError)
+            else ""
+        )
         rest = "correct it; without --key-field a file not named .jsonl may hold any text"
         if body.startswith(codecs.BOM_UTF8):
-            rest = "remove its byte order mark (EF BB BF), which comes from a file that was appended"
+            rest = (
+                "remove its byte order mark (EF BB BF), which comes from a file that "
+                "was appended"
+            )
         elif b"\0" in body:
             rest = f"it has zero bytes, as UTF-16 has: {REWRITE}"
         raise BadLine(number, f"not JSON{place}: {rest}") from error
@@ -105,13 +133,22 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
 
 
 def key_of(number: int, value: Any, field: str) -> str:
-    """Return the key in a JSON object: text as it is, whole numbers as text. Raises BadLine."""
+    """Return the key in a JSON object: text as it is, whole numbers as text. Raises
+    BadLine.
+    """
     if not isinstance(value, dict):
-        raise BadLine(number, f"not a JSON object, so it has no field {field!r} for the key (--key-field)")
+        raise BadLine(
+            number,
+            f"not a JSON object, so it has no field {field!r} for the key (--key-field)",
+        )
     key = value.get(field)
     if isinstance(key, str):
         return key
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
-    what = f"no field {field!r}" if field not in value else f"field {field!r} is {json.dumps(key)[:40]}"
+    what = (
+        f"no field {field!r}"
+        if field not in value
+        else f"field {field!r} is {json.dumps(key)[:40]}"
+    )
     raise BadLine(number, f"{what}: --key-field needs text or a whole number there")

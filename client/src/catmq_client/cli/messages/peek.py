@@ -56,13 +56,16 @@ def tail(args: argparse.Namespace, brokers: Brokers) -> int:
     return followed(again, every_s=EVERY_S, begun=True)
 
 
-def new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> list[dict[str, Any]]:
+def new(
+    args: argparse.Namespace, admin: Admin, following: dict[int, int]
+) -> list[dict[str, Any]]:
     """Return what was stored since; `following` has the next offset of each queue."""
     found, places = [], dict(following)
     newest = max(following, default=0)
     for queue in wanted(args, admin):
         number, low, head = queue["queue"], queue["low"] or 0, queue["head"] or 0
-        # A queue that the topic has got since is read whole, one whose node was away from now on.
+        # A queue that the topic has got since is read whole, one whose node was away from
+        # now on.
         first = max(low, places.setdefault(number, low if number > newest else head))
         if first < head:
             messages = admin.messages(args.topic, queue=number, offset=first, limit=MOST)
@@ -74,10 +77,14 @@ def new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> li
 
 def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the messages of all queues in the order in which they were stored."""
-    return list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
+    return list(
+        heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"]))
+    )
 
 
-def with_header(messages: Iterable[dict[str, Any]], wanted: tuple[str, str] | None) -> list[dict[str, Any]]:
+def with_header(
+    messages: Iterable[dict[str, Any]], wanted: tuple[str, str] | None
+) -> list[dict[str, Any]]:
     """Return the messages that carry a header, all of them without one."""
     if wanted is None:
         return list(messages)
@@ -97,20 +104,28 @@ def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
         known = ", ".join(str(queue["queue"]) for queue in queues)
         queues = [queue for queue in queues if queue["queue"] == args.queue]
         if not queues:
-            raise NotFound(f"queue {args.queue} is not a queue of topic {args.topic}: give one of {known}")
+            raise NotFound(
+                f"queue {args.queue} is not a queue of topic {args.topic}: give one of {known}"
+            )
     for queue in queues:
         if queue["head"] is None:
-            note(f"catmq: queue {queue['queue']} skipped: node {queue['node']} does not answer")
+            note(
+                f"catmq: queue {queue['queue']} skipped: node {queue['node']} does not answer"
+            )
     return [queue for queue in queues if queue["head"] is not None]
 
 
 def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[str, Any]]:
     """Return up to `--limit` messages of one queue, oldest first."""
     low, head = queue["low"] or 0, queue["head"] or 0
-    first = {"earliest": low, "latest": max(low, head - args.limit)}.get(args.start.to, args.start.offset)
+    first = {"earliest": low, "latest": max(low, head - args.limit)}.get(
+        args.start.to, args.start.offset
+    )
     if first is None or first >= head:
         return []
-    found = admin.messages(args.topic, queue=queue["queue"], offset=max(low, first), limit=args.limit)
+    found = admin.messages(
+        args.topic, queue=queue["queue"], offset=max(low, first), limit=args.limit
+    )
     return [{**message, "queue": queue["queue"]} for message in found]
 
 
@@ -141,8 +156,17 @@ TAIL = Verb(
     (
         TOPIC,
         QUEUE,
-        Argument("--header NAME=VALUE", "of these messages only those with exactly this header", type=header),
-        Argument("--last N", "newest messages to begin with (default 10)", type=whole(0, MOST), default=10),
+        Argument(
+            "--header NAME=VALUE",
+            "of these messages only those with exactly this header",
+            type=header,
+        ),
+        Argument(
+            "--last N",
+            "newest messages to begin with (default 10)",
+            type=whole(0, MOST),
+            default=10,
+        ),
         MESSAGES,
     ),
     tail,

@@ -14,7 +14,16 @@ from catmq_client import Producer
 from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
-from catmq_client.cli.output import Columns, Lines, Progress, at, fields, moment, note, number_of
+from catmq_client.cli.output import (
+    Columns,
+    Lines,
+    Progress,
+    at,
+    fields,
+    moment,
+    note,
+    number_of,
+)
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.cli.verbs import TOPIC, Argument, Output, Verb
 from catmq_client.errors import CatmqError
@@ -34,7 +43,9 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
     if args.message not in (None, "-") and args.file:
         args.parser.error("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
-        args.parser.error("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
+        args.parser.error(
+            "--key-field takes the key from JSON lines: not with --key or a MESSAGE"
+        )
     if args.any_queue and args.queue is None:
         args.parser.error("--any-queue needs --queue, the queue that is preferred")
     if args.message not in (None, "-"):
@@ -55,7 +66,9 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def extras(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what every message of the call carries beside its body: key, tag, headers, queue and delay."""
+    """Return what every message of the call carries beside its body: key, tag, headers,
+    queue and delay.
+    """
     return {
         "key": args.key,
         "tag": args.tag,
@@ -67,10 +80,15 @@ def extras(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as JSON: where the message of that input line is stored, or when it comes there."""
+    """Return a receipt as JSON: where the message of that input line is stored, or when it
+    comes there.
+    """
     told = receipt._asdict()
     left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
-    return {"line": line, **{name: value for name, value in told.items() if name not in left_out}}
+    return {
+        "line": line,
+        **{name: value for name, value in told.items() if name not in left_out},
+    }
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -78,8 +96,13 @@ def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
     name = args.file or "-"
     if name == "-" and sys.stdin.isatty():
         note("One message a line; Ctrl-D ends.")
-    # A full buffer waits as long as the oldest message in it may take: that one then says what is wrong.
-    options = {"batch_messages": args.batch, "buffer_bytes": BUFFER_BYTES, "max_block_ms": 150_000}
+    # A full buffer waits as long as the oldest message in it may take: that one then says
+    # what is wrong.
+    options = {
+        "batch_messages": args.batch,
+        "buffer_bytes": BUFFER_BYTES,
+        "max_block_ms": 150_000,
+    }
     with Stop() as stop, opened(name) as source:
         producer = brokers.producer(**options)
         receipts = Receipts(args)
@@ -105,7 +128,9 @@ def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
 class Sending:
     """Lines on their way to the producer."""
 
-    def __init__(self, args: argparse.Namespace, producer: Producer, receipts: Receipts, stop: Stop) -> None:
+    def __init__(
+        self, args: argparse.Namespace, producer: Producer, receipts: Receipts, stop: Stop
+    ) -> None:
         self._args = args
         self._producer = producer
         self._receipts = receipts
@@ -113,14 +138,23 @@ class Sending:
         self._json = is_json(args.file or "-", args.key_field)
 
     def run(self, source: Source) -> str | None:
-        """Send until the input ends, a send fails or a signal comes; return the fault of the input."""
+        """Send until the input ends, a send fails or a signal comes; return the fault of
+        the input.
+        """
         last = 0
         try:
-            for line in lines(source, stop=self._stop, key_field=self._args.key_field, json_lines=self._json):
+            for line in lines(
+                source,
+                stop=self._stop,
+                key_field=self._args.key_field,
+                json_lines=self._json,
+            ):
                 last = line.number
                 if self._stop.asked or self._receipts.over:
                     break
-                more = extras(self._args) | ({"key": line.key} if self._args.key_field else {})
+                more = extras(self._args) | (
+                    {"key": line.key} if self._args.key_field else {}
+                )
                 future = self._producer.send_async(self._args.topic, line.body, **more)
                 self._receipts.expect(line.number, future)
         except BadLine as error:
@@ -132,13 +166,16 @@ class Sending:
         return None
 
     def _remedy(self, number: int) -> str:
-        """Return a hint on how to go on after the line is mended, for a file that tail can read."""
+        """Return a hint on how to go on after the line is mended, for a file that tail can
+        read.
+        """
         name = self._args.file or "-"
         if name == "-":
             return f"  Nothing from line {number} on was sent."
         cat = "zcat" if name.endswith(".gz") else "cat"
         return (
-            f"  Nothing from there on was sent; go on with: {cat} {name} | tail -n +{number} | catmq send …"
+            f"  Nothing from there on was sent; go on with: {cat} {name} | tail -n "
+            f"+{number} | catmq send …"
         )
 
 
@@ -152,8 +189,9 @@ class Expected(NamedTuple):
 class Receipts:
     """Receipts, awaited and printed in the order of the input, in a thread of its own.
 
-    So a program that writes lines into `catmq send TOPIC - --output json` sees each receipt as soon as there
-    is one, without writing another line first. The queue's limit bounds what is under way.
+    So a program that writes lines into `catmq send TOPIC - --output json` sees each receipt
+    as soon as there is one, without writing another line first. The queue's limit bounds
+    what is under way.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -167,7 +205,9 @@ class Receipts:
         self._began = time.monotonic()
         self._progress = Progress()
         self._queue: queue.Queue[Expected | None] = queue.Queue(PENDING)
-        self._thread = threading.Thread(target=self._work, name="catmq-receipts", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name="catmq-receipts", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -192,7 +232,9 @@ class Receipts:
         return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
 
     def _put(self, expected: Expected | None) -> None:
-        """Hand it to the thread; a thread that has died takes nothing, so it is not waited for."""
+        """Hand it to the thread; a thread that has died takes nothing, so it is not waited
+        for.
+        """
         while self._thread.is_alive():
             with suppress(queue.Full):
                 self._queue.put(expected, timeout=1)
@@ -224,13 +266,18 @@ class Receipts:
                 note(f"catmq: line {line}: {error}")
 
 
-def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop) -> int:
+def conclusion(
+    args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop
+) -> int:
     """Note the counts and faults; return the exit code."""
     if fault:
         note(f"catmq: {fault}")
     note(f"sent {number_of(receipts.sent, 'message')} to {args.topic} {receipts.rate()}")
     if receipts.failed:
-        note(f"catmq: {number_of(receipts.failed, 'line')} not confirmed; later lines may have been sent")
+        note(
+            f"catmq: {number_of(receipts.failed, 'line')} not confirmed; later lines may "
+            "have been sent"
+        )
     unknown = receipts.read - receipts.sent - receipts.failed
     if unknown:
         note(f"catmq: {number_of(unknown, 'line')} without a receipt: stored or not")
@@ -238,7 +285,8 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
         note("catmq: interrupted: the rest of the input was not sent")
     if receipts.unwritable is not None:
         note(
-            f"catmq: receipts could not be written, the rest of the input was not sent: {receipts.unwritable}"
+            "catmq: receipts could not be written, the rest of the input was not sent: "
+            f"{receipts.unwritable}"
         )
     if receipts.unread:
         raise BrokenPipeError
@@ -255,12 +303,19 @@ SEND = Verb(
         Argument("MESSAGE", "body of one message, or - for standard input", nargs="?"),
         Argument(
             "--file FILE",
-            "file with one message per line, or - for standard input; .jsonl files must have JSON lines",
+            "file with one message per line, or - for standard input; .jsonl files must "
+            "have JSON lines",
         ),
         Argument("--key-field FIELD", "JSON field of each line that has the key"),
-        Argument("--batch N", "messages per request (default 500)", type=whole(1, MAX_BATCH), default=500),
         Argument(
-            "--key KEY", "key of the message or of every line; messages with the same key stay in order"
+            "--batch N",
+            "messages per request (default 500)",
+            type=whole(1, MAX_BATCH),
+            default=500,
+        ),
+        Argument(
+            "--key KEY",
+            "key of the message or of every line; messages with the same key stay in order",
         ),
         Argument("--tag TAG", "tag of the message or of every line"),
         Argument(
@@ -270,14 +325,23 @@ SEND = Verb(
             action="append",
             default=[],
         ),
-        Argument("--queue QUEUE", "id of the queue to send to; without it the key chooses", type=whole(1)),
-        Argument("--any-queue", "use another queue of the topic if the one of --queue takes no messages"),
+        Argument(
+            "--queue QUEUE",
+            "id of the queue to send to; without it the key chooses",
+            type=whole(1),
+        ),
+        Argument(
+            "--any-queue",
+            "use another queue of the topic if the one of --queue takes no messages",
+        ),
         Argument(
             "--delay SPAN",
             "delay before delivery, such as 500ms, 30s, 15m, 2h or 7d",
             type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
         ),
-        Output("none", known=RECEIPT_FIELDS, example="{line} {message_id}", terminal="none"),
+        Output(
+            "none", known=RECEIPT_FIELDS, example="{line} {message_id}", terminal="none"
+        ),
     ),
     send,
 )

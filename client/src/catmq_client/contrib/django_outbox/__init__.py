@@ -1,4 +1,5 @@
-"""A transactional outbox and inbox for Django applications: `pip install 'catmq-client[django]'`.
+"""A transactional outbox and inbox for Django applications: `pip install
+'catmq-client[django]'`.
 
     INSTALLED_APPS = [..., "catmq_client.contrib.django_outbox"]
 
@@ -8,7 +9,8 @@
         order = Order.objects.create(...)
         outbox.send("orders", json={"id": order.id}, key=str(order.customer_id))
 
-The message lies in a table of the application's own database, so it exists if and only if the order does.
+The message lies in a table of the application's own database, so it exists if and only if
+the order does.
 `manage.py relay_outbox` carries it to the brokers. A row's way:
 
     waiting ── claim: batch id and queue are written ──▶ claimed ── receipt ──▶ deleted
@@ -17,7 +19,7 @@ The message lies in a table of the application's own database, so it exists if a
        │                                                    └── refused for good ──▶ failed
        └── held: waits behind a failed row of its key; --retry and --discard let it go
 
-Nothing moves a position over the table's ids. They become visible out of order, so a relay that remembers
-"everything up to 17 is sent" never sees the 16 that commits later. Here a row is waiting until it is sent,
-whenever it turned up.
+Nothing moves a position over the table's ids. They become visible out of order, so a relay
+that remembers "everything up to 17 is sent" never sees the 16 that commits later. Here a
+row is waiting until it is sent, whenever it turned up.
 """

@@ -11,13 +11,17 @@ from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessag
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Warn if the outbox or the inbox is not in the database where applications have their rows."""
+    """Warn if the outbox or the inbox is not in the database where applications have their
+    rows.
+    """
     aliases = {router.db_for_write(model) for model in (OutboxMessage, InboxMessage)}
     return [
         Warning(
-            f"The routers send catmq_outbox to database {alias!r}: messages, tasks and the inbox are part of "
+            f"The routers send catmq_outbox to database {alias!r}: messages, tasks and the "
+            "inbox are part of "
             f"transactions on {alias!r} only, not of those on {DEFAULT_DB_ALIAS!r}.",
-            hint=f"If the rows of the application are in {DEFAULT_DB_ALIAS!r}, send catmq_outbox and "
+            hint=f"If the rows of the application are in {DEFAULT_DB_ALIAS!r}, send "
+            "catmq_outbox and "
             "catmq_tasks there. Otherwise add the id to SILENCED_SYSTEM_CHECKS.",
             id="catmq_outbox.W001",
         )

@@ -1,4 +1,6 @@
-"""Ids that an outbox gives its messages, and by which the inbox knows one that was stored twice."""
+"""Ids that an outbox gives its messages, and by which the inbox knows one that was stored
+twice.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ def new_id(topic: str, key: str | None, body: bytes) -> str:
 def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:
     """Return True if an outbox made this id for this message.
 
-    False for the id of another message, which comes with one that was forwarded with all its headers, and
-    for ids of releases that made them without a checksum.
+    False for the id of another message, which comes with one that was forwarded with all
+    its headers, and for ids of releases that made them without a checksum.
     """
     try:
         value = uuid.UUID(text).int

@@ -1,4 +1,5 @@
-"""The tables of the outbox and the inbox; they lie in the application's database, beside its own.
+"""The tables of the outbox and the inbox; they lie in the application's database, beside
+its own.
 
 All times are the database's clock's, in UTC.
 """
@@ -18,7 +19,9 @@ MAX_SCOPE = 200
 
 
 class UtcNow(models.Func):
-    """The database's UTC time inside a statement. Django's Now() would be in the session's zone on MySQL."""
+    """The database's UTC time inside a statement. Django's Now() would be in the session's
+    zone on MySQL.
+    """
 
     arity = 0
     output_field = models.DateTimeField()
@@ -28,7 +31,10 @@ class UtcNow(models.Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return self.as_sql(
-            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')", **extra
+            compiler,
+            connection,
+            template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')",
+            **extra,
         )
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
@@ -39,14 +45,17 @@ class UtcNow(models.Func):
 class OutboxMessage(models.Model):
     """A message that is not confirmed yet; its row goes when it is.
 
-    `slot` is that of the key, None without one. Brokers keep the message until `deliver_at_ms` (since 1970,
-    UTC). `batch_id` and `queue` are those it is sent with, set while it is claimed; `size` is about what it
-    takes in a request, bytes.
+    `slot` is that of the key, None without one. Brokers keep the message until
+    `deliver_at_ms` (since 1970,
+    UTC). `batch_id` and `queue` are those it is sent with, set while it is claimed; `size`
+    is about what it takes in a request, bytes.
     """
 
     class State(models.IntegerChoices):
         WAITING = 0
-        CLAIMED = 1  # belongs to a batch that may have been sent: it goes again under the same id, or never
+        # belongs to a batch that may have been sent: it goes again under the same id, or
+        # never
+        CLAIMED = 1
         FAILED = 2  # refused for good; `error` says why
         HELD = 3  # waits behind a failed one of its key
 
@@ -77,7 +86,8 @@ class OutboxMessage(models.Model):
 
 
 class OutboxLane(models.Model):
-    """A row to lock for each slot of keys: who sends a key keeps it locked until the commit.
+    """A row to lock for each slot of keys: who sends a key keeps it locked until the
+    commit.
 
     So messages of one key get rising ids in the order in which their transactions commit.
     """
@@ -89,7 +99,9 @@ class OutboxLane(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """The one relay that works; the others stand by. At `address` it is notified of commits."""
+    """The one relay that works; the others stand by. At `address` it is notified of
+    commits.
+    """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     holder = models.CharField(max_length=100, blank=True)
@@ -103,7 +115,8 @@ class OutboxRelay(models.Model):
 class InboxMessage(models.Model):
     """A message whose effect is in this database: it must not have it again.
 
-    `identity` is a hash of the scope and of the message's id. Rows of releases up to 0.1 have the id itself.
+    `identity` is a hash of the scope and of the message's id. Rows of releases up to 0.1
+    have the id itself.
     """
 
     scope = models.CharField(max_length=MAX_SCOPE)
@@ -112,7 +125,9 @@ class InboxMessage(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("scope", "identity"), name="catmq_inbox_scope_identity"),
+            models.UniqueConstraint(
+                fields=("scope", "identity"), name="catmq_inbox_scope_identity"
+            ),
         )
         indexes = (models.Index(fields=("handled_at",), name="catmq_inbox_handled_at"),)
 

@@ -1,7 +1,8 @@
 """Tells the relay of a commit, so that it need not look into the outbox all the time.
 
-The relay writes an address beside its lease; who commits a message sends a datagram there. Nothing depends
-on it: one that is lost, or that a firewall drops, costs the time until the relay looks by itself.
+The relay writes an address beside its lease; who commits a message sends a datagram there.
+Nothing depends on it: one that is lost, or that a firewall drops, costs the time until the
+relay looks by itself.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _addresses: dict[str, tuple[float, str]] = {}
 
 
 def on_commit(alias: str) -> None:
-    """Notify the relay when the transaction under way commits; once for messages that follow each other."""
+    """Notify the relay when the transaction under way commits; once for messages that
+    follow each other.
+    """
     if not conf.current().notify:
         return
     connection, call = transaction.get_connection(alias), _call_of(alias)
@@ -80,7 +83,9 @@ def _address(alias: str) -> str:
 
 
 class Listener:
-    """The socket on which a relay is notified, at an address that only readers of the database know."""
+    """The socket on which a relay is notified, at an address that only readers of the
+    database know.
+    """
 
     def __init__(self, way: socket.socket) -> None:
         self._socket = way
@@ -115,11 +120,15 @@ class Listener:
 
 @contextmanager
 def listening(alias: str) -> Iterator[Listener | None]:
-    """A listener for the relay of a database; None if there is to be none, or it cannot be had."""
+    """A listener for the relay of a database; None if there is to be none, or it cannot be
+    had.
+    """
     try:
         way = _bound(_host(alias)) if conf.current().notify else None
     except OSError as error:
-        log.warning("the relay cannot be notified, and looks into the outbox by itself: %s", error)
+        log.warning(
+            "the relay cannot be notified, and looks into the outbox by itself: %s", error
+        )
         way = None
     if way is None:
         yield None
@@ -142,7 +151,9 @@ def _bound(database: str) -> socket.socket:
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect(there)  # sends nothing
             host = probe.getsockname()[0]
-    way = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    way = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+    )
     try:
         way.bind((host, 0))
     except OSError:

@@ -1,4 +1,6 @@
-"""Sending inside a transaction: the message is committed with the business rows, or rolled back with them."""
+"""Sending inside a transaction: the message is committed with the business rows, or rolled
+back with them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from catmq_client.contrib.django_outbox.models import (
     OutboxMessage,
     UtcNow,
 )
-from catmq_client.contrib.django_outbox.values import check_size, check_text, check_topic, plain
+from catmq_client.contrib.django_outbox.values import (
+    check_size,
+    check_text,
+    check_topic,
+    plain,
+)
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
@@ -35,7 +42,8 @@ from catmq_client.sending.new_messages import (
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
 
-# Every message of an outbox carries this header: the id by which it is known, however often it is stored.
+# Every message of an outbox carries this header: the id by which it is known, however often
+# it is stored.
 ID_HEADER = OUTBOX_ID_HEADER
 # What brokers keep a message for, at most.
 MOST_DELAY_MS = 366 * 86_400_000
@@ -49,7 +57,9 @@ T = TypeVar("T")
 
 
 class OutsideTransaction(CatmqError, code="outside_transaction"):
-    """A message or task was sent, or a message handled, where no rollback would take it back."""
+    """A message or task was sent, or a message handled, where no rollback would take it
+    back.
+    """
 
 
 def send(
@@ -64,14 +74,16 @@ def send(
     deliver_at: datetime | None = None,
     using: str | None = None,
 ) -> OutboxMessage:
-    """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
+    """Put a message into the outbox, as part of the transaction under way; the relay sends
+    it afterwards.
 
-    Give `body`, which is bytes or text, or any JSON value as `json`; in it, dates, times, decimals and UUIDs
-    become text as DjangoJSONEncoder writes them. Messages with the same key are sent in the order in which
-    their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
-    send last, and repeat a transaction that the database ends for a deadlock. Brokers keep the message until
-    `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias, default the outbox's
-    own. Raises OutsideTransaction, OptionError.
+    Give `body`, which is bytes or text, or any JSON value as `json`; in it, dates, times,
+    decimals and UUIDs become text as DjangoJSONEncoder writes them. Messages with the same
+    key are sent in the order in which their transactions commit. For that the key's lane is
+    locked until the commit (on SQLite everything is): send last, and repeat a transaction
+    that the database ends for a deadlock. Brokers keep the message until
+    `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias,
+    default the outbox's own. Raises OutsideTransaction, OptionError.
     """
     alias = _inside_transaction("send", topic, using)
     data = body_bytes(body, plain(json))
@@ -83,11 +95,15 @@ def send(
     return row
 
 
-def send_batch(topic: str, messages: Iterable[NewMessage], *, using: str | None = None) -> int:
-    """Put messages into the outbox, in batches, as part of the transaction under way; return their number.
+def send_batch(
+    topic: str, messages: Iterable[NewMessage], *, using: str | None = None
+) -> int:
+    """Put messages into the outbox, in batches, as part of the transaction under way;
+    return their number.
 
-    As `send`, but fast for many. The outbox knows neither `queue` nor `delay_ms` of a message. Raises
-    OutsideTransaction, OptionError; of a wrong message before anything is written.
+    As `send`, but fast for many. The outbox knows neither `queue` nor `delay_ms` of a
+    message. Raises OutsideTransaction, OptionError; of a wrong message before anything is
+    written.
     """
     alias = _inside_transaction("send_batch", topic, using)
     limits = conf.current()
@@ -117,8 +133,10 @@ def _inside_transaction(verb: str, topic: str, using: str | None) -> str:
     alias = using or router.db_for_write(OutboxMessage)
     if not transaction.get_connection(alias).in_atomic_block:
         raise OutsideTransaction(
-            f"outbox.{verb}({topic!r}) was called outside of a transaction on database {alias!r}: call it "
-            f"within `with transaction.atomic(using={alias!r}):`, together with the rows it belongs to"
+            f"outbox.{verb}({topic!r}) was called outside of a transaction on database "
+            f"{alias!r}: call it "
+            f"within `with transaction.atomic(using={alias!r}):`, together with the rows "
+            "it belongs to"
         )
     return alias
 
@@ -133,14 +151,18 @@ def check_other_transactions(verb: str, alias: str) -> None:
     for other in settings.DATABASES:
         if transaction.get_connection(other).in_atomic_block:
             raise OutsideTransaction(
-                f"{verb} writes to database {alias!r}, but the transaction under way is on {other!r} and "
-                f"would not take it back: let the routers send catmq_outbox and catmq_tasks to {other!r}, or "
+                f"{verb} writes to database {alias!r}, but the transaction under way is on "
+                f"{other!r} and "
+                "would not take it back: let the routers send catmq_outbox and "
+                f"catmq_tasks to {other!r}, or "
                 f"call it within `with transaction.atomic(using={alias!r}):`"
             )
 
 
 def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
-    """Lock the lanes of keys, in the order of their slots, so that two batches do not wait for each other."""
+    """Lock the lanes of keys, in the order of their slots, so that two batches do not wait
+    for each other.
+    """
     if conf.current().order != "commit":
         return
     if not transaction.get_connection(alias).features.has_select_for_update:
@@ -149,14 +171,22 @@ def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
 
 
-def _row(topic: str, message: NewMessage, alias: str, limits: conf.OutboxSettings) -> OutboxMessage:
+def _row(
+    topic: str, message: NewMessage, alias: str, limits: conf.OutboxSettings
+) -> OutboxMessage:
     body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, _ = message
     if queue is not None or delay_ms is not None:
-        raise OptionError(f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms")
+        raise OptionError(
+            f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
+        )
     data = body_bytes(body)
     given = as_headers(headers or {})
     slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
-    for name, text, most in (("key", key, MAX_KEY), ("tag", tag, MAX_TAG), ("trace_id", trace_id, MAX_TRACE)):
+    for name, text, most in (
+        ("key", key, MAX_KEY),
+        ("tag", tag, MAX_TAG),
+        ("trace_id", trace_id, MAX_TRACE),
+    ):
         check_text(name, None if text is None else as_text(name, text, most), alias)
     all_headers = {**given, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
@@ -169,7 +199,9 @@ def _row(topic: str, message: NewMessage, alias: str, limits: conf.OutboxSetting
         headers=json_text.dumps(all_headers),
         trace_id=trace_id,
         body=data,
-        size=OVERHEAD_BYTES + len(data) + sum(len(name) + len(text) for name, text in given.items()),
+        size=OVERHEAD_BYTES
+        + len(data)
+        + sum(len(name) + len(text) for name, text in given.items()),
         deliver_at_ms=None if deliver_at is None else _due_ms(deliver_at),
         created_at=NOW,
     )
@@ -178,5 +210,7 @@ def _row(topic: str, message: NewMessage, alias: str, limits: conf.OutboxSetting
 def _due_ms(deliver_at: datetime) -> int:
     at_ms = due(None, deliver_at)["deliver_at_ms"]
     if at_ms > time.time_ns() // 1_000_000 + MOST_DELAY_MS:
-        raise OptionError(f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most")
+        raise OptionError(
+            f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"
+        )
     return at_ms

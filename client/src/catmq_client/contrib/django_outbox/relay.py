@@ -1,11 +1,13 @@
-"""The relay: carries messages from the outbox to the brokers, each stored once, each key in order.
+"""The relay: carries messages from the outbox to the brokers, each stored once, each key in
+order.
 
-One pass: batches whose end is unknown go again as they were; then rows that wait become batches, one for
-each queue, and go. A queue with an open batch gets no other before that one has ended, so nothing of a
-key overtakes. What follows a failed try says `after_failure`, with a limit in no time: a batch that may be
-stored goes again as it was, for ever. What a queue refused for certain waits again, and goes where the layout
-says then; of messages that were refused the others of their batch wait again. A key that the brokers do not
-know ends the relay: nothing of that is the messages' fault.
+One pass: batches whose end is unknown go again as they were; then rows that wait become
+batches, one for each queue, and go. A queue with an open batch gets no other before that
+one has ended, so nothing of a key overtakes. What follows a failed try says
+`after_failure`, with a limit in no time: a batch that may be stored goes again as it was,
+for ever. What a queue refused for certain waits again, and goes where the layout says then;
+of messages that were refused the others of their batch wait again. A key that the brokers
+do not know ends the relay: nothing of that is the messages' fault.
 """
 
 from __future__ import annotations
@@ -22,12 +24,25 @@ from typing import Any
 from uuid import UUID
 
 from catmq_client.contrib.django_outbox.claims import Claimed, Claims, Place, Waiting
-from catmq_client.errors import CatmqError, InvalidRequest, NotFound, OptionError, Unauthenticated
+from catmq_client.errors import (
+    CatmqError,
+    InvalidRequest,
+    NotFound,
+    OptionError,
+    Unauthenticated,
+)
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
 from catmq_client.sending.receipts import Outcome
 from catmq_client.sending.routing import Kind, Layouts, Routes
-from catmq_client.sending.send_request import NODE_AWAY, QUEUE_CLOSED, Next, after_failure, named, send
+from catmq_client.sending.send_request import (
+    NODE_AWAY,
+    QUEUE_CLOSED,
+    Next,
+    after_failure,
+    named,
+    send,
+)
 
 log = logging.getLogger("catmq.outbox")
 
@@ -35,7 +50,8 @@ BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
 LAYOUT_AGE_S = 60.0
 IN_FLIGHT = 8  # batches, each for another queue
-# Shares of the lease: no try begins later than the first after the lease was renewed, and none takes longer
+# Shares of the lease: no try begins later than the first after the lease was renewed, and
+# none takes longer
 # than the second. So it has ended before another relay may take over.
 TRY_WITHIN, TIMEOUT = 0.3, 0.6
 
@@ -46,8 +62,8 @@ class NotTried(CatmqError, retriable=True):
 
 @dataclass(slots=True)
 class Pass:
-    """Result of one pass: messages `sent` and `failed`, batches to go again as they are (`left`) or otherwise
-    (`undone`)."""
+    """Result of one pass: messages `sent` and `failed`, batches to go again as they are
+    (`left`) or otherwise (`undone`)."""
 
     sent: int = 0
     failed: int = 0
@@ -89,13 +105,19 @@ class Relay:
     """Sends what lies in the outbox; only while its `claims` hold the lease."""
 
     def __init__(
-        self, transport: Transport, claims: Claims, *, clock: Callable[[], float] = time.monotonic
+        self,
+        transport: Transport,
+        claims: Claims,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.claims = claims
         self._transport = transport
         self._clock = clock
         self._timeout_s = TIMEOUT * claims.lease_s
-        self._layouts = Layouts(transport, max_age_s=LAYOUT_AGE_S, timeout_s=self._timeout_s)
+        self._layouts = Layouts(
+            transport, max_age_s=LAYOUT_AGE_S, timeout_s=self._timeout_s
+        )
         self._targets: dict[Place, _Target] = {}
         self._closed_topics: dict[str, _Target] = {}
         # What this pass found out about topics: routes, or why there are none.
@@ -105,13 +127,16 @@ class Relay:
         self._begun = 0.0
 
     def run_once(self) -> Pass:
-        """One pass. Raises LeaseLost, Unauthenticated, DatabaseError; a repeat is always safe."""
+        """One pass. Raises LeaseLost, Unauthenticated, DatabaseError; a repeat is always
+        safe.
+        """
         done = Pass()
         self._begun, self._seen = self._clock(), {}
         opened = self.claims.open()
         waiting = self.claims.waiting(
             busy=self._busy(opened),
-            closed={one.place.topic for one in opened if one.place.queue is None} | self._shut(),
+            closed={one.place.topic for one in opened if one.place.queue is None}
+            | self._shut(),
         )
         batches = self._batched(waiting, {one.place for one in opened}, done)
         if batches:
@@ -122,7 +147,10 @@ class Relay:
     def wait_s(self) -> float | None:
         """Seconds until something that failed may be tried again; None if nothing is."""
         now = self._clock()
-        due = [one.not_before for one in (*self._targets.values(), *self._closed_topics.values())]
+        due = [
+            one.not_before
+            for one in (*self._targets.values(), *self._closed_topics.values())
+        ]
         later = [one - now for one in due if one > now]
         return min(later) if later else None
 
@@ -130,10 +158,14 @@ class Relay:
         return self._targets.setdefault(place, _Target(Backoff()))
 
     def _busy(self, opened: Sequence[Claimed]) -> dict[str, set[int]]:
-        """{topic: slots} that no further batch may carry now: their queue has one open, or just refused."""
+        """{topic: slots} that no further batch may carry now: their queue has one open, or
+        just refused.
+        """
         busy: dict[str, set[int]] = {}
         for one in opened:
-            busy.setdefault(one.place.topic, set()).update(one.slots | self._slots(one.place))
+            busy.setdefault(one.place.topic, set()).update(
+                one.slots | self._slots(one.place)
+            )
         now = self._clock()
         for place, target in self._targets.items():
             if target.not_before > now:
@@ -142,7 +174,11 @@ class Relay:
 
     def _shut(self) -> set[str]:
         """Topics whose layout could not be had a moment ago."""
-        return {topic for topic, one in self._closed_topics.items() if one.not_before > self._clock()}
+        return {
+            topic
+            for topic, one in self._closed_topics.items()
+            if one.not_before > self._clock()
+        }
 
     def _routes(self, topic: str) -> Routes | None:
         """The topic's routes, None if no broker tells them now; asks once in a pass."""
@@ -164,8 +200,12 @@ class Relay:
         slots = () if routes is None else routes.layout.slots
         return {slot for slot, queue in enumerate(slots) if queue == place.queue}
 
-    def _batched(self, waiting: Sequence[Waiting], taken: set[Place], done: Pass) -> dict[Place, list[int]]:
-        """Rows by place, no more for each than one request takes; a full place takes no later row."""
+    def _batched(
+        self, waiting: Sequence[Waiting], taken: set[Place], done: Pass
+    ) -> dict[Place, list[int]]:
+        """Rows by place, no more for each than one request takes; a full place takes no
+        later row.
+        """
         batches: dict[Place, list[int]] = {}
         sizes: dict[Place, int] = {}
         full = set(taken)
@@ -175,7 +215,11 @@ class Relay:
                 continue
             target, mine = self._target(place), batches.get(place, [])
             size = sizes.get(place, 0) + row.size
-            if target.not_before > self._clock() or len(mine) >= target.most or (mine and size > BATCH_BYTES):
+            if (
+                target.not_before > self._clock()
+                or len(mine) >= target.most
+                or (mine and size > BATCH_BYTES)
+            ):
                 full.add(place)
                 continue
             batches.setdefault(place, mine).append(row.id)
@@ -183,17 +227,23 @@ class Relay:
         return batches
 
     def _place(self, row: Waiting, full: set[Place], done: Pass) -> Place | None:
-        """Return a row's destination, None while nobody knows. An unknown topic is for its send to tell."""
+        """Return a row's destination, None while nobody knows. An unknown topic is for its
+        send to tell.
+        """
         if row.topic in self._shut():
             return None
         routes = self._routes(row.topic)
         if routes is None:
             return self._unrouted(row.topic, done)
         self._closed_topics.pop(row.topic, None)
-        place = Place(row.topic, routes.choose(key=row.key, queue=None, strict_queue=True).queue)
+        place = Place(
+            row.topic, routes.choose(key=row.key, queue=None, strict_queue=True).queue
+        )
         if row.key is None and place in full:  # it may go anywhere
             routes.next_queue(after=place.queue)
-            place = Place(row.topic, routes.choose(key=None, queue=None, strict_queue=True).queue)
+            place = Place(
+                row.topic, routes.choose(key=None, queue=None, strict_queue=True).queue
+            )
         return place
 
     def _unrouted(self, topic: str, done: Pass) -> Place | None:
@@ -210,17 +260,31 @@ class Relay:
 
     def _send(self, batches: Sequence[Claimed], done: Pass) -> None:
         """Send batches at the same time; read and change the database in this thread only."""
-        due = [one for one in batches if self._target(one.place).not_before <= self._clock()]
+        due = [
+            one for one in batches if self._target(one.place).not_before <= self._clock()
+        ]
         done.left += len(batches) - len(due)
-        with ThreadPoolExecutor(max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox") as pool:
-            for start in range(0, len(due), IN_FLIGHT):  # bodies of so many batches are in memory
-                loaded = [(one, *self.claims.messages(one)) for one in due[start : start + IN_FLIGHT]]
+        with ThreadPoolExecutor(
+            max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox"
+        ) as pool:
+            # bodies of so many batches are in memory
+            for start in range(0, len(due), IN_FLIGHT):
+                loaded = [
+                    (one, *self.claims.messages(one))
+                    for one in due[start : start + IN_FLIGHT]
+                ]
                 for tried in pool.map(lambda batch: self._try(*batch), loaded):
                     self._end(tried, done)
 
-    def _try(self, claimed: Claimed, ids: list[int], messages: list[dict[str, Any]]) -> _Try:
+    def _try(
+        self, claimed: Claimed, ids: list[int], messages: list[dict[str, Any]]
+    ) -> _Try:
         if self._clock() - self._begun > TRY_WITHIN * self.claims.lease_s:
-            return _Try(claimed, ids, error=NotTried("this pass took too long: the next one goes on"))
+            return _Try(
+                claimed,
+                ids,
+                error=NotTried("this pass took too long: the next one goes on"),
+            )
         try:
             results = send(
                 self._transport,
@@ -250,7 +314,9 @@ class Relay:
             raise error
         self._after_failure(tried, error, target, done)
 
-    def _after_failure(self, tried: _Try, error: CatmqError, target: _Target, done: Pass) -> None:
+    def _after_failure(
+        self, tried: _Try, error: CatmqError, target: _Target, done: Pass
+    ) -> None:
         claimed, count = tried.claimed, len(tried.ids)
         if isinstance(error, NotTried):
             done.undone += 1
@@ -258,7 +324,11 @@ class Relay:
         if error.outcome_unknown or tried.results:
             self._unstored.discard(claimed.batch_id)
         follows = after_failure(
-            error, kind=Kind.FREE, messages=count, tries=0, unknown=self._may_be_stored(claimed, error)
+            error,
+            kind=Kind.FREE,
+            messages=count,
+            tries=0,
+            unknown=self._may_be_stored(claimed, error),
         )
         if follows is Next.REPEAT:
             target.not_before = self._clock() + target.backoff.next_s(error)
@@ -276,9 +346,12 @@ class Relay:
     def _may_be_stored(self, claimed: Claimed, error: CatmqError) -> bool:
         """Return True if a try may have stored the batch.
 
-        A closed queue was asked for it, a node that is away was not; what is wrong now was wrong before.
+        A closed queue was asked for it, a node that is away was not; what is wrong now was
+        wrong before.
         """
-        never = error.code in QUEUE_CLOSED or isinstance(error, InvalidRequest | OptionError)
+        never = error.code in QUEUE_CLOSED or isinstance(
+            error, InvalidRequest | OptionError
+        )
         return not never and claimed.batch_id not in self._unstored
 
     def _let_go(self, claimed: Claimed) -> None:
@@ -297,16 +370,26 @@ class Relay:
 
     def _refused(self, tried: _Try, error: CatmqError, done: Pass) -> None:
         self._unstored.discard(tried.claimed.batch_id)
-        wrong = named(error, len(tried.ids)) or dict.fromkeys(range(len(tried.ids)), error.detail)
+        wrong = named(error, len(tried.ids)) or dict.fromkeys(
+            range(len(tried.ids)), error.detail
+        )
         failed = {tried.ids[place]: f"{error.code}: {why}" for place, why in wrong.items()}
         self.claims.fail(tried.claimed, failed)
         done.failed += len(failed)
-        log.error("%d messages for topic %s were refused: %s", len(failed), tried.claimed.place.topic, error)
+        log.error(
+            "%d messages for topic %s were refused: %s",
+            len(failed),
+            tried.claimed.place.topic,
+            error,
+        )
 
 
 def _refusal(results: Sequence[Outcome]) -> CatmqError:
-    """The error of messages that were refused inside an answer; of several, one that may pass is told."""
+    """The error of messages that were refused inside an answer; of several, one that may
+    pass is told.
+    """
     errors = [one for one in results if isinstance(one, CatmqError)]
     error = next((one for one in errors if one.retriable), errors[0])
-    # Parts of a batch that was sent before may be stored: only a repeat under the same id is safe.
+    # Parts of a batch that was sent before may be stored: only a repeat under the same id
+    # is safe.
     return CatmqError(error.detail, code=error.code, retriable=True)

@@ -12,11 +12,13 @@ from django.db import OperationalError, transaction
 R = TypeVar("R")
 
 TRIES = 3
-ROLLED_BACK = {1213, 1020}  # of MySQL and MariaDB: deadlock; record changed since it was read
+# of MySQL and MariaDB: deadlock; record changed since it was read
+ROLLED_BACK = {1213, 1020}
 
 
 def repeated(work: Callable[[], R], alias: str) -> R:
-    """Return what `work` returns, which is one transaction on a database; up to three tries.
+    """Return what `work` returns, which is one transaction on a database; up to three
+    tries.
 
     Inside the caller's transaction it runs once: that is rolled back, too.
     """

@@ -1,4 +1,6 @@
-"""The relay as a process: takes the lease, passes until it is told to stop, waits when there is nothing."""
+"""The relay as a process: takes the lease, passes until it is told to stop, waits when
+there is nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from catmq_client.http.backoff import Backoff
 log = logging.getLogger("catmq.outbox")
 
 STANDBY_S = 2.0
-# A relay that is told of commits looks by itself so often, s, unless it found what nobody had told it of in
+# A relay that is told of commits looks by itself so often, s, unless it found what nobody
+# had told it of in
 # the last TRUSTED_S.
 TOLD_POLL_S, TRUSTED_S = 1.0, 60.0
 
@@ -25,8 +28,8 @@ TOLD_POLL_S, TRUSTED_S = 1.0, 60.0
 class Running:
     """Runs one relay. `say` tells people; `stop` ends it after the pass under way.
 
-    With a `listener` it looks into the outbox when it is told to; and every `poll_s` while commits reach it
-    that it is not told of.
+    With a `listener` it looks into the outbox when it is told to; and every `poll_s` while
+    commits reach it that it is not told of.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class Running:
         self._told, self._was_told, self._missed_at = False, False, float("-inf")
 
     def forever(self) -> None:
-        """Until `stop` is set. Raises Unauthenticated when the brokers do not know the API key."""
+        """Until `stop` is set. Raises Unauthenticated when the brokers do not know the API
+        key.
+        """
         if self._listener is not None:
             self._listener.wake_at(self._stop)
         try:
@@ -75,9 +80,11 @@ class Running:
         return max(self._poll_s, TOLD_POLL_S) if is_trusted else self._poll_s
 
     def once(self) -> bool:
-        """Send what is there now; return True if all of it is sent. Raises LeaseLost if another relay works.
+        """Send what is there now; return True if all of it is sent. Raises LeaseLost if
+        another relay works.
 
-        Whether one works that has the lease is seen by waiting: a dead one does not renew it.
+        Whether one works that has the lease is seen by waiting: a dead one does not renew
+        it.
         """
         over_at = time.monotonic() + self._relay.claims.lease_s + 1.0
         while holder := self._relay.claims.acquire():
@@ -93,11 +100,15 @@ class Running:
         finally:
             self._relay.claims.release()
         left = counts(using=self._relay.claims.alias)
-        self._say(f"sent {self._sent}, refused {self._failed}, left {sum(left)}{_because(done)}")
+        self._say(
+            f"sent {self._sent}, refused {self._failed}, left {sum(left)}{_because(done)}"
+        )
         return sum(left) == 0
 
     def _turn(self) -> float:
-        """One pass, if it is ours to make and there is anything to do; how long to wait then, s."""
+        """One pass, if it is ours to make and there is anything to do; how long to wait
+        then, s.
+        """
         close_old_connections()
         try:
             if self._is_standby():

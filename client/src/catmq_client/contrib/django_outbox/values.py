@@ -16,7 +16,8 @@ _encoder = DjangoJSONEncoder()
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value with dates, times, decimals and UUIDs as text, as DjangoJSONEncoder writes them.
+    """Return a JSON value with dates, times, decimals and UUIDs as text, as
+    DjangoJSONEncoder writes them.
 
     Other values stay as they are.
     """
@@ -49,30 +50,50 @@ def check_topic(topic: str) -> str:
 
 
 def check_text(name: str, text: str | None, alias: str) -> None:
-    """Raise OptionError for text that a database does not take, before a statement fails of it."""
+    """Raise OptionError for text that a database does not take, before a statement fails of
+    it.
+    """
     if text is None:
         return
     connection = transaction.get_connection(alias)
     if "\0" in text and connection.vendor == "postgresql":
-        raise OptionError(f"{name}={text!r}: PostgreSQL takes no NUL character, leave it out")
-    charset = connection.settings_dict.get("OPTIONS", {}).get("charset", "")
-    if charset in ("utf8", "utf8mb3") and any(ord(character) > MAX_BMP for character in text):
         raise OptionError(
-            f"{name}={text!r}: the connection of database {alias!r} has the charset {charset}, which lacks "
+            f"{name}={text!r}: PostgreSQL takes no NUL character, leave it out"
+        )
+    charset = connection.settings_dict.get("OPTIONS", {}).get("charset", "")
+    if charset in ("utf8", "utf8mb3") and any(
+        ord(character) > MAX_BMP for character in text
+    ):
+        raise OptionError(
+            f"{name}={text!r}: the connection of database {alias!r} has the charset "
+            f"{charset}, which lacks "
             'this character: write "charset": "utf8mb4" in its OPTIONS'
         )
 
 
 def check_size(body: bytes, headers: dict[str, str], limits: OutboxSettings) -> None:
-    """Raise OptionError for a message that brokers refuse. `headers` has that of the outbox, too."""
+    """Raise OptionError for a message that brokers refuse. `headers` has that of the
+    outbox, too.
+    """
     size = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
     for what, number, limit, setting in (
         ("body has {} bytes", len(body), limits.max_body_bytes, "MAX_BODY_BYTES"),
-        ("headers are {}, with that of the outbox", len(headers), limits.max_headers, "MAX_HEADERS"),
-        ("headers have {} bytes together", size, limits.max_headers_bytes, "MAX_HEADERS_BYTES"),
+        (
+            "headers are {}, with that of the outbox",
+            len(headers),
+            limits.max_headers,
+            "MAX_HEADERS",
+        ),
+        (
+            "headers have {} bytes together",
+            size,
+            limits.max_headers_bytes,
+            "MAX_HEADERS_BYTES",
+        ),
     ):
         if number > limit:
             raise OptionError(
-                f"{what.format(number)}: at most {limit} are allowed. Brokers may allow more, then set "
+                f"{what.format(number)}: at most {limit} are allowed. Brokers may allow "
+                "more, then set "
                 f"CATMQ_OUTBOX[{setting!r}]"
             )

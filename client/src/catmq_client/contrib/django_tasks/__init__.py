@@ -1,11 +1,12 @@
 """A backend of Django's tasks: `pip install 'catmq-client[tasks]'`.
 
-    INSTALLED_APPS = [..., "catmq_client.contrib.django_outbox", "catmq_client.contrib.django_tasks"]
+    INSTALLED_APPS = [..., "catmq_client.contrib.django_outbox",
+    "catmq_client.contrib.django_tasks"]
     TASKS = {"default": {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}}
 
-A task is a row of the application's database and a message of the outbox, written in the transaction of the
-caller: it exists if and only if that commits. `manage.py catmq_worker` sends messages and runs tasks. The way
-of a task:
+A task is a row of the application's database and a message of the outbox, written in the
+transaction of the caller: it exists if and only if that commits. `manage.py catmq_worker`
+sends messages and runs tasks. The way of a task:
 
     READY ── claim: a worker's token is written ──▶ RUNNING ──▶ SUCCESSFUL
       ▲                                               │
@@ -13,8 +14,9 @@ of a task:
       │                                               └── no attempts left ──▶ FAILED
       └── catmq_tasks retry ─────────────────────────────────────────────────────┘
 
-A token rises with every delivery of a message, and with every message that is sent for the task. A worker
-changes the row only while its own token stands there, so one that lost its lease changes nothing.
+A token rises with every delivery of a message, and with every message that is sent for the
+task. A worker changes the row only while its own token stands there, so one that lost its
+lease changes nothing.
 """
 
 from catmq_client.contrib.django_tasks.backend import CatmqBackend

@@ -42,7 +42,16 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when 
 class TaskRecordAdmin(ReadOnly):
     """Tasks, the latest first."""
 
-    list_display = ("id", "status", "path", "queue_name", "priority", "begun", "enqueued_at", "finished_at")
+    list_display = (
+        "id",
+        "status",
+        "path",
+        "queue_name",
+        "priority",
+        "begun",
+        "enqueued_at",
+        "finished_at",
+    )
     list_filter = ("status", "queue_name", "backend_name")
     search_fields = ("id", "path")
     show_full_result_count = False
@@ -51,9 +60,29 @@ class TaskRecordAdmin(ReadOnly):
         (None, {"fields": ("id", "status", "path", "arguments", "value", "tracebacks")}),
         (
             "Way",
-            {"fields": ("queue_name", "priority", "backend_name", "max_attempts", "worker_ids", "message")},
+            {
+                "fields": (
+                    "queue_name",
+                    "priority",
+                    "backend_name",
+                    "max_attempts",
+                    "worker_ids",
+                    "message",
+                )
+            },
         ),
-        ("Times", {"fields": ("enqueued_at", "run_after", "started_at", "last_attempted_at", "finished_at")}),
+        (
+            "Times",
+            {
+                "fields": (
+                    "enqueued_at",
+                    "run_after",
+                    "started_at",
+                    "last_attempted_at",
+                    "finished_at",
+                )
+            },
+        ),
     )
 
     @admin.display(description="attempts")
@@ -63,17 +92,23 @@ class TaskRecordAdmin(ReadOnly):
     @admin.display(description="arguments")
     def arguments(self, record: TaskRecord) -> str:
         return format_html(
-            "<pre>{}</pre>", json.dumps([record.args, record.kwargs], indent=1, ensure_ascii=False)
+            "<pre>{}</pre>",
+            json.dumps([record.args, record.kwargs], indent=1, ensure_ascii=False),
         )
 
     @admin.display(description="return value")
     def value(self, record: TaskRecord) -> str:
-        return format_html("<pre>{}</pre>", json.dumps(record.return_value, indent=1, ensure_ascii=False))
+        return format_html(
+            "<pre>{}</pre>", json.dumps(record.return_value, indent=1, ensure_ascii=False)
+        )
 
     @admin.display(description="errors")
     def tracebacks(self, record: TaskRecord) -> str:
         return (
-            format_html_join("", "<pre>{}</pre>", ((error["traceback"],) for error in record.errors)) or "-"
+            format_html_join(
+                "", "<pre>{}</pre>", ((error["traceback"],) for error in record.errors)
+            )
+            or "-"
         )
 
     @admin.display(description="message")
@@ -82,7 +117,9 @@ class TaskRecordAdmin(ReadOnly):
         portal = getattr(settings, "CATMQ_PORTAL_URL", None)
         if not portal or not record.message_id:
             return record.message_id or "-"
-        topic = upkeep.settings_of(record.backend_name).topic(record.queue_name, record.priority)
+        topic = upkeep.settings_of(record.backend_name).topic(
+            record.queue_name, record.priority
+        )
         link = f"{portal.rstrip('/')}/messages/{topic}/{record.message_id}"
         return format_html('<a href="{}">{}</a>', link, record.message_id)
 
@@ -94,14 +131,22 @@ class TaskRecordAdmin(ReadOnly):
     def discard(self, request: HttpRequest, chosen: QuerySet[TaskRecord]) -> None:
         self._change(request, chosen, upkeep.discard, "are discarded")
 
-    def _change(self, request: HttpRequest, chosen: QuerySet[TaskRecord], change: Change, done: str) -> None:
+    def _change(
+        self, request: HttpRequest, chosen: QuerySet[TaskRecord], change: Change, done: str
+    ) -> None:
         ids: dict[str, list[str]] = defaultdict(list)
         for task_id, backend in chosen.values_list("pk", "backend_name"):
             ids[backend].append(task_id)
-        number = sum(change(upkeep.settings_of(backend), some) for backend, some in ids.items())
+        number = sum(
+            change(upkeep.settings_of(backend), some) for backend, some in ids.items()
+        )
         wanted = sum(map(len, ids.values()))
         level = messages.SUCCESS if number == wanted else messages.WARNING
-        left = f"; {wanted - number} have another status and are left" if number < wanted else ""
+        left = (
+            f"; {wanted - number} have another status and are left"
+            if number < wanted
+            else ""
+        )
         self.message_user(request, f"{number} tasks {done}{left}.", level)
 
 

@@ -1,4 +1,6 @@
-"""The backend that TASKS names. It imports no model: tasks are decorated before Django knows its apps."""
+"""The backend that TASKS names. It imports no model: tasks are decorated before Django
+knows its apps.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,20 @@ from django.core.checks import CheckMessage
 
 from catmq_client.contrib.django_tasks import conf
 from catmq_client.contrib.django_tasks.compat import BaseTaskBackend, TaskResultDoesNotExist
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, CatmqTask, check_fields
+from catmq_client.contrib.django_tasks.task import (
+    AnyResult,
+    AnyTask,
+    CatmqTask,
+    check_fields,
+)
 
 
 class CatmqBackend(BaseTaskBackend):
     """Tasks as messages of CatMQ; OPTIONS: conf.TaskSettings.
 
-    `enqueue` joins the transaction of its caller, or makes one: the task exists if and only if that commits.
-    Nothing has to wait for on_commit. With SEND "direct" the task is sent at once, whatever becomes of the
-    transaction.
+    `enqueue` joins the transaction of its caller, or makes one: the task exists if and only
+    if that commits. Nothing has to wait for on_commit. With SEND "direct" the task is sent
+    at once, whatever becomes of the transaction.
     """
 
     task_class = CatmqTask
@@ -42,14 +49,17 @@ class CatmqBackend(BaseTaskBackend):
         check_fields(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a task. Raises InvalidTask, and TypeError or ValueError if its arguments are no JSON."""
+        """Enqueue a task. Raises InvalidTask, and TypeError or ValueError if its arguments
+        are no JSON.
+        """
         from catmq_client.contrib.django_tasks import enqueueing
 
         self.validate_task(task)
         return enqueueing.enqueue(task, args, kwargs, self.settings)
 
     def enqueue_many(self, task: Any, calls: Iterable[Any]) -> list[AnyResult]:
-        """Enqueue a task once for each of `calls`, a tuple of arguments or a dict of keyword arguments.
+        """Enqueue a task once for each of `calls`, a tuple of arguments or a dict of
+        keyword arguments.
 
         For tasks that @task of Django 6.0 made; others have `enqueue_many` themselves.
         """
@@ -59,14 +69,17 @@ class CatmqBackend(BaseTaskBackend):
         return enqueueing.enqueue_many(task, calls, self.settings)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return a result. Raises TaskResultDoesNotExist, and TaskMissing if its task is gone."""
+        """Return a result. Raises TaskResultDoesNotExist, and TaskMissing if its task is
+        gone.
+        """
         from catmq_client.contrib.django_tasks.jobs import alias_of
         from catmq_client.contrib.django_tasks.models import TaskRecord
 
         if not self.supports_get_result:
             result: AnyResult = super().get_result(result_id)
             return result
-        records = TaskRecord.objects.using(alias_of(self.settings))  # replicas may not have it yet
+        # replicas may not have it yet
+        records = TaskRecord.objects.using(alias_of(self.settings))
         try:
             record = records.get(pk=result_id, backend_name=self.alias)
         except (TaskRecord.DoesNotExist, ValueError, TypeError) as error:

@@ -20,7 +20,9 @@ TASKS = "catmq_client.contrib.django_tasks"
 OUTBOX = "catmq_client.contrib.django_outbox"
 
 
-def of_backend(alias: str, queues: Sequence[str], options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+def of_backend(
+    alias: str, queues: Sequence[str], options: Mapping[str, Any]
+) -> Iterator[CheckMessage]:
     """Yield what is wrong with a backend."""
     missing = [
         Error(
@@ -65,7 +67,11 @@ def _of_outbox(alias: str) -> Iterator[CheckMessage]:
 def _of_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
     if not settings.queues:
         hint = "Name them: workers and topics go by queues."
-        yield Error(f"TASKS[{settings.alias!r}]['QUEUES'] is empty.", hint=hint, id="catmq_tasks.E009")
+        yield Error(
+            f"TASKS[{settings.alias!r}]['QUEUES'] is empty.",
+            hint=hint,
+            id="catmq_tasks.E009",
+        )
     for topic in conf.wrong_topics(settings):
         what = f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic."
         hint = f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MOST_TOPIC} characters together."
@@ -84,20 +90,31 @@ def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
     """Yield names that the default collations of MySQL and MariaDB take for the same."""
     for other in getattr(settings, "TASKS", {}):
         if other != alias and _folded(other) == _folded(alias):
-            problem = f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents or blanks only."
-            hint = "Name them otherwise: MySQL and MariaDB would take their rows for the same."
+            problem = (
+                f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents "
+                "or blanks only."
+            )
+            hint = (
+                "Name them otherwise: MySQL and MariaDB would take their rows for the same."
+            )
             yield Error(problem, hint=hint, id="catmq_tasks.E010")
             break
     names: dict[str, str] = {}
     for queue in sorted(queues):
         if (other := names.setdefault(_folded(queue), queue)) != queue:
-            problem = f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in capitals only."
-            hint = "Name them otherwise: MySQL and MariaDB would count their tasks together."
+            problem = (
+                f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in "
+                "capitals only."
+            )
+            hint = (
+                "Name them otherwise: MySQL and MariaDB would count their tasks together."
+            )
             yield Error(problem, hint=hint, id="catmq_tasks.E011")
 
 
 def _folded(name: str) -> str:
-    """Return a name as a collation compares it, without capitals, accents and blanks at the end.
+    """Return a name as a collation compares it, without capitals, accents and blanks at the
+    end.
 
     >>> _folded("Büro ") == _folded("buro")
     True
@@ -110,8 +127,14 @@ def _of_databases(alias: str) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_outbox.models import OutboxMessage
     from catmq_client.contrib.django_tasks.models import TaskRecord
 
-    of_tasks, of_outbox = router.db_for_write(TaskRecord), router.db_for_write(OutboxMessage)
+    of_tasks, of_outbox = (
+        router.db_for_write(TaskRecord),
+        router.db_for_write(OutboxMessage),
+    )
     if of_tasks != of_outbox:
-        what = f"TASKS[{alias!r}]: tasks go to database {of_tasks!r}, their messages to {of_outbox!r}."
+        what = (
+            f"TASKS[{alias!r}]: tasks go to database {of_tasks!r}, their messages to "
+            f"{of_outbox!r}."
+        )
         hint = "Let the routers send both apps, and the rows of the application, to one database."
         yield Error(what, hint=hint, id="catmq_tasks.E008")

@@ -1,4 +1,6 @@
-"""The interface of tasks: Django's own from 6.0 on, that of the package django-tasks before."""
+"""The interface of tasks: Django's own from 6.0 on, that of the package django-tasks
+before.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ else:
     try:
         from django.tasks import task_backends
         from django.tasks.backends.base import BaseTaskBackend
-        from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+        from django.tasks.base import (
+            Task,
+            TaskContext,
+            TaskError,
+            TaskResult,
+            TaskResultStatus,
+        )
         from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
         from django.tasks.signals import task_enqueued, task_finished, task_started
         from django.utils.json import normalize_json
@@ -27,13 +35,20 @@ else:
         try:
             from django_tasks import task_backends
             from django_tasks.backends.base import BaseTaskBackend
-            from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+            from django_tasks.base import (
+                Task,
+                TaskContext,
+                TaskError,
+                TaskResult,
+                TaskResultStatus,
+            )
             from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
             from django_tasks.signals import task_enqueued, task_finished, task_started
             from django_tasks.utils import normalize_json
         except ModuleNotFoundError as _none:
             raise ImproperlyConfigured(
-                "Django before 6.0 has no tasks: pip install 'catmq-client[tasks]' installs django-tasks"
+                "Django before 6.0 has no tasks: pip install 'catmq-client[tasks]' "
+                "installs django-tasks"
             ) from _none
         InvalidTask = InvalidTaskError
 

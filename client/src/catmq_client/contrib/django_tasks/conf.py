@@ -33,30 +33,37 @@ class TaskSettings:
     topic_prefix: str = "tasks."
     # The share group of the workers.
     group: str = "tasks"
-    # "database": each task is a row of catmq_task. "none": nothing is kept, and there are no results.
+    # "database": each task is a row of catmq_task. "none": nothing is kept, and there are
+    # no results.
     results: str = "database"
-    # "outbox": a task exists if and only if the caller's transaction commits. "direct": it is sent at once.
+    # "outbox": a task exists if and only if the caller's transaction commits. "direct": it
+    # is sent at once.
     send: str = "outbox"
     # How often a task is begun at most, 1 to 100.
     max_attempts: int = 3
     # How long an attempt may take, s; None: for ever.
     timeout: int | None = None
-    # What becomes of the thread of an attempt that takes longer: "leave" replaces it; "kill" ends the worker
+    # What becomes of the thread of an attempt that takes longer: "leave" replaces it;
+    # "kill" ends the worker
     # process, and the thread with it, when the other tasks at work have ended.
     on_timeout: str = "leave"
-    # Make a dead letter of a task that has failed for good, as well; that needs a retry node.
+    # Make a dead letter of a task that has failed for good, as well; that needs a retry
+    # node.
     dead: bool = False
-    # How long finished tasks are kept, days: those that succeeded or were discarded, and those that failed.
+    # How long finished tasks are kept, days: those that succeeded or were discarded, and
+    # those that failed.
     result_days: int = 14
     failed_days: int = 90
     # [least, most] priority of the topics of a queue: together all from -100 to 100.
     priority_lanes: Sequence[Sequence[int]] = ((-100, -1), (0, 0), (1, 100))
     # How long a task whose function is missing waits for a worker that has it, s.
     missing_task_s: int = 60
-    # Modules or packages with tasks that workers may import, beside those of installed apps and of the
+    # Modules or packages with tasks that workers may import, beside those of installed apps
+    # and of the
     # package of the settings.
     task_modules: Sequence[str] = ()
-    # {name: {"task": path, "cron": "0 3 * * *" or "every": seconds, "args", "kwargs", "queue", "priority"}}
+    # {name: {"task": path, "cron": "0 3 * * *" or "every": seconds, "args", "kwargs",
+    # "queue", "priority"}}
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -74,17 +81,26 @@ class TaskSettings:
         >>> TaskSettings().topic("mails", 7), TaskSettings().topic("mails", 0)
         ('tasks.mails.high', 'tasks.mails')
         """
-        suffix = next(lane.suffix for lane in self.lanes if lane.least <= priority <= lane.most)
+        suffix = next(
+            lane.suffix for lane in self.lanes if lane.least <= priority <= lane.most
+        )
         return f"{self.topic_prefix}{queue}{suffix}"
 
     def topics(self, queues: Sequence[str] | None = None) -> list[str]:
-        """Return the topics of some queues (None: all), those of the highest priority first."""
+        """Return the topics of some queues (None: all), those of the highest priority
+        first.
+        """
         wanted = self.queues if queues is None else queues
-        return [f"{self.topic_prefix}{queue}{lane.suffix}" for lane in self.lanes for queue in wanted]
+        return [
+            f"{self.topic_prefix}{queue}{lane.suffix}"
+            for lane in self.lanes
+            for queue in wanted
+        ]
 
 
 def named_lanes(ranges: Sequence[Sequence[int]]) -> list[Lane]:
-    """Name lanes by their place above or below that of priority 0; several of a kind are counted from it.
+    """Name lanes by their place above or below that of priority 0; several of a kind are
+    counted from it.
 
     >>> [lane.suffix for lane in named_lanes([[-100, 9], [10, 50], [51, 100]])]
     ['.high2', '.high1', '']
@@ -92,7 +108,11 @@ def named_lanes(ranges: Sequence[Sequence[int]]) -> list[Lane]:
     rising = sorted((least, most) for least, most in ranges)
     lows = [one for one in rising if one[1] < 0]
     highs = [one for one in rising if one[0] > 0]
-    names = dict.fromkeys(rising, "") | dict.fromkeys(lows, ".low") | dict.fromkeys(highs, ".high")
+    names = (
+        dict.fromkeys(rising, "")
+        | dict.fromkeys(lows, ".low")
+        | dict.fromkeys(highs, ".high")
+    )
     for many in (lows[::-1], highs):
         names |= {one: f"{names[one]}{n}" for n, one in enumerate(many, 1) if len(many) > 1}
     return [Lane(names[one], *one) for one in reversed(rising)]
@@ -107,7 +127,9 @@ class Problem(NamedTuple):
 
 
 def _is_whole(least: int, most: int | None = None) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= least and (most is None or value <= most)
+    return lambda value: (
+        type(value) is int and value >= least and (most is None or value <= most)
+    )
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -116,9 +138,15 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, str) and bool(NAME.fullmatch(value)),
         f"is a name: {NAME_RULE}",
     ),
-    "results": (lambda value: value in ("database", "none"), "must be 'database' or 'none'"),
+    "results": (
+        lambda value: value in ("database", "none"),
+        "must be 'database' or 'none'",
+    ),
     "send": (lambda value: value in ("outbox", "direct"), "must be 'outbox' or 'direct'"),
-    "max_attempts": (_is_whole(1, MOST_ATTEMPTS), f"must be a whole number from 1 to {MOST_ATTEMPTS}"),
+    "max_attempts": (
+        _is_whole(1, MOST_ATTEMPTS),
+        f"must be a whole number from 1 to {MOST_ATTEMPTS}",
+    ),
     "timeout": (
         lambda value: value is None or _is_whole(1)(value),
         "must be whole seconds, at least 1, or None",
@@ -133,10 +161,15 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "missing_task_s": (_is_whole(0), "must be whole seconds, at least 0"),
     "task_modules": (
-        lambda value: isinstance(value, list | tuple) and all(isinstance(name, str) for name in value),
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        ),
         "must be a list of names of modules or packages",
     ),
-    "schedules": (lambda value: isinstance(value, Mapping), "must be a dict of schedules by name"),
+    "schedules": (
+        lambda value: isinstance(value, Mapping),
+        "must be a dict of schedules by name",
+    ),
 }
 _IDS = {"priority_lanes": "E004", "max_attempts": "E005", "schedules": "E006"}
 
@@ -157,15 +190,21 @@ def problems(options: Mapping[str, Any]) -> Iterator[Problem]:
 def read(alias: str, queues: Sequence[str], options: Mapping[str, Any]) -> TaskSettings:
     """Return a backend's settings. Raises ImproperlyConfigured naming what is wrong."""
     for problem in problems(options):
-        raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.what}")
+        raise ImproperlyConfigured(
+            f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.what}"
+        )
     names = {one.name for one in fields(TaskSettings)}
-    given = {name.lower(): value for name, value in options.items() if name.lower() in names}
+    given = {
+        name.lower(): value for name, value in options.items() if name.lower() in names
+    }
     return TaskSettings(alias=alias, queues=tuple(sorted(queues)), **given)
 
 
 def wrong_topics(settings: TaskSettings) -> list[str]:
     """Return the topics that brokers would refuse for their names."""
-    return [one for one in settings.topics() if len(one) > MOST_TOPIC or not NAME.fullmatch(one)]
+    return [
+        one for one in settings.topics() if len(one) > MOST_TOPIC or not NAME.fullmatch(one)
+    ]
 
 
 def _covers_all(ranges: Any) -> bool:

@@ -27,14 +27,18 @@ class _Held:
         with self._lock:
             if self._transport is None:
                 given = conf.current()
-                self._transport = HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
+                self._transport = HttpTransport(
+                    given.urls, api_key=given.api_key, verify=given.verify
+                )
             return self._transport
 
     def producer(self) -> Producer:
         way = self.transport()
         with self._lock:
             if self._producer is None:
-                self._producer = Producer(transport=way, delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
+                self._producer = Producer(
+                    transport=way, delivery_timeout_ms=DELIVERY_TIMEOUT_MS
+                )
             return self._producer
 
 
@@ -43,7 +47,9 @@ _held: dict[int, _Held] = {}
 
 
 def transport() -> Transport:
-    """Return the process's transport, to the brokers of CATMQ_OUTBOX or CATMQ_URL. Raises OptionError."""
+    """Return the process's transport, to the brokers of CATMQ_OUTBOX or CATMQ_URL. Raises
+    OptionError.
+    """
     return _held.setdefault(os.getpid(), _Held()).transport()
 
 
@@ -54,7 +60,9 @@ def producer() -> Producer:
 
 @contextmanager
 def using(way: Transport) -> Iterator[None]:
-    """Let everything of this process go by another transport, such as a FakeBroker, in a block."""
+    """Let everything of this process go by another transport, such as a FakeBroker, in a
+    block.
+    """
     before = _held.get(os.getpid())
     _held[os.getpid()] = _Held(way)
     try:

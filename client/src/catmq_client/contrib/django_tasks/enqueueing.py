@@ -14,11 +14,27 @@ from django.utils import timezone
 from catmq_client.contrib.django_outbox import outbox
 from catmq_client.contrib.django_outbox.outbox import in_batches
 from catmq_client.contrib.django_tasks import connections
-from catmq_client.contrib.django_tasks.compat import InvalidTask, task_backends, task_enqueued
+from catmq_client.contrib.django_tasks.compat import (
+    InvalidTask,
+    task_backends,
+    task_enqueued,
+)
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, alias_of, is_deeper, message_of, plain_of
+from catmq_client.contrib.django_tasks.jobs import (
+    Job,
+    alias_of,
+    is_deeper,
+    message_of,
+    plain_of,
+)
 from catmq_client.contrib.django_tasks.models import TaskRecord
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task, may_import
+from catmq_client.contrib.django_tasks.task import (
+    AnyResult,
+    AnyTask,
+    TaskMissing,
+    find_task,
+    may_import,
+)
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.new_messages import NewMessage, body_bytes
@@ -56,14 +72,18 @@ def enqueue(
 ) -> AnyResult:
     """Enqueue a task as part of the transaction under way; see CatmqBackend.
 
-    `task_id`: that of a tick of a schedule, which may exist once. Raises InvalidTask, TypeError, ValueError,
-    and CatmqError if it is sent directly and no broker takes it.
+    `task_id`: that of a tick of a schedule, which may exist once. Raises InvalidTask,
+    TypeError, ValueError, and CatmqError if it is sent directly and no broker takes it.
     """
     _check_path(task)
-    return _all(task, [_new(task, args, kwargs, settings=settings, task_id=task_id)], settings)[0]
+    return _all(
+        task, [_new(task, args, kwargs, settings=settings, task_id=task_id)], settings
+    )[0]
 
 
-def enqueue_many(task: AnyTask, calls: Iterable[Any], settings: TaskSettings) -> list[AnyResult]:
+def enqueue_many(
+    task: AnyTask, calls: Iterable[Any], settings: TaskSettings
+) -> list[AnyResult]:
     """Enqueue a task once for each of `calls`; see CatmqTask.enqueue_many.
 
     Raises InvalidTask, TypeError, ValueError, and NotAllSent if they are sent directly.
@@ -73,7 +93,8 @@ def enqueue_many(task: AnyTask, calls: Iterable[Any], settings: TaskSettings) ->
     for number, call in enumerate(calls):
         if not isinstance(call, list | tuple | Mapping):
             raise TypeError(
-                f"call {number} of task {task.module_path} is a {type(call).__name__}: give a tuple of its "
+                f"call {number} of task {task.module_path} is a {type(call).__name__}: "
+                "give a tuple of its "
                 "arguments, or a dict of its keyword arguments"
             )
         args, kwargs = ((), call) if isinstance(call, Mapping) else (call, {})
@@ -86,15 +107,33 @@ def _all(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> list[Any
     results = [one.record.result(task) for one in made]
     backend = type(task_backends[settings.alias])
     for result in results:
-        for receiver, error in task_enqueued.send_robust(sender=backend, task_result=result):
+        for receiver, error in task_enqueued.send_robust(
+            sender=backend, task_result=result
+        ):
             if isinstance(error, Exception):
-                log.error("%s: receiver %r of task_enqueued failed", result.id, receiver, exc_info=error)
+                log.error(
+                    "%s: receiver %r of task_enqueued failed",
+                    result.id,
+                    receiver,
+                    exc_info=error,
+                )
     return results
 
 
-def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str | None = None) -> New:
-    """Return a task, refused before anything is written if its message could not be sent later."""
-    record = _record(task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", ""))
+def _new(
+    task: AnyTask,
+    args: Any,
+    kwargs: Any,
+    *,
+    settings: TaskSettings,
+    task_id: str | None = None,
+) -> New:
+    """Return a task, refused before anything is written if its message could not be sent
+    later.
+    """
+    record = _record(
+        task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", "")
+    )
     job = job_of(record, task, settings)
     message = message_of(job, due_ms=job.run_after_ms)
     if settings.results == "database":
@@ -103,21 +142,28 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
 
 
 def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
-    """Raise ValueError for arguments that the database does not keep, before a statement fails of them."""
+    """Raise ValueError for arguments that the database does not keep, before a statement
+    fails of them.
+    """
     connection = transaction.get_connection(alias_of(settings))
     subject = f"the arguments of task {record.path}"
     if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
-        raise ValueError(f"{subject} have a NUL character, which PostgreSQL does not keep: leave it out")
+        raise ValueError(
+            f"{subject} have a NUL character, which PostgreSQL does not keep: leave it out"
+        )
     if getattr(connection, "mysql_is_mariadb", False) and any(
         is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
     ):
         raise ValueError(
-            f"{subject} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does not keep: "
+            f"{subject} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does "
+            "not keep: "
             "store them, and give their id"
         )
 
 
-def job_of(record: TaskRecord, task: AnyTask | None, settings: TaskSettings, **more: Any) -> Job:
+def job_of(
+    record: TaskRecord, task: AnyTask | None, settings: TaskSettings, **more: Any
+) -> Job:
     """Return what is sent for a row; `task` None if it is not known here."""
     return Job(
         id=record.id,
@@ -147,22 +193,29 @@ def _check_path(task: AnyTask) -> None:
     """Raise InvalidTask if no worker could find a task."""
     path = task.module_path
     if len(path) > MOST_PATH:
-        raise InvalidTask(f"task {path}: its path has {len(path)} characters, and {MOST_PATH} are allowed")
+        raise InvalidTask(
+            f"task {path}: its path has {len(path)} characters, and {MOST_PATH} are allowed"
+        )
     try:
         find_task(path)
     except TaskMissing as error:
         raise InvalidTask(f"a worker could not find the task: {error}") from error
     if path.startswith("__main__."):
-        raise InvalidTask(f"task {path} is of the program that runs: move it to a module that workers import")
+        raise InvalidTask(
+            f"task {path} is of the program that runs: move it to a module that workers import"
+        )
     # It is imported here, and perhaps not in a worker.
     if not may_import(path.rpartition(".")[0]):
         raise InvalidTask(
-            f"task {path} is in no package of INSTALLED_APPS or of the settings, so workers do not import "
+            f"task {path} is in no package of INSTALLED_APPS or of the settings, so "
+            "workers do not import "
             f"it: add its module to TASK_MODULES in the OPTIONS of backend {task.backend!r}"
         )
 
 
-def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str) -> TaskRecord:
+def _record(
+    task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str
+) -> TaskRecord:
     path = task.module_path
     return TaskRecord(
         id=task_id,
@@ -187,7 +240,8 @@ def _save(made: Sequence[New], alias: str) -> None:
 def _save_and_send(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
     alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
     outbox.check_other_transactions(f"enqueue() of task {task.module_path}", alias)
-    # All that may be wrong was looked at, so what fails here fails the caller's transaction, too.
+    # All that may be wrong was looked at, so what fails here fails the caller's
+    # transaction, too.
     with transaction.atomic(using=alias, savepoint=False):
         if settings.results == "database":
             _save(made, alias)
@@ -216,4 +270,6 @@ def _send_directly(task: AnyTask, made: Sequence[New], settings: TaskSettings) -
     if first is not None and len(made) == 1:
         raise first
     if first is not None:
-        raise NotAllSent(f"{len(errors)} of {len(made)} tasks could not be sent: {first}") from first
+        raise NotAllSent(
+            f"{len(errors)} of {len(made)} tasks could not be sent: {first}"
+        ) from first

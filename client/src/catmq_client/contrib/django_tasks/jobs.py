@@ -15,7 +15,11 @@ from django.db import router, transaction
 from catmq_client.admin.calls import NAME
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import normalize_json
-from catmq_client.contrib.django_tasks.conf import LEAST_PRIORITY, MOST_PRIORITY, TaskSettings
+from catmq_client.contrib.django_tasks.conf import (
+    LEAST_PRIORITY,
+    MOST_PRIORITY,
+    TaskSettings,
+)
 from catmq_client.errors import CatmqError
 from catmq_client.sending.new_messages import NewMessage
 
@@ -24,11 +28,13 @@ HEADER = "catmq-task"
 MAX_TAG = 100
 # What brokers take in a message, bytes; its headers need a little.
 MOST_BYTES = 1024 * 1024 - 4096
-# Brokers keep a message for 366 days. A task that is due later is sent on when this time is over.
+# Brokers keep a message for 366 days. A task that is due later is sent on when this time is
+# over.
 MOST_DELAY_MS = 365 * 86_400_000
 # Nesting of arguments; MySQL keeps no JSON that is deeper.
 MAX_DEPTH = 100
-# Attempts that a message may name: an operator may have added some to those of the settings.
+# Attempts that a message may name: an operator may have added some to those of the
+# settings.
 MAX_COUNT = 10_000
 MAX_TIMEOUT_S = 10**9
 # The last day that a datetime has, ms since 1970.
@@ -36,7 +42,8 @@ MAX_TIME_MS = 253_402_214_400_000
 # Of a BigIntegerField, with room for the deliveries of one message and the next ones.
 MAX_TOKEN = 2**62
 MAX_REASON = 300
-# A token rises by this with every message that is sent for a task, and by 1 with every delivery of one.
+# A token rises by this with every message that is sent for a task, and by 1 with every
+# delivery of one.
 TOKENS_A_MESSAGE = 65_536
 
 
@@ -71,7 +78,9 @@ class Job:
     is_direct: bool = False
 
     def token_of(self, *, attempt: int, deliveries: int) -> int:
-        """Return the token of a delivery; `attempt` is that of the message, in a retry topic or redriven."""
+        """Return the token of a delivery; `attempt` is that of the message, in a retry
+        topic or redriven.
+        """
         return self.token + attempt * TOKENS_A_MESSAGE + deliveries
 
     def is_early(self) -> bool:
@@ -79,15 +88,20 @@ class Job:
         return self.run_after_ms is not None and self.run_after_ms > now_ms() + 60_000
 
     def again(self, *, above: int, **changes: Any) -> Job:
-        """Return what is sent next for the task: its tokens are above all that its last message may have."""
+        """Return what is sent next for the task: its tokens are above all that its last
+        message may have.
+        """
         token = (above // TOKENS_A_MESSAGE + 1) * TOKENS_A_MESSAGE
         return replace(self, token=token, run_after_ms=None, **changes)
 
     def body(self) -> bytes:
-        """Return the body of its message. Raises ValueError for what is no JSON, or too large."""
+        """Return the body of its message. Raises ValueError for what is no JSON, or too
+        large.
+        """
         if is_deeper(self.args, MAX_DEPTH) or is_deeper(self.kwargs, MAX_DEPTH):
             raise ValueError(
-                f"the arguments of task {self.path} are nested deeper than {MAX_DEPTH} levels: store them, "
+                f"the arguments of task {self.path} are nested deeper than {MAX_DEPTH} "
+                "levels: store them, "
                 "and give their id"
             )
         # Not asdict, which copies all arguments.
@@ -95,7 +109,8 @@ class Job:
         data = _encoded(told, f"the arguments of task {self.path}")
         if len(data) > MOST_BYTES:
             raise ValueError(
-                f"the arguments of task {self.path} are too large: its message has {len(data)} bytes, and "
+                f"the arguments of task {self.path} are too large: its message has "
+                f"{len(data)} bytes, and "
                 f"{MOST_BYTES} are allowed. Store them, and give their id"
             )
         return data
@@ -107,8 +122,8 @@ _FIELDS = dict.fromkeys(one.name for one in fields(Job))
 def parse(body: bytes) -> Job:
     """Return the job of a message. Raises WrongMessage.
 
-    Anybody with the right to produce may have written the body, so each value is checked: one that only
-    fails later would be delivered again and again.
+    Anybody with the right to produce may have written the body, so each value is checked:
+    one that only fails later would be delivered again and again.
     """
     try:
         values = json.loads(body)
@@ -119,7 +134,8 @@ def parse(body: bytes) -> Job:
     version = values["v"]
     if version != VERSION:
         problem = (
-            f"a task of version {version!r}: this worker knows version {VERSION}; upgrade it, then redrive"
+            f"a task of version {version!r}: this worker knows version {VERSION}; "
+            "upgrade it, then redrive"
         )
         raise WrongMessage(problem[:MAX_REASON])
     # Fields that a later release added are left out.
@@ -136,12 +152,17 @@ def parse(body: bytes) -> Job:
 def _is_text(most: int) -> Callable[[Any], bool]:
     # A lone surrogate has no UTF-8, and PostgreSQL takes no NUL.
     return lambda value: (
-        isinstance(value, str) and len(value) <= most and "\0" not in value and not _SURROGATE.search(value)
+        isinstance(value, str)
+        and len(value) <= most
+        and "\0" not in value
+        and not _SURROGATE.search(value)
     )
 
 
 def _is_whole(least: int, most: int, *, is_optional: bool = False) -> Callable[[Any], bool]:
-    return lambda value: (value is None and is_optional) or (type(value) is int and least <= value <= most)
+    return lambda value: (
+        (value is None and is_optional) or (type(value) is int and least <= value <= most)
+    )
 
 
 def is_deeper(value: Any, depth: int) -> bool:
@@ -153,14 +174,23 @@ def is_deeper(value: Any, depth: int) -> bool:
     containers = [value] if isinstance(value, list | dict | tuple) else []
     while containers and depth:
         depth -= 1
-        contents = [item.values() if isinstance(item, dict) else item for item in containers]
-        containers = [item for items in contents for item in items if isinstance(item, list | dict | tuple)]
+        contents = [
+            item.values() if isinstance(item, dict) else item for item in containers
+        ]
+        containers = [
+            item
+            for items in contents
+            for item in items
+            if isinstance(item, list | dict | tuple)
+        ]
     return bool(containers)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9a-z_-]{1,32}", value)),
+    "id": lambda value: (
+        isinstance(value, str) and bool(re.fullmatch(r"[0-9a-z_-]{1,32}", value))
+    ),
     "path": _is_text(255),
     "args": lambda value: isinstance(value, list) and not is_deeper(value, MAX_DEPTH),
     "kwargs": lambda value: isinstance(value, dict) and not is_deeper(value, MAX_DEPTH),
@@ -179,7 +209,9 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def plain_of(value: Any, what: str) -> Any:
-    """Return a value in types that JSON has. Raises TypeError or ValueError naming `what` is wrong."""
+    """Return a value in types that JSON has. Raises TypeError or ValueError naming `what`
+    is wrong.
+    """
     try:
         return normalize_json(value)
     except RecursionError as error:
@@ -189,7 +221,9 @@ def plain_of(value: Any, what: str) -> Any:
 
 
 def json_of(value: Any, what: str) -> Any:
-    """Return a value that JSON can write. Raises TypeError or ValueError naming `what` is wrong."""
+    """Return a value that JSON can write. Raises TypeError or ValueError naming `what` is
+    wrong.
+    """
     plain = plain_of(value, what)
     _encoded(plain, what)
     return plain
@@ -198,10 +232,14 @@ def json_of(value: Any, what: str) -> Any:
 def _encoded(plain: Any, what: str) -> bytes:
     try:
         # Not as \u escapes: those hide a lone surrogate, which MySQL does not take.
-        return json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+        return json.dumps(
+            plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+        ).encode()
     except UnicodeEncodeError as error:
         found = error.object[error.start]
-        raise ValueError(f"{what} must be JSON: {found!r} is half of a character, no text") from None
+        raise ValueError(
+            f"{what} must be JSON: {found!r} is half of a character, no text"
+        ) from None
     except RecursionError as error:
         raise ValueError(f"{what} must be JSON: they are nested too deep") from error
     except (TypeError, ValueError) as error:
@@ -216,7 +254,9 @@ def alias_of(settings: TaskSettings) -> str:
 
 
 def message_of(job: Job, *, due_ms: int | None = None) -> NewMessage:
-    """Return the message of a job, to be delivered at `due_ms`. Raises ValueError as Job.body()."""
+    """Return the message of a job, to be delivered at `due_ms`. Raises ValueError as
+    Job.body().
+    """
     return NewMessage(
         job.body(),
         tag=job.path.rpartition(".")[2][:MAX_TAG],

@@ -1,7 +1,8 @@
-"""The tables of tasks; they lie in the application's database, beside its own and the outbox.
+"""The tables of tasks; they lie in the application's database, beside its own and the
+outbox.
 
-All times are Django's: those of the clock of the process that writes them. Nothing is decided by comparing
-them, except for how long rows are kept.
+All times are Django's: those of the clock of the process that writes them. Nothing is
+decided by comparing them, except for how long rows are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, find_task
 
 
 class TaskRecord(models.Model):
-    """A task and its result. Who runs the task changes the row only while its `token` is theirs."""
+    """A task and its result. Who runs the task changes the row only while its `token` is
+    theirs.
+    """
 
     class Status(models.TextChoices):
         READY = "READY"
@@ -48,7 +51,9 @@ class TaskRecord(models.Model):
         ordering = ("-enqueued_at",)
         indexes = (
             models.Index(fields=("status", "finished_at"), name="catmq_task_finished"),
-            models.Index(fields=("queue_name", "status", "enqueued_at"), name="catmq_task_queue"),
+            models.Index(
+                fields=("queue_name", "status", "enqueued_at"), name="catmq_task_queue"
+            ),
         )
 
     def __str__(self) -> str:
@@ -92,7 +97,9 @@ class TaskRecord(models.Model):
 
 
 class TaskSchedule(models.Model):
-    """The next time of a schedule. Who moves `due_at` enqueues its task, in one transaction."""
+    """The next time of a schedule. Who moves `due_at` enqueues its task, in one
+    transaction.
+    """
 
     name = models.CharField(max_length=200, primary_key=True)
     rule = models.CharField(max_length=200)

@@ -1,4 +1,5 @@
-"""For tests of applications: run the tasks that are due, in the thread and the transaction of the test.
+"""For tests of applications: run the tasks that are due, in the thread and the transaction
+of the test.
 
     from catmq_client.contrib.django_tasks.testing import run_tasks
 
@@ -55,7 +56,9 @@ class _Taken:
         return True
 
     def release(self) -> bool:
-        raise AssertionError(f"task {self.job.id} could not be run: see the log of catmq.tasks")
+        raise AssertionError(
+            f"task {self.job.id} could not be run: see the log of catmq.tasks"
+        )
 
     def reject(self, error: BaseException | str = "") -> bool:
         raise AssertionError(f"task {self.job.id} would be a dead letter: {error}")
@@ -69,17 +72,23 @@ def run_tasks(
     raise_failures: bool = False,
     after: timedelta = timedelta(0),
 ) -> list[AnyResult]:
-    """Run the tasks that are due, those that they enqueue as well, and return the result of each attempt.
+    """Run the tasks that are due, those that they enqueue as well, and return the result of
+    each attempt.
 
-    In the order in which they were enqueued, those of a higher priority first. Callbacks of on_commit that
-    wait for the end of the test's transaction are called first. A task that failed and is to be begun again
-    is due after its pause, and one with run_after at its time: `after` runs what will be due then.
+    In the order in which they were enqueued, those of a higher priority first. Callbacks of
+    on_commit that wait for the end of the test's transaction are called first. A task that
+    failed and is to be begun again is due after its pause, and one with run_after at its
+    time: `after` runs what will be due then.
     """
     settings = replace(settings_of(backend), missing_task_s=0)
     if settings.send != "outbox":
-        raise ImproperlyConfigured(f"run_tasks: set SEND to 'outbox' in the tests, not {settings.send!r}")
+        raise ImproperlyConfigured(
+            f"run_tasks: set SEND to 'outbox' in the tests, not {settings.send!r}"
+        )
     wanted, done = set(settings.queues if queues is None else queues), list[AnyResult]()
-    execution = Execution(settings, WORKER, on_end=lambda record: done.append(_result(record)), is_test=True)
+    execution = Execution(
+        settings, WORKER, on_end=lambda record: done.append(_result(record)), is_test=True
+    )
     until_ms = now_ms() + int(after.total_seconds() * 1000)
     for _ in range(MOST_TASKS if max_tasks is None else max_tasks):
         _call_on_commit(alias_of(settings))
@@ -90,9 +99,13 @@ def run_tasks(
         execution.handle(taken)
         for result in done[before:] if raise_failures else ():
             if result.errors and result.status != "SUCCESSFUL":
-                raise TaskFailed(f"task {result.task.module_path} failed:\n{result.errors[-1].traceback}")
+                raise TaskFailed(
+                    f"task {result.task.module_path} failed:\n{result.errors[-1].traceback}"
+                )
     if max_tasks is None:
-        raise AssertionError(f"{MOST_TASKS} tasks were run, and there are more: do they enqueue each other?")
+        raise AssertionError(
+            f"{MOST_TASKS} tasks were run, and there are more: do they enqueue each other?"
+        )
     return done
 
 

@@ -4,10 +4,11 @@ import catmq_client.contrib.kombu  # registers the schemes catmq and catmqs (TLS
 
 app = Celery("shop", broker="catmq://:APIKEY@broker-1:8000;catmq://:APIKEY@broker-2:8000")
 
-A durable queue is a topic that a share group reads: a message is leased to one worker, and the lease is
-renewed while the worker lives. Queues that go with their process (auto_delete, exclusive, expires) have no
-tables: they are fed from the log of each exchange that they are bound to. A task with an eta or countdown is
-delayed by the brokers. Needs kombu 5.4; Celery 5.4.
+A durable queue is a topic that a share group reads: a message is leased to one worker, and
+the lease is renewed while the worker lives. Queues that go with their process (auto_delete,
+exclusive, expires) have no tables: they are fed from the log of each exchange that they are
+bound to. A task with an eta or countdown is delayed by the brokers. Needs kombu 5.4; Celery
+5.4.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from kombu.transport import TRANSPORT_ALIASES
 from catmq_client.contrib.kombu.transport import SecureTransport, Transport
 
 TRANSPORT_ALIASES.setdefault("catmq", "catmq_client.contrib.kombu.transport:Transport")
-TRANSPORT_ALIASES.setdefault("catmqs", "catmq_client.contrib.kombu.transport:SecureTransport")
+TRANSPORT_ALIASES.setdefault(
+    "catmqs", "catmq_client.contrib.kombu.transport:SecureTransport"
+)
 
 __all__ = ["SecureTransport", "Transport"]

@@ -30,7 +30,14 @@ KNOWN_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-message-ttl"})
 # Transient queues that are never addressed by their name, only through an exchange.
 BOUND_ONLY = re.compile(r"\.pidbox$|^celeryev\.")
 # Errors of code that trusts the shape of a message.
-SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+SHAPE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _told: set[str] = set()
 
 
@@ -52,7 +59,9 @@ class QoS(virtual.QoS):
 
 
 class Channel(virtual.Channel):
-    """Declares, sends, consumes and acknowledges. Durable queues are leased from; others are in memory."""
+    """Declares, sends, consumes and acknowledges. Durable queues are leased from; others
+    are in memory.
+    """
 
     QoS = QoS
     supports_fanout = True
@@ -71,7 +80,9 @@ class Channel(virtual.Channel):
 
     @property
     def _open(self) -> Any:
-        """Return the connection. Raises RecoverableConnectionError on a channel that was closed."""
+        """Return the connection. Raises RecoverableConnectionError on a channel that was
+        closed.
+        """
         if self.connection is None:
             # kombu repeats what it was doing on a new channel.
             raise RecoverableConnectionError("this channel was closed: open another one")
@@ -83,12 +94,18 @@ class Channel(virtual.Channel):
         return self.connection is not None and self.connection.is_ours
 
     def exchange_declare(
-        self, exchange: str | None = None, type: str = "direct", passive: bool = False, **_: Any
+        self,
+        exchange: str | None = None,
+        type: str = "direct",
+        passive: bool = False,
+        **_: Any,
     ) -> None:
         type = type or "direct"
         exchange = exchange or f"amq.{type}"
         if type not in TYPES:
-            raise OptionError(f"exchange {exchange!r} has the type {type!r}: write one of {', '.join(TYPES)}")
+            raise OptionError(
+                f"exchange {exchange!r} has the type {type!r}: write one of {', '.join(TYPES)}"
+            )
         table = self.cluster.registry.table()
         found = table.exchanges.get(exchange)
         if passive and found is None:
@@ -102,7 +119,9 @@ class Channel(virtual.Channel):
             raise NotEquivalentError(NOT_EQUIVALENT_FMT.format(exchange, self._vhost))
         self.cluster.declare_exchange(exchange, type)
 
-    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+    def exchange_delete(
+        self, exchange: str, if_unused: bool = False, nowait: bool = False
+    ) -> None:
         if if_unused and any(True for _ in self._bound_to(exchange)):
             return
         self._settle({"op": "delete_exchange", "exchange": exchange}, _has_exchange)
@@ -138,7 +157,9 @@ class Channel(virtual.Channel):
     def _declare_transient(self, queue: str, expires_ms: float | None) -> None:
         transients = self.cluster.transients
         is_new = not transients.has(queue)
-        transients.declare(queue, expires_s=None if expires_ms is None else expires_ms / 1000)
+        transients.declare(
+            queue, expires_s=None if expires_ms is None else expires_ms / 1000
+        )
         if is_new and not BOUND_ONLY.search(queue):
             transients.bind(Binding("", queue, queue), "direct")
 
@@ -147,9 +168,15 @@ class Channel(virtual.Channel):
         for name in sorted(arguments.keys() - KNOWN_ARGUMENTS):
             if name not in _told:
                 _told.add(name)
-                log.warning("queue %s: the argument %s means nothing here and is ignored", queue, name)
+                log.warning(
+                    "queue %s: the argument %s means nothing here and is ignored",
+                    queue,
+                    name,
+                )
 
-    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> int:
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> int:
         if if_empty and self._size(queue):
             return 0
         if self.cluster.transients.has(queue):
@@ -158,7 +185,9 @@ class Channel(virtual.Channel):
         self._settle({"op": "delete_queue", "queue": queue}, _has_queue)
         return count
 
-    def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any) -> None:
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any
+    ) -> None:
         exchange = exchange or "amq.direct"
         kind = self.cluster.registry.table().exchanges.get(exchange)
         if kind is None:
@@ -172,7 +201,9 @@ class Channel(virtual.Channel):
             entry = {"op": "bind", **binding._asdict()}
             self._settle(entry, lambda table, _: binding not in table.bindings)
 
-    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any) -> None:
+    def queue_unbind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any
+    ) -> None:
         binding = Binding(exchange or "amq.direct", routing_key or "", queue)
         if self.cluster.transients.has(queue):
             self.cluster.transients.unbind(binding)
@@ -214,7 +245,9 @@ class Channel(virtual.Channel):
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)
 
-    def basic_publish(self, message: messages.Payload, exchange: str, routing_key: str, **_: Any) -> None:
+    def basic_publish(
+        self, message: messages.Payload, exchange: str, routing_key: str, **_: Any
+    ) -> None:
         self._inplace_augment_message(message, exchange, routing_key)
         self.cluster.publish(message, exchange or "", routing_key or "")
 
@@ -230,18 +263,28 @@ class Channel(virtual.Channel):
         self.cluster.put(queue, message)
 
     def basic_consume(
-        self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **kwargs: Any
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[..., Any],
+        consumer_tag: str,
+        **kwargs: Any,
     ) -> None:
 
         def deliver(message: Any) -> Any:
             try:
                 return callback(message)
             except SHAPE_ERRORS as error:
-                # Celery's worker ends at what its handler of messages raises, and the next worker would
+                # Celery's worker ends at what its handler of messages raises, and the next
+                # worker would
                 # get the same message. What other applications raise is for them to handle.
                 if not _is_of_celery(callback):
                     raise
-                log.exception("Celery could not handle message %s of queue %s", message.delivery_tag, queue)
+                log.exception(
+                    "Celery could not handle message %s of queue %s",
+                    message.delivery_tag,
+                    queue,
+                )
                 self._bury(message, queue, error)
                 return None
 
@@ -280,7 +323,9 @@ class Channel(virtual.Channel):
         return list(self._active_queues)
 
     def takes_over(self, queue: str, tag: str, lease: ShareMessage) -> None:
-        """Note whose lease a delivery tag is; a message for a consumer without acknowledgements is done."""
+        """Note whose lease a delivery tag is; a message for a consumer without
+        acknowledgements is done.
+        """
         if queue in self._no_ack:
             lease.accept()
         else:
@@ -307,14 +352,19 @@ class Channel(virtual.Channel):
 
     def basic_recover(self, requeue: bool = False) -> Any:
         if not requeue:
-            raise NotImplementedError("recover(requeue=False) does not exist here: write requeue=True")
+            raise NotImplementedError(
+                "recover(requeue=False) does not exist here: write requeue=True"
+            )
         return self.qos.restore_unacked()
 
     def accept(self, tag: str) -> None:
         """Finish a message; called by any thread."""
         lease = self._leases.pop(tag, None)
         if lease is not None and self.is_ours and not lease.accept():
-            log.warning("%r was acknowledged after its lease had ended: it may be delivered again", lease)
+            log.warning(
+                "%r was acknowledged after its lease had ended: it may be delivered again",
+                lease,
+            )
 
     def refuse(self, tag: str, *, requeue: bool) -> None:
         """Give a message back, or drop it."""

@@ -31,7 +31,8 @@ LOG_DAYS = 1
 BINDINGS_DAYS = UNREAD_DAYS = 3650
 # Messages of a log that one request reads.
 PAGE = 500
-# How long a request waits at the end of a log, ms, and the pause where brokers do not wait, s.
+# How long a request waits at the end of a log, ms, and the pause where brokers do not wait,
+# s.
 LOG_WAIT_MS = 10_000
 PAUSE_S = 0.25
 
@@ -46,9 +47,11 @@ class Key(NamedTuple):
 
 
 class Cluster:
-    """The brokers of a vhost: topics, bindings, sends, and the queues that go with this process.
+    """The brokers of a vhost: topics, bindings, sends, and the queues that go with this
+    process.
 
-    All connections of a process that agree in their parameters share one. Safe for all threads.
+    All connections of a process that agree in their parameters share one. Safe for all
+    threads.
     """
 
     def __init__(self, key: Key) -> None:
@@ -93,7 +96,9 @@ class Cluster:
         return self.options.step(messages.priority(payload))
 
     def topic_of(self, queue: str, step: int) -> str:
-        """Return the topic of a queue for a step; the least urgent one has the queue's own name."""
+        """Return the topic of a queue for a step; the least urgent one has the queue's own
+        name.
+        """
         least = min(self.steps())
         return self.names.topic(queue, step=0 if step == least else step)
 
@@ -106,10 +111,15 @@ class Cluster:
         self.ensure_group()
         for topic in self.topics_of(queue):
             if topic not in self._ready:
-                self._ensure_topic(topic, queues=self.options.topic_queues, keep_unread_days=UNREAD_DAYS)
+                self._ensure_topic(
+                    topic, queues=self.options.topic_queues, keep_unread_days=UNREAD_DAYS
+                )
                 made_once(partial(self.admin.subscribe, self.group, topic))
                 self._ready.add(topic)
-        self._record({"op": "queue", "queue": queue}, lambda table, one: one["queue"] not in table.queues)
+        self._record(
+            {"op": "queue", "queue": queue},
+            lambda table, one: one["queue"] not in table.queues,
+        )
 
     def ensure_group(self) -> None:
         """Make the share group, or check the one that is there."""
@@ -125,10 +135,13 @@ class Cluster:
             found = patient(partial(self.admin.group, self.group))
         if found["mode"] != "share":
             raise OptionError(
-                f"group {self.group} is no share group, its mode is {found['mode']}: write another name "
+                f"group {self.group} is no share group, its mode is {found['mode']}: write "
+                "another name "
                 "behind the / of the broker URL, or the option group"
             )
-        self._adapt_group({name: value for name, value in wanted.items() if found.get(name) != value})
+        self._adapt_group(
+            {name: value for name, value in wanted.items() if found.get(name) != value}
+        )
         self._ready.add(self.group)
 
     def _adapt_group(self, other: dict[str, int]) -> None:
@@ -148,12 +161,15 @@ class Cluster:
         try:
             self.admin.topic(topic)
         except NotFound:
-            self._make(f"topic {topic}", partial(self.admin.create_topic, topic, **settings))
+            self._make(
+                f"topic {topic}", partial(self.admin.create_topic, topic, **settings)
+            )
 
     def _make(self, what: str, make: Callable[[], object]) -> None:
         if not self.options.create_topics:
             raise NotFound(
-                f"There is no {what}, and create_topics is False: make it.", code="topic_not_found"
+                f"There is no {what}, and create_topics is False: make it.",
+                code="topic_not_found",
             )
         made_once(make)
 
@@ -165,7 +181,9 @@ class Cluster:
             return self._queue_ids[topic]
 
     def _first_queue(self, topic: str) -> int:
-        """Return the id of a topic's first queue. Raises NotFound while its queues are being made."""
+        """Return the id of a topic's first queue. Raises NotFound while its queues are
+        being made.
+        """
         queues = self.admin.queues(topic)
         if not queues:
             raise NotFound(f"Topic {topic} has no queue yet.", code="queue_not_found")
@@ -197,7 +215,9 @@ class Cluster:
 
     def declare_exchange(self, exchange: str, kind: str) -> None:
         entry = {"op": "exchange", "exchange": exchange, "type": kind}
-        self._record(entry, lambda table, one: table.exchanges.get(one["exchange"]) != one["type"])
+        self._record(
+            entry, lambda table, one: table.exchanges.get(one["exchange"]) != one["type"]
+        )
 
     def publish(self, payload: messages.Payload, exchange: str, key: str) -> None:
         """Store a message in every queue that gets it; return when it is durable.
@@ -218,7 +238,9 @@ class Cluster:
             self.put(queue, payload)
         if exchange in table.logged and not (targets and not exchange):
             self._producer.send(
-                self.names.log(exchange), messages.encoded(payload), **messages.labels(payload)
+                self.names.log(exchange),
+                messages.encoded(payload),
+                **messages.labels(payload),
             )
 
     def put(self, queue: str, payload: messages.Payload) -> None:
@@ -227,23 +249,39 @@ class Cluster:
         now = datetime.now(UTC)
         later = messages.delay(payload, now) if self.options.native_eta else {}
         topic = self.topic_of(queue, self.step(payload))
-        self._producer.send(topic, messages.encoded(payload), **messages.labels(payload), **later)
+        self._producer.send(
+            topic, messages.encoded(payload), **messages.labels(payload), **later
+        )
 
     def _warn_of_priority(self, queue: str, payload: messages.Payload) -> None:
-        """Say once in a process that a priority does nothing, which it does with Redis and RabbitMQ."""
-        if self._has_warned or self.options.priority_steps or not messages.priority(payload):
+        """Say once in a process that a priority does nothing, which it does with Redis and
+        RabbitMQ.
+        """
+        if (
+            self._has_warned
+            or self.options.priority_steps
+            or not messages.priority(payload)
+        ):
             return
         self._has_warned = True
-        warning = "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, 9], in %s"
+        warning = (
+            "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, "
+            "9], in %s"
+        )
         log.warning(warning, queue, "broker_transport_options")
 
     @staticmethod
     def _tell_unroutable(exchange: str, key: str) -> None:
         if not exchange:
             raise NotFound(
-                f"There is no queue {key}: declare it before sending to it.", code="queue_not_found"
+                f"There is no queue {key}: declare it before sending to it.",
+                code="queue_not_found",
             )
-        log.debug("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
+        log.debug(
+            "exchange %r has no queue for routing key %r: the message is dropped",
+            exchange,
+            key,
+        )
 
     def size(self, queue: str) -> int:
         """Return the number of messages that are not delivered yet."""
@@ -262,10 +300,14 @@ class Cluster:
         """Return a new member of the group, which leases nothing yet."""
         self.ensure_group()
         limit_s = self.options.max_lease_s
-        more: dict[str, Any] = {} if limit_s is None else {"max_processing_ms": limit_s * 1000}
+        more: dict[str, Any] = (
+            {} if limit_s is None else {"max_processing_ms": limit_s * 1000}
+        )
         return QueueReader(transport=self.http, group=self.group, **more)
 
-    def settle(self, entries: Iterable[Entry], is_new: Callable[[Table, Entry], bool]) -> None:
+    def settle(
+        self, entries: Iterable[Entry], is_new: Callable[[Table, Entry], bool]
+    ) -> None:
         """Record changes of bindings that are new."""
         self.registry.ensure(*entries, is_new=is_new)
 
@@ -280,7 +322,9 @@ class ExchangeLog:
     def read(self) -> list[Message]:
         """Return what is new; waits for some of it for a while."""
         begun = time.monotonic()
-        found = self._cluster.stored(self._topic, self._queue, self._offset, wait_ms=LOG_WAIT_MS)
+        found = self._cluster.stored(
+            self._topic, self._queue, self._offset, wait_ms=LOG_WAIT_MS
+        )
         if found:
             self._offset = found[-1].offset + 1
         elif time.monotonic() - begun < LOG_WAIT_MS / 2000:

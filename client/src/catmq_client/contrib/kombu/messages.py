@@ -39,7 +39,8 @@ PROPERTIES = frozenset(
     )
 )
 
-# Celery and kombu walk through headers recursively. Bodies are text here, whatever their depth.
+# Celery and kombu walk through headers recursively. Bodies are text here, whatever their
+# depth.
 MAX_DEPTH = 100
 # A time limit beyond what timers can hold ends Celery's event loop.
 MAX_TIME_LIMIT_S = 10**9
@@ -56,11 +57,14 @@ _PAYLOAD_TYPES: Mapping[str, _Types] = {
     "properties": (dict,),
     "headers": (dict, type(None)),
 }
-# Headers of Celery's task messages, protocol 2. Its worker ends at some values of another type.
+# Headers of Celery's task messages, protocol 2. Its worker ends at some values of another
+# type.
 _TASK_TYPES: Mapping[str, _Types] = {
     **dict.fromkeys(("task", "id"), (str,)),
     **dict.fromkeys(("lang", "root_id", "parent_id", "group", "meth", "shadow"), _TEXT),
-    **dict.fromkeys(("eta", "expires", "argsrepr", "kwargsrepr", "origin", "compression"), _TEXT),
+    **dict.fromkeys(
+        ("eta", "expires", "argsrepr", "kwargsrepr", "origin", "compression"), _TEXT
+    ),
     **dict.fromkeys(("retries", "replaced_task_nesting"), (int, type(None))),
     "timelimit": (list, type(None)),
     "stamped_headers": (list, type(None)),
@@ -75,7 +79,8 @@ class WrongMessage(ValueError):
 def encoded(payload: Payload) -> bytes:
     """Return the JSON of a message, with times and numbers as kombu writes them.
 
-    Properties that AMQP does not have are left out, as there. Raises OptionError naming what is no JSON.
+    Properties that AMQP does not have are left out, as there. Raises OptionError naming
+    what is no JSON.
     """
     properties = payload.get("properties") or {}
     kept = {name: value for name, value in properties.items() if name in PROPERTIES}
@@ -88,7 +93,9 @@ def encoded(payload: Payload) -> bytes:
             # Half of a surrogate pair has no UTF-8; as an escape it arrives as it was.
             return _json_of(message, ensure_ascii=True).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"headers and properties of a message are JSON: {error}") from error
+        raise OptionError(
+            f"headers and properties of a message are JSON: {error}"
+        ) from error
 
 
 def _json_of(message: Payload, *, ensure_ascii: bool) -> str:
@@ -97,14 +104,16 @@ def _json_of(message: Payload, *, ensure_ascii: bool) -> str:
 
 
 def decoded(body: bytes) -> Payload:
-    """Return a message. Raises WrongMessage unless it has the shape that this transport writes.
+    """Return a message. Raises WrongMessage unless it has the shape that this transport
+    writes.
 
-    Anybody with the right to produce may have written the body. What passes here does not raise in kombu,
-    and Celery's worker reports it as an invalid task at worst.
+    Anybody with the right to produce may have written the body. What passes here does not
+    raise in kombu, and Celery's worker reports it as an invalid task at worst.
     """
     try:
         payload = json.loads(body)
-    except Exception as error:  # decoders that applications register with kombu may raise anything
+    # decoders that applications register with kombu may raise anything
+    except Exception as error:
         raise WrongMessage(f"it is no JSON of kombu: {error!r}") from error
     if not isinstance(payload, dict) or "properties" not in payload:
         raise WrongMessage("it has no properties")
@@ -166,11 +175,15 @@ def _check_time_limits(limits: Any) -> None:
 
 
 def _is_time_limit(limit: Any) -> bool:
-    return limit is None or (isinstance(limit, int | float) and 0 <= limit <= MAX_TIME_LIMIT_S)
+    return limit is None or (
+        isinstance(limit, int | float) and 0 <= limit <= MAX_TIME_LIMIT_S
+    )
 
 
 def labels(payload: Payload) -> dict[str, Any]:
-    """Return the name of the task as tag and its id as trace id, by which the message is searched."""
+    """Return the name of the task as tag and its id as trace id, by which the message is
+    searched.
+    """
     headers = payload.get("headers") or {}
     values = {"tag": headers.get("task"), "trace_id": headers.get("id")}
     return {
@@ -207,7 +220,9 @@ def delay(payload: Payload, now: datetime) -> dict[str, Any]:
 
 
 def expires_at_ms(payload: Payload, stored_at_ms: int) -> int | None:
-    """Return until when a message counts, ms since 1970; None: for ever. `expiration` is text, ms."""
+    """Return until when a message counts, ms since 1970; None: for ever. `expiration` is
+    text, ms.
+    """
     lasts = payload["properties"].get("expiration")
     try:
         return None if lasts is None else stored_at_ms + int(float(lasts))

@@ -12,8 +12,12 @@ from catmq_client.errors import OptionError
 
 PORT = 8000
 SCHEMES = {"catmq": "http", "catmqs": "https"}
-KEY_RULE = "broker URL: write the API key behind a colon, catmq://:APIKEY@host, so that logs hide it"
-# The name that begins the names of all topics, when the URL has none; also that of the share group.
+KEY_RULE = (
+    "broker URL: write the API key behind a colon, catmq://:APIKEY@host, so that "
+    "logs hide it"
+)
+# The name that begins the names of all topics, when the URL has none; also that of the
+# share group.
 VHOST = "celery"
 MOST_PRIORITY = 9
 # Options of kombu itself, and of Celery, which pass through here.
@@ -43,7 +47,8 @@ _OTHER_NAMES = {
     "body_encoding": "leave it out: text stays text, and other bytes are Base64",
     "queue_order_strategy": "queues take turns; for priorities write priority_steps",
     "ack_linger_ms": "leave it out: what a worker acknowledges is told to a broker at once",
-    "delete_topics": "leave it out: a deleted queue leaves its topic; catmq topic delete deletes that",
+    "delete_topics": "leave it out: a deleted queue leaves its topic; catmq topic delete "
+    "deletes that",
     "sep": "write priority_steps only: each step has a topic of its own",
     "global_keyprefix": "write the prefix as the path of the URL: catmq://broker:8000/prefix",
     "queue_name_prefix": "write the prefix as the path of the URL: catmq://broker:8000/prefix",
@@ -57,22 +62,29 @@ _OTHER_NAMES = {
 class TransportOptions:
     """`broker_transport_options`; units stand in the names."""
 
-    # How long a message stays with a worker that died, s, 5-3,600. It is renewed while the process lives.
+    # How long a message stays with a worker that died, s, 5-3,600. It is renewed while the
+    # process lives.
     lease_s: int = 60
-    # Until when the process renews a lease, s; then somebody else gets the message. None = no limit.
+    # Until when the process renews a lease, s; then somebody else gets the message. None =
+    # no limit.
     max_lease_s: int | None = None
-    # A task with an eta or countdown is delayed by the brokers; False: a worker holds it until then.
+    # A task with an eta or countdown is delayed by the brokers; False: a worker holds it
+    # until then.
     native_eta: bool = True
     # Queues of the topic of a new queue.
     topic_queues: int = 4
-    # Make topics, the share group and its subscriptions; False: they are there, made by an operator.
+    # Make topics, the share group and its subscriptions; False: they are there, made by an
+    # operator.
     create_topics: bool = True
-    # Priorities 0 (least) to 9 (most urgent): each step is a topic of its own, [0, 3, 6, 9] or so. A message
+    # Priorities 0 (least) to 9 (most urgent): each step is a topic of its own, [0, 3, 6, 9]
+    # or so. A message
     # goes to the highest step that is not above its priority. None = no priorities.
     priority_steps: tuple[int, ...] | None = None
-    # A message rejected without requeue becomes a dead letter; False: it is dropped, as in AMQP.
+    # A message rejected without requeue becomes a dead letter; False: it is dropped, as in
+    # AMQP.
     dead_on_reject: bool = False
-    # Deliveries after which a message becomes a dead letter: its worker died, or gave it back, each time.
+    # Deliveries after which a message becomes a dead letter: its worker died, or gave it
+    # back, each time.
     # The default is that of RabbitMQ's quorum queues. 0 = no limit.
     max_deliveries: int = 20
     # How long a send may take, all tries included, s.
@@ -105,7 +117,9 @@ def checked(given: Mapping[str, Any]) -> TransportOptions:
         if name in known:
             mine[name] = _value(name, value)
         elif name not in OF_KOMBU:
-            raise OptionError(f"broker_transport_options: {name} is not an option: {_proposal(name, known)}")
+            raise OptionError(
+                f"broker_transport_options: {name} is not an option: {_proposal(name, known)}"
+            )
     return TransportOptions(**mine)
 
 
@@ -113,7 +127,11 @@ def _proposal(name: str, known: set[str]) -> str:
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
     close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"did you mean {close[0]}?" if close else "the options are " + ", ".join(sorted(known))
+    return (
+        f"did you mean {close[0]}?"
+        if close
+        else "the options are " + ", ".join(sorted(known))
+    )
 
 
 def _value(name: str, value: Any) -> Any:
@@ -148,13 +166,17 @@ def _steps(name: str, value: Any) -> tuple[int, ...] | None:
     given = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else []
     listed = [one for one in given if type(one) is int and 0 <= one <= MOST_PRIORITY]
     if not given or len(listed) < len(given):
-        raise _wrong(name, value, "write a list of priorities from 0 to 9, such as [0, 3, 6, 9]")
+        raise _wrong(
+            name, value, "write a list of priorities from 0 to 9, such as [0, 3, 6, 9]"
+        )
     return tuple(sorted(set(listed)))
 
 
 def _verify(name: str, value: Any) -> bool | str:
     if not isinstance(value, bool | str):
-        raise _wrong(name, value, "write True, False or the path of a file of CA certificates")
+        raise _wrong(
+            name, value, "write True, False or the path of a file of CA certificates"
+        )
     return value
 
 
@@ -193,11 +215,19 @@ def address(url: str) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname or "localhost", parts.port or PORT
     except ValueError as error:
-        raise OptionError(f"broker URL: {error}: write catmq://:APIKEY@host:{PORT}/name") from error
+        raise OptionError(
+            f"broker URL: {error}: write catmq://:APIKEY@host:{PORT}/name"
+        ) from error
     if parts.scheme not in SCHEMES:
-        raise OptionError(f"broker URL: the scheme is {parts.scheme!r}: write catmq:// or catmqs:// (TLS)")
+        raise OptionError(
+            f"broker URL: the scheme is {parts.scheme!r}: write catmq:// or catmqs:// (TLS)"
+        )
     if parts.username:
         raise OptionError(KEY_RULE)
     host = f"[{host}]" if ":" in host else quote(host, safe=".-_")
     key = unquote(parts.password) if parts.password else None
-    return Address(f"{SCHEMES[parts.scheme]}://{host}:{port}", key, unquote(parts.path.strip("/")) or VHOST)
+    return Address(
+        f"{SCHEMES[parts.scheme]}://{host}:{port}",
+        key,
+        unquote(parts.path.strip("/")) or VHOST,
+    )

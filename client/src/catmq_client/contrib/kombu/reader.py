@@ -1,4 +1,6 @@
-"""A member of a share group that leases only what it is asked for, of topics that change; see QueueReader."""
+"""A member of a share group that leases only what it is asked for, of topics that change;
+see QueueReader.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from catmq_client.sharing.runs import HeldRun, place_of
 # How long get() waits for a broker that does not answer, s.
 GET_WITHIN_S = 10.0
 FLUSH_WITHIN_S = 5.0
-# A pull waits so long at the broker, ms: what it brings may come when there is no room any more.
+# A pull waits so long at the broker, ms: what it brings may come when there is no room any
+# more.
 PULL_WAIT_MS = 5_000
 
 
@@ -39,7 +42,10 @@ class DemandBook(LeaseBook):
         if self.away_since is not None:
             return 0
         waiting = sum(run.waiting for run in self.runs.values())
-        return max(0, min(self.asked - waiting, self.share_options.max_in_flight - self.in_flight()))
+        return max(
+            0,
+            min(self.asked - waiting, self.share_options.max_in_flight - self.in_flight()),
+        )
 
     def _idle(self) -> int:
         return self.asked if self.away_since is None else 0
@@ -69,7 +75,9 @@ class DemandPuller(Puller):
     _book: DemandBook
 
     def choose(self, topics: Sequence[str]) -> bool:
-        """Pull from these topics from now on, the first preferred; return True if they are others."""
+        """Pull from these topics from now on, the first preferred; return True if they are
+        others.
+        """
         is_other = set(topics) != set(self._topics)
         self._topics = [*topics]
         return is_other
@@ -77,14 +85,21 @@ class DemandPuller(Puller):
     def _wait_ms(self) -> int:
         return 0 if self._book.hasty else super()._wait_ms()
 
-    def _take_over(self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float) -> None:
+    def _take_over(
+        self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float
+    ) -> None:
         with self._book.changed:
             if not plan.wait_ms and not answer["runs"] and ticket == self._ticket:
                 self._book.empty_answers += 1
                 self._book.hasty = False
-            # A pull that was given up while none follows: nobody would recover what it brought.
+            # A pull that was given up while none follows: nobody would recover what it
+            # brought.
             is_stray = ticket != self._ticket and not self._in_pull
-            stray = [run for run in answer["runs"] if is_stray and place_of(run) not in self._book.runs]
+            stray = [
+                run
+                for run in answer["runs"]
+                if is_stray and place_of(run) not in self._book.runs
+            ]
         super()._take_over(plan, answer, ticket=ticket, sent_at=sent_at)
         self._free(plan.consumer_id, stray)
         with self._book.changed:
@@ -100,8 +115,14 @@ class QueueReader(ShareConsumer):
     _state: DemandBook
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        # An acknowledgement is sent at once: those that come while one is under way go together.
-        given = {"auto_accept": False, "auto_commit_interval_ms": 1, "max_in_flight": 10_000, **options}
+        # An acknowledgement is sent at once: those that come while one is under way go
+        # together.
+        given = {
+            "auto_accept": False,
+            "auto_commit_interval_ms": 1,
+            "max_in_flight": 10_000,
+            **options,
+        }
         given = {"fetch_max_wait_ms": PULL_WAIT_MS, **given}
         self.options = checked(ShareConsumerOptions, given)
         self._state = DemandBook(self.options)
@@ -118,7 +139,9 @@ class QueueReader(ShareConsumer):
         book.on_failed = self._reporter.add
 
     def choose(self, topics: Sequence[str]) -> None:
-        """Lease from these topics only, the first preferred; what waits of others is given back."""
+        """Lease from these topics only, the first preferred; what waits of others is given
+        back.
+        """
         with self._state.changed:
             if self._puller.choose(topics):
                 self._give_back(lambda topic: topic not in topics)
@@ -130,14 +153,17 @@ class QueueReader(ShareConsumer):
             self._give_back(lambda topic: topic in topics)
 
     def take(self, most: int, timeout_s: float) -> list[ShareMessage]:
-        """Return up to `most` messages as soon as there are any; [] after `timeout_s`, or at wake().
+        """Return up to `most` messages as soon as there are any; [] after `timeout_s`, or
+        at wake().
 
         Raises what ended the membership.
         """
         return self._take_until(most, lambda: self._is_woken, timeout_s)
 
     def get(self) -> ShareMessage | None:
-        """Return a message, or None if the brokers say that there is none now. Raises Unavailable."""
+        """Return a message, or None if the brokers say that there is none now. Raises
+        Unavailable.
+        """
         book = self._state
         with book.changed:
             book.hasty = True
@@ -152,7 +178,9 @@ class QueueReader(ShareConsumer):
         return taken[0] if taken else None
 
     def want(self, most: int, on_arrival: Callable[[], object]) -> None:
-        """Lease up to `most` messages in the background; call that, in any thread, when some have come."""
+        """Lease up to `most` messages in the background; call that, in any thread, when
+        some have come.
+        """
         self._enter()
         book = self._state
         with book.changed:
@@ -166,7 +194,11 @@ class QueueReader(ShareConsumer):
         """Return True if come() would return messages, or raise."""
         book = self._state
         with book.changed:
-            comes = book.asked > 0 and book.has_lease() and any(run.gives() for run in book.runs.values())
+            comes = (
+                book.asked > 0
+                and book.has_lease()
+                and any(run.gives() for run in book.runs.values())
+            )
             return comes or book.fatal is not None
 
     def come(self) -> list[ShareMessage]:
@@ -194,7 +226,9 @@ class QueueReader(ShareConsumer):
             if which(run.subscription) and (waiting := run.waiting_offsets()):
                 self._state.give_back(run, waiting)
 
-    def _take_until(self, most: int, is_over: Callable[[], bool], within_s: float) -> list[ShareMessage]:
+    def _take_until(
+        self, most: int, is_over: Callable[[], bool], within_s: float
+    ) -> list[ShareMessage]:
         self._enter()
         book, give_up_at = self._state, time.monotonic() + within_s
         with book.changed:
@@ -209,6 +243,7 @@ class QueueReader(ShareConsumer):
                         return [cast(ShareMessage, message) for _, message in taken]
                     book.changed.messages.wait(left_s)
             finally:
-                # Under the same lock: the puller must not see what was taken while more seems wanted.
+                # Under the same lock: the puller must not see what was taken while more
+                # seems wanted.
                 book.asked, self._is_woken = 0, False
                 book.away_since = time.monotonic()

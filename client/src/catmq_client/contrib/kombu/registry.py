@@ -30,8 +30,8 @@ class Binding(NamedTuple):
 def is_match(kind: str, pattern: str, key: str) -> bool:
     """Return True if an exchange of a type sends a message of a routing key to a binding.
 
-    >>> is_match("topic", "task.#", "task.sent"), is_match("direct", "a", "b"), is_match("fanout", "", "b")
-    (True, False, True)
+    >>> (is_match("topic", "task.#", "task.sent"),
+    ...  is_match("direct", "a", "b"), ...  is_match("fanout", "", "b")) (True, False, True)
     """
     if kind == "fanout":
         return True
@@ -41,9 +41,11 @@ def is_match(kind: str, pattern: str, key: str) -> bool:
 
 
 def _matches_words(pattern: str, key: str) -> bool:
-    """Return True if a routing key matches a topic pattern: `*` is a word, `#` any number of characters.
+    """Return True if a routing key matches a topic pattern: `*` is a word, `#` any number
+    of characters.
 
-    As kombu's regular expression, which takes hours for some patterns; and they come from others.
+    As kombu's regular expression, which takes hours for some patterns; and they come from
+    others.
     """
     ends = {0}  # positions in the key up to which the words so far may reach
     for number, word in enumerate(pattern.split(".")):
@@ -68,7 +70,9 @@ def _ends_in_word(key: str, start: int) -> range:
 
 @dataclass(slots=True)
 class Table:
-    """The table that the entries of the log add up to. `logged`: exchanges whose messages are logged, too."""
+    """The table that the entries of the log add up to. `logged`: exchanges whose messages
+    are logged, too.
+    """
 
     exchanges: dict[str, str] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
@@ -104,7 +108,11 @@ class Table:
         if not exchange:
             return [key] if key in self.queues else []
         kind = self.exchanges.get(exchange, "direct")
-        mine = (one for one in self.bindings if one.exchange == exchange and is_match(kind, one.key, key))
+        mine = (
+            one
+            for one in self.bindings
+            if one.exchange == exchange and is_match(kind, one.key, key)
+        )
         return [*dict.fromkeys(one.queue for one in mine)]
 
 
@@ -113,7 +121,9 @@ def _binding(entry: Entry) -> Binding:
 
 
 _CHANGES: dict[str, Callable[[Table, Entry], object]] = {
-    "exchange": lambda table, entry: table.exchanges.update({entry["exchange"]: entry["type"]}),
+    "exchange": lambda table, entry: table.exchanges.update(
+        {entry["exchange"]: entry["type"]}
+    ),
     "queue": lambda table, entry: table.queues.add(entry["queue"]),
     "bind": Table.bind,
     "unbind": Table.unbind,
@@ -124,16 +134,21 @@ _CHANGES: dict[str, Callable[[Table, Entry], object]] = {
 
 
 class Registry:
-    """The table of a vhost: a log of one queue, which each process reads whole once, and then its tail.
+    """The table of a vhost: a log of one queue, which each process reads whole once, and
+    then its tail.
 
-    It is read before a look-up when it is older than BELIEVED_S, or does not have what is looked for. Only
-    what is new is appended. Two processes that append the same do no harm.
+    It is read before a look-up when it is older than BELIEVED_S, or does not have what is
+    looked for. Only what is new is appended. Two processes that append the same do no harm.
     """
 
     def __init__(
-        self, read: Callable[[int], tuple[list[bytes], int]], append: Callable[[bytes], object]
+        self,
+        read: Callable[[int], tuple[list[bytes], int]],
+        append: Callable[[bytes], object],
     ) -> None:
-        """`read(offset)`: what is stored from there on, and where to go on. `append(entry)` stores one."""
+        """`read(offset)`: what is stored from there on, and where to go on. `append(entry)`
+        stores one.
+        """
         self._read, self._append = read, append
         self._table = Table()
         self._offset = 0
@@ -182,8 +197,14 @@ class Registry:
     def _take(self, body: bytes) -> None:
         try:
             entry: Any = json.loads(body)
-            if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+            if not isinstance(entry, dict) or not all(
+                isinstance(value, str) for value in entry.values()
+            ):
                 raise ValueError("an entry is an object of texts")
             self._table.apply(entry)
         except (ValueError, KeyError, RecursionError) as error:
-            log.error("an entry of the bindings cannot be read and is left out: %r: %r", body[:200], error)
+            log.error(
+                "an entry of the bindings cannot be read and is left out: %r: %r",
+                body[:200],
+                error,
+            )

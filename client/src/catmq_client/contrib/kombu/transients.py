@@ -47,7 +47,9 @@ class Held(NamedTuple):
 class TransientQueue:
     """A queue in the memory of a process."""
 
-    def __init__(self, name: str, expires_s: float, rank: Callable[[messages.Payload], int]) -> None:
+    def __init__(
+        self, name: str, expires_s: float, rank: Callable[[messages.Payload], int]
+    ) -> None:
         self.name, self.expires_s, self._rank = name, expires_s, rank
         self.bindings: set[Binding] = set()
         self.consumers = 0
@@ -59,7 +61,9 @@ class TransientQueue:
         return len(self._held)
 
     def put(self, message: Message, payload: messages.Payload) -> None:
-        heapq.heappush(self._held, Held(-self._rank(payload), next(self._numbers), payload, message))
+        heapq.heappush(
+            self._held, Held(-self._rank(payload), next(self._numbers), payload, message)
+        )
         if len(self._held) > MOST_HELD:
             self._held.remove(min(self._held, key=lambda one: one.number))
             heapq.heapify(self._held)
@@ -85,14 +89,20 @@ class TransientQueue:
 
 
 class Transients:
-    """The transient queues of a process, and a thread for each exchange that one of them is bound to.
+    """The transient queues of a process, and a thread for each exchange that one of them is
+    bound to.
 
-    They have no tables: such an exchange has a log, which whoever is bound to it reads from the time of the
-    binding on. So a broadcast is stored once, and nobody has to be asked who listens.
+    They have no tables: such an exchange has a log, which whoever is bound to it reads from
+    the time of the binding on. So a broadcast is stored once, and nobody has to be asked
+    who listens.
     """
 
-    def __init__(self, open_log: Callable[[str], Log], rank: Callable[[messages.Payload], int]) -> None:
-        """`open_log(exchange)`: its log, to be read from its present end on. `rank`: of the next first."""
+    def __init__(
+        self, open_log: Callable[[str], Log], rank: Callable[[messages.Payload], int]
+    ) -> None:
+        """`open_log(exchange)`: its log, to be read from its present end on. `rank`: of the
+        next first.
+        """
         self._open_log, self._rank = open_log, rank
         self._queues: dict[str, TransientQueue] = {}
         self._kinds: dict[str, str] = {}
@@ -110,7 +120,9 @@ class Transients:
         with self._lock:
             self._evict()
             if name not in self._queues:
-                queue = TransientQueue(name, EXPIRES_S if expires_s is None else expires_s, self._rank)
+                queue = TransientQueue(
+                    name, EXPIRES_S if expires_s is None else expires_s, self._rank
+                )
                 self._queues[name] = queue
             self._queues[name].unused_since = time.monotonic()
 
@@ -158,7 +170,9 @@ class Transients:
                 queue.give_back(held)
 
     def consume(self, name: str, by: int) -> None:
-        """Count a consumer more or less; one fewer than one ends the queue, as auto_delete says."""
+        """Count a consumer more or less; one fewer than one ends the queue, as auto_delete
+        says.
+        """
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
@@ -179,7 +193,9 @@ class Transients:
     def _start(self, exchange: str) -> None:
         source, mark = self._open_log(exchange), object()
         self._readers[exchange] = mark
-        thread = threading.Thread(target=self._follow, args=(exchange, source, mark), daemon=True)
+        thread = threading.Thread(
+            target=self._follow, args=(exchange, source, mark), daemon=True
+        )
         thread.name = "catmq-log"
         thread.start()
 
@@ -191,14 +207,21 @@ class Transients:
                 self._step(exchange, source, mark)
                 backoff.reset()
             except NotFound as error:
-                log.warning("the log of exchange %r is gone, and is made anew: %s", exchange, error)
+                log.warning(
+                    "the log of exchange %r is gone, and is made anew: %s", exchange, error
+                )
                 source = self._opened_again(exchange, source)
                 time.sleep(backoff.next_s())
             except CatmqError as error:
-                log.warning("reading the log of exchange %r, which is repeated: %s", exchange, error)
+                log.warning(
+                    "reading the log of exchange %r, which is repeated: %s", exchange, error
+                )
                 time.sleep(backoff.next_s(error))
             except Exception:
-                log.exception("internal error while reading the log of exchange %r; continuing", exchange)
+                log.exception(
+                    "internal error while reading the log of exchange %r; continuing",
+                    exchange,
+                )
                 time.sleep(backoff.next_s())
 
     def _step(self, exchange: str, source: Log, mark: object) -> None:
@@ -210,7 +233,10 @@ class Transients:
             now = time.monotonic()
             if self._is_wanted(exchange):
                 self._idle_since[exchange] = now
-            elif now - self._idle_since[exchange] > LINGER_S and self._readers.get(exchange) is mark:
+            elif (
+                now - self._idle_since[exchange] > LINGER_S
+                and self._readers.get(exchange) is mark
+            ):
                 del self._readers[exchange]
 
     def _opened_again(self, exchange: str, source: Log) -> Log:
@@ -221,7 +247,11 @@ class Transients:
             return source
 
     def _is_wanted(self, exchange: str) -> bool:
-        return any(one.exchange == exchange for queue in self._queues.values() for one in queue.bindings)
+        return any(
+            one.exchange == exchange
+            for queue in self._queues.values()
+            for one in queue.bindings
+        )
 
     def _evict(self) -> None:
         for name in [queue.name for queue in self._queues.values() if queue.is_over()]:
@@ -238,14 +268,22 @@ class Transients:
         try:
             payload: dict[str, Any] = messages.decoded(message.body)
         except ValueError as error:
-            log.error("message %s in the log of %r is left out: %s", message.message_id, exchange, error)
+            log.error(
+                "message %s in the log of %r is left out: %s",
+                message.message_id,
+                exchange,
+                error,
+            )
             return False
         key = payload["properties"]["delivery_info"].get("routing_key") or ""
         kind = self._kinds[exchange]
         found = [
             queue
             for queue in self._queues.values()
-            if any(one.exchange == exchange and is_match(kind, one.key, key) for one in queue.bindings)
+            if any(
+                one.exchange == exchange and is_match(kind, one.key, key)
+                for one in queue.bindings
+            )
         ]
         for queue in found:
             queue.put(message, messages.decoded(message.body))

@@ -69,7 +69,9 @@ class Transport(virtual.Transport):
     polling_interval = None
     scheme: ClassVar[str] = "catmq"
     implements = virtual.Transport.implements.extend(
-        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+        asynchronous=True,
+        exchange_type=frozenset({"direct", "topic", "fanout"}),
+        heartbeats=False,
     )
     connection_errors = (
         *virtual.Transport.connection_errors,
@@ -113,7 +115,9 @@ class Transport(virtual.Transport):
 
     @property
     def is_ours(self) -> bool:
-        """Return False in a process that was forked from the one that opened the connection."""
+        """Return False in a process that was forked from the one that opened the
+        connection.
+        """
         return self._pid == os.getpid()
 
     @property
@@ -126,7 +130,9 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Any:
         """Ask the broker of the URL, so that kombu goes to the next one if it is away."""
         first, verify = self._addresses[0], self._key.options.verify
-        probe = HttpTransport([first.url], api_key=first.api_key, verify=verify, discover=False)
+        probe = HttpTransport(
+            [first.url], api_key=first.api_key, verify=verify, discover=False
+        )
         try:
             limit_s = self.client.connect_timeout or CONNECT_WITHIN_S
             probe.request("GET", api_path("brokers"), timeout_s=limit_s)
@@ -149,7 +155,9 @@ class Transport(virtual.Transport):
         self.cluster.closed(self)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Let an event loop deliver: messages come in the background, and wake it through a pipe."""
+        """Let an event loop deliver: messages come in the background, and wake it through a
+        pipe.
+        """
         self._leave_loop()
         self._loop, self._pipe = loop, os.pipe()
         for end in self._pipe:
@@ -160,7 +168,8 @@ class Transport(virtual.Transport):
     def _on_tick(self) -> None:
         """Lease as much as there is room for, before the loop waits.
 
-        Nothing is delivered here: what that sends to a process of a pool would wait until the next tick.
+        Nothing is delivered here: what that sends to a process of a pool would wait until
+        the next tick.
         """
         queues, room = self._wanted()
         if queues and room:
@@ -193,7 +202,9 @@ class Transport(virtual.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none came."""
         if not self.is_ours:
-            raise Closed("this connection belongs to the parent process: open one after the fork")
+            raise Closed(
+                "this connection belongs to the parent process: open one after the fork"
+            )
         give_up_at = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_next():
             left_s = STEP_S if give_up_at is None else give_up_at - time.monotonic()
@@ -213,7 +224,9 @@ class Transport(virtual.Transport):
                 held = transients.get(queue)
                 if held is not None:
                     tag = self._tag(held.message.message_id)
-                    payload = messages.arrived(held.message, held.payload, tag=tag, redelivered=False)
+                    payload = messages.arrived(
+                        held.message, held.payload, tag=tag, redelivered=False
+                    )
                     self._deliver(payload, queue)
                     return True
         return False
@@ -244,7 +257,8 @@ class Transport(virtual.Transport):
             lease.accept()
             return None
         if payload["properties"].get(messages.AGAIN):
-            # Its eta is further away than the longest delay: it is stored again before it is done here.
+            # Its eta is further away than the longest delay: it is stored again before it
+            # is done here.
             try:
                 self.cluster.put(queue, payload)
             except (OptionError, MessageRefused, InvalidRequest) as error:
@@ -304,14 +318,18 @@ class Transport(virtual.Transport):
     def get(self, queue: str) -> tuple[messages.Payload, ShareMessage | None]:
         """Return a message of a queue, and its lease. Raises Empty."""
         if not self.is_ours:
-            raise Closed("this connection belongs to the parent process: open one after the fork")
+            raise Closed(
+                "this connection belongs to the parent process: open one after the fork"
+            )
         transients = self.cluster.transients
         if transients.has(queue):
             held = transients.get(queue)
             if held is None:
                 raise Empty
             tag = self._tag(held.message.message_id)
-            return messages.arrived(held.message, held.payload, tag=tag, redelivered=False), None
+            return messages.arrived(
+                held.message, held.payload, tag=tag, redelivered=False
+            ), None
         while True:
             lease = self._lease_of(queue)
             payload = self._payload(queue, lease)
@@ -357,23 +375,35 @@ class Transport(virtual.Transport):
                 self._waiting.append(Waiting(queue, lease))
 
     def _wanted(self) -> tuple[list[str], int]:
-        """Return the durable queues to lease from, and how many messages all of their channels take."""
+        """Return the durable queues to lease from, and how many messages all of their
+        channels take.
+        """
         transients, queues, room = self.cluster.transients, [], MANY
         for channel in self.channels:
             wants = channel.wants()
             mine = [queue for queue in channel.consumes() if not transients.has(queue)]
             if mine and wants != 0:
                 queues += mine
-                room = room if wants is None else min(room, wants) if room != MANY else wants
+                room = (
+                    room if wants is None else min(room, wants) if room != MANY else wants
+                )
         return queues, room
 
     def _choose(self, queues: list[str]) -> None:
-        """Lease from these queues: urgent messages first, and of one step the queues in turn."""
-        durable = [queue for queue in dict.fromkeys(queues) if not self.cluster.transients.has(queue)]
+        """Lease from these queues: urgent messages first, and of one step the queues in
+        turn.
+        """
+        durable = [
+            queue
+            for queue in dict.fromkeys(queues)
+            if not self.cluster.transients.has(queue)
+        ]
         turn = next(self._turn) % len(durable) if durable else 0
         turned = durable[turn:] + durable[:turn]
         topics = {
-            self.cluster.topic_of(queue, step): queue for step in self.cluster.steps() for queue in turned
+            self.cluster.topic_of(queue, step): queue
+            for step in self.cluster.steps()
+            for queue in turned
         }
         self._queue_of |= topics
         self._member().choose([*topics])

@@ -20,7 +20,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(fields=("customer", "place"), name="sale_customer_place")
+                    models.UniqueConstraint(
+                        fields=("customer", "place"), name="sale_customer_place"
+                    )
                 ],
             },
         ),

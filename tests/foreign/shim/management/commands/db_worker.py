@@ -18,7 +18,15 @@ class Command(BaseCommand):
     """Takes what tests give to the command of django-tasks-db."""
 
     stealth_options = (
-        *("backend_name", "batch", "exclude_queues", "interval", "max_tasks", "queue_name", "startup_delay"),
+        *(
+            "backend_name",
+            "batch",
+            "exclude_queues",
+            "interval",
+            "max_tasks",
+            "queue_name",
+            "startup_delay",
+        ),
         "worker_id",
     )
 
@@ -33,7 +41,9 @@ class Command(BaseCommand):
                 broker[0].subscribe(settings.group, topic, mode="share", max_deliveries=0)
         queues = options.get("queue_name", "default").split(",")
         queues = [*settings.queues] if queues == ["*"] else queues
-        queues = [one for one in queues if one not in options.get("exclude_queues", "").split(",")]
+        queues = [
+            one for one in queues if one not in options.get("exclude_queues", "").split(",")
+        ]
         given = worker.WorkerOptions(
             threads=1,
             queues=tuple(queues),

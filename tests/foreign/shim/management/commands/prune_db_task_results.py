@@ -25,5 +25,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         days = options.get("min_age_days", 14)
         failed = options.get("failed_min_age_days")
-        settings = replace(settings, result_days=days, failed_days=days if failed is None else failed)
+        settings = replace(
+            settings, result_days=days, failed_days=days if failed is None else failed
+        )
         self.stdout.write(f"Deleted {upkeep.prune(settings)} task result(s)")

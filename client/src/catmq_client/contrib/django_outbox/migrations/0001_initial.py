@@ -1,4 +1,6 @@
-"""The tables, and the rows to lock: one for each slot of keys, so that nobody waits to make one."""
+"""The tables, and the rows to lock: one for each slot of keys, so that nobody waits to make
+one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from catmq_client.sending.routing import SLOTS
 
 
 def make_lanes(apps: Any, editor: Any) -> None:
-    lanes = apps.get_model("catmq_outbox", "OutboxLane").objects.using(editor.connection.alias)
+    lanes = apps.get_model("catmq_outbox", "OutboxLane").objects.using(
+        editor.connection.alias
+    )
     lanes.bulk_create([lanes.model(slot=slot) for slot in range(SLOTS)])
 
 
@@ -23,13 +27,21 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="OutboxLane",
             fields=[
-                ("slot", models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
+                (
+                    "slot",
+                    models.PositiveSmallIntegerField(primary_key=True, serialize=False),
+                ),
             ],
         ),
         migrations.CreateModel(
             name="OutboxRelay",
             fields=[
-                ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.PositiveSmallIntegerField(
+                        default=1, primary_key=True, serialize=False
+                    ),
+                ),
                 ("holder", models.CharField(blank=True, max_length=100)),
                 ("seen_at", models.DateTimeField(null=True)),
             ],
@@ -40,7 +52,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("scope", models.CharField(max_length=200)),
@@ -48,9 +63,13 @@ class Migration(migrations.Migration):
                 ("handled_at", models.DateTimeField()),
             ],
             options={
-                "indexes": [models.Index(fields=["handled_at"], name="catmq_inbox_handled_at")],
+                "indexes": [
+                    models.Index(fields=["handled_at"], name="catmq_inbox_handled_at")
+                ],
                 "constraints": [
-                    models.UniqueConstraint(fields=("scope", "identity"), name="catmq_inbox_scope_identity")
+                    models.UniqueConstraint(
+                        fields=("scope", "identity"), name="catmq_inbox_scope_identity"
+                    )
                 ],
             },
         ),
@@ -60,7 +79,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("topic", models.CharField(max_length=210)),
@@ -75,7 +97,13 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.PositiveSmallIntegerField(
-                        choices=[(0, "Waiting"), (1, "Claimed"), (2, "Failed"), (3, "Held")], default=0
+                        choices=[
+                            (0, "Waiting"),
+                            (1, "Claimed"),
+                            (2, "Failed"),
+                            (3, "Held"),
+                        ],
+                        default=0,
                     ),
                 ),
                 ("batch_id", models.UUIDField(null=True)),

@@ -11,5 +11,7 @@ class Migration(migrations.Migration):
     dependencies: ClassVar[list[Any]] = [("catmq_outbox", "0001_initial")]
 
     operations: ClassVar[list[Any]] = [
-        migrations.AddField("OutboxMessage", "deliver_at_ms", models.BigIntegerField(null=True)),
+        migrations.AddField(
+            "OutboxMessage", "deliver_at_ms", models.BigIntegerField(null=True)
+        ),
     ]

@@ -12,6 +12,8 @@ class Migration(migrations.Migration):
 
     operations: ClassVar[list[Any]] = [
         migrations.AddField(
-            "OutboxRelay", "address", models.CharField(blank=True, db_default="", max_length=100)
+            "OutboxRelay",
+            "address",
+            models.CharField(blank=True, db_default="", max_length=100),
         ),
     ]

@@ -16,7 +16,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TaskSchedule",
             fields=[
-                ("name", models.CharField(max_length=200, primary_key=True, serialize=False)),
+                (
+                    "name",
+                    models.CharField(max_length=200, primary_key=True, serialize=False),
+                ),
                 ("rule", models.CharField(max_length=200)),
                 ("due_at", models.DateTimeField()),
             ],
@@ -66,8 +69,13 @@ class Migration(migrations.Migration):
                 "db_table": "catmq_task",
                 "ordering": ("-enqueued_at",),
                 "indexes": [
-                    models.Index(fields=["status", "finished_at"], name="catmq_task_finished"),
-                    models.Index(fields=["queue_name", "status", "enqueued_at"], name="catmq_task_queue"),
+                    models.Index(
+                        fields=["status", "finished_at"], name="catmq_task_finished"
+                    ),
+                    models.Index(
+                        fields=["queue_name", "status", "enqueued_at"],
+                        name="catmq_task_queue",
+                    ),
                 ],
             },
         ),

@@ -1,4 +1,6 @@
-"""Names of schedules are compared byte by byte, and take any character, also on MySQL and MariaDB."""
+"""Names of schedules are compared byte by byte, and take any character, also on MySQL and
+MariaDB.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ def compare_bytes(apps: Any, editor: Any) -> None:
     if editor.connection.vendor != "mysql":
         return
     # utf8mb4_bin ignores blanks at the end.
-    collation = "utf8mb4_nopad_bin" if editor.connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+    collation = (
+        "utf8mb4_nopad_bin" if editor.connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+    )
     table = editor.quote_name(apps.get_model("catmq_tasks", "TaskSchedule")._meta.db_table)
-    editor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}")
+    editor.execute(
+        f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}"
+    )
 
 
 class Migration(migrations.Migration):

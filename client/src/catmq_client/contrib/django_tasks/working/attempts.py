@@ -25,7 +25,9 @@ class ResultRefused(ValueError):
 
 
 class TaskRecordMissing(CatmqError, code="task_record_missing"):
-    """A message of a task without a row: its transaction was rolled back, or the row was deleted."""
+    """A message of a task without a row: its transaction was rolled back, or the row was
+    deleted.
+    """
 
 
 class Delivery(Protocol):
@@ -45,7 +47,9 @@ class Delivery(Protocol):
 
 
 class Attempt:
-    """A task at work. Its end is written once: by the thread that calls it, or by the clock."""
+    """A task at work. Its end is written once: by the thread that calls it, or by the
+    clock.
+    """
 
     def __init__(self, claim: Claim, task: AnyTask, delivery: Delivery) -> None:
         self.claim, self.task, self.delivery = claim, task, delivery
@@ -63,7 +67,9 @@ class Attempt:
 
     def timed_out(self) -> TaskTimeout:
         """Return the error of an attempt that takes too long, with the place where it is."""
-        error = TaskTimeout(f"task {self.claim.job.path} did not return within {self.claim.job.timeout} s")
+        error = TaskTimeout(
+            f"task {self.claim.job.path} did not return within {self.claim.job.timeout} s"
+        )
         frame = sys._current_frames().get(self.thread)
         where = "".join(traceback.format_stack(frame)) if frame is not None else ""
         error.told = f"{where}{type(error).__name__}: {error}\n"

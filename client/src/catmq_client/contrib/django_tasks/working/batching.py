@@ -1,4 +1,6 @@
-"""Changes of the rows of several tasks by one statement, so that many short tasks wait for few commits."""
+"""Changes of the rows of several tasks by one statement, so that many short tasks wait for
+few commits.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,19 @@ def change_rows(
     same: Mapping[str, Any],
     each: Mapping[str, Sequence[Any]],
 ) -> int:
-    """Return how many rows of tasks had the status `before` and their token, and were changed.
+    """Return how many rows of tasks had the status `before` and their token, and were
+    changed.
 
-    `same` has the new values that are the same in all rows, `each` those of one row each, in order of
-    `guards`. One statement, without a query of Django's ORM: building that takes longer than the statement.
+    `same` has the new values that are the same in all rows, `each` those of one row each,
+    in order of
+    `guards`. One statement, without a query of Django's ORM: building that takes longer
+    than the statement.
     """
     connection = connections[using]
     name_of = connection.ops.quote_name
-    fields: dict[str, Any] = {field.name: field for field in TaskRecord._meta.concrete_fields}
+    fields: dict[str, Any] = {
+        field.name: field for field in TaskRecord._meta.concrete_fields
+    }
     sets: list[str] = []
     values: list[Any] = []
     for name, value in same.items():

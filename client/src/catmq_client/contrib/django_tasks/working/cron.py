@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTHS = (
+    "jan",
+    "feb",
+    "mar",
+    "apr",
+    "may",
+    "jun",
+    "jul",
+    "aug",
+    "sep",
+    "oct",
+    "nov",
+    "dec",
+)
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 # 29 February on a certain weekday comes every 28 years; across 2100 it takes 40.
 LOOKED_AHEAD_DAYS = 41 * 366
@@ -36,7 +49,8 @@ class WrongCron(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression: `minute hour day month weekday`, with `*`, lists, ranges, steps and English names.
+    """A cron expression: `minute hour day month weekday`, with `*`, lists, ranges, steps
+    and English names.
 
     If both days are given, either is enough, as in cron(8).
     """
@@ -48,11 +62,13 @@ class Cron:
     weekdays: frozenset[int]
     # A day needs to be of both sets, because one of them is all.
     needs_both: bool
-    # It has `*` for minutes or hours, so it goes on at its pace when the clocks change, as in cron(8).
+    # It has `*` for minutes or hours, so it goes on at its pace when the clocks change, as
+    # in cron(8).
     repeats: bool
 
     def after(self, time: datetime) -> datetime:
-        """Return the next time, whole minutes, on the same wall clock. Raises WrongCron if there is none.
+        """Return the next time, whole minutes, on the same wall clock. Raises WrongCron if
+        there is none.
 
         >>> Cron.parse("30 3 * * mon").after(datetime(2026, 11, 23, 3, 30))
         datetime.datetime(2026, 11, 30, 3, 30)
@@ -62,20 +78,32 @@ class Cron:
         while day <= last:
             if day.month in self.months and self._has_day(day.day, day.isoweekday() % 7):
                 least = (time.hour, time.minute) if day == time.date() else (0, 0)
-                found = [(h, m) for h in sorted(self.hours) for m in sorted(self.minutes) if (h, m) >= least]
+                found = [
+                    (h, m)
+                    for h in sorted(self.hours)
+                    for m in sorted(self.minutes)
+                    if (h, m) >= least
+                ]
                 if found:
                     hour, minute = found[0]
-                    return time.replace(year=day.year, month=day.month, day=day.day, hour=hour, minute=minute)
+                    return time.replace(
+                        year=day.year,
+                        month=day.month,
+                        day=day.day,
+                        hour=hour,
+                        minute=minute,
+                    )
             day += timedelta(days=1)
         raise WrongCron("there is no such day")
 
     def next_after(self, now: datetime, zone: tzinfo) -> datetime:
-        """Return the next time after `now`, both aware, on the wall clock of a zone. Raises WrongCron.
+        """Return the next time after `now`, both aware, on the wall clock of a zone. Raises
+        WrongCron.
 
-        Where clocks change: a rule with `*` for minutes or hours goes on at its pace, so its times come twice
-        when the clocks go back, and those that are left out when they go forward do not come. Any other rule
-        comes once on each of its days: at the first of two equal times, or an hour later if its time is left
-        out.
+        Where clocks change: a rule with `*` for minutes or hours goes on at its pace, so
+        its times come twice when the clocks go back, and those that are left out when they
+        go forward do not come. Any other rule comes once on each of its days: at the first
+        of two equal times, or an hour later if its time is left out.
         """
         if self.repeats:
             return self._next_at_pace(now, zone)
@@ -88,11 +116,15 @@ class Cron:
                 return time
 
     def _next_at_pace(self, now: datetime, zone: tzinfo) -> datetime:
-        # Between two changes of its clocks a zone has one offset. `inside` is a moment of such a span.
+        # Between two changes of its clocks a zone has one offset. `inside` is a moment of
+        # such a span.
         start = inside = now.astimezone(UTC)
         while True:
             offset = _offset(inside, zone)
-            time = self.after((start + offset).replace(tzinfo=None)).replace(tzinfo=UTC) - offset
+            time = (
+                self.after((start + offset).replace(tzinfo=None)).replace(tzinfo=UTC)
+                - offset
+            )
             change = _next_change(inside, time, zone)
             if change is None:
                 return time
@@ -122,7 +154,9 @@ class Cron:
             months=months,
             weekdays=frozenset(day % 7 for day in weekdays),
             needs_both=parts[2].startswith("*") or parts[4].startswith("*"),
-            repeats=parts[0].startswith("*") or parts[1].startswith("*") or len(hours) == HOURS,
+            repeats=parts[0].startswith("*")
+            or parts[1].startswith("*")
+            or len(hours) == HOURS,
         )
         made.after(datetime(2026, 1, 1))
         return made
@@ -133,7 +167,9 @@ def _offset(time: datetime, zone: tzinfo) -> timedelta:
 
 
 def _next_change(start: datetime, end: datetime, zone: tzinfo) -> datetime | None:
-    """Return the first whole minute after `start`, up to `end`, with another UTC offset than `start`."""
+    """Return the first whole minute after `start`, up to `end`, with another UTC offset
+    than `start`.
+    """
     offset, day = _offset(start, zone), start
     while day < end:
         following = min(day + timedelta(days=1), end)
@@ -141,7 +177,9 @@ def _next_change(start: datetime, end: datetime, zone: tzinfo) -> datetime | Non
             low, high = int(day.timestamp() // 60), int(-(-following.timestamp() // 60))
             while high - low > 1:
                 middle = (low + high) // 2
-                is_changed = _offset(datetime.fromtimestamp(middle * 60, UTC), zone) != offset
+                is_changed = (
+                    _offset(datetime.fromtimestamp(middle * 60, UTC), zone) != offset
+                )
                 low, high = (low, middle) if is_changed else (middle, high)
             return datetime.fromtimestamp(high * 60, UTC)
         day = following

@@ -1,4 +1,6 @@
-"""One delivery of a task: it is claimed, called, and its end is written before its message is accepted."""
+"""One delivery of a task: it is claimed, called, and its end is written before its message
+is accepted.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,36 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, reset_queries
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    reset_queries,
+)
 
-from catmq_client.contrib.django_tasks.compat import TaskContext, task_backends, task_finished, task_started
+from catmq_client.contrib.django_tasks.compat import (
+    TaskContext,
+    task_backends,
+    task_finished,
+    task_started,
+)
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import MOST_BYTES, Job, WrongMessage, json_of, parse, send
+from catmq_client.contrib.django_tasks.jobs import (
+    MOST_BYTES,
+    Job,
+    WrongMessage,
+    json_of,
+    parse,
+    send,
+)
 from catmq_client.contrib.django_tasks.models import TaskRecord
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.contrib.django_tasks.task import (
+    AnyResult,
+    AnyTask,
+    TaskMissing,
+    find_task,
+)
 from catmq_client.contrib.django_tasks.working.attempts import (
     Attempt,
     Begun,
@@ -40,26 +65,31 @@ log = logging.getLogger("catmq.tasks")
 
 R = TypeVar("R")
 
-# The pause before the second attempt, and the longest; each doubles, and varies by a tenth, s.
+# The pause before the second attempt, and the longest; each doubles, and varies by a tenth,
+# s.
 FIRST_PAUSE_S, MOST_PAUSE_S, VARIES = 5.0, 600.0, 0.1
 # A task without a row waits for the commit of its caller: so often, for so long.
 ROW_TRIES, ROW_PAUSE_S = 60, 1.0
 # A task without a function waits for a worker that has it.
 MISSING_PAUSE_S = 5.0
-# A task that met an error of ours would meet it again at once: its thread waits before it gives it back.
+# A task that met an error of ours would meet it again at once: its thread waits before it
+# gives it back.
 TROUBLE_PAUSE_S = 1.0
 # The end of a task is written again for so long while the database is away.
 PERSIST_S = 60.0
-# Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too deep, too large.
+# Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too
+# deep, too large.
 REFUSED = frozenset((1153, 3140, 3141, 3157))
 
 
 class Execution:
     """Runs the tasks of one backend; safe to share between threads.
 
-    `on_begin` gets each attempt before its task is called, and `on_end` the row afterwards. While the
-    database is away, a task is neither begun nor given up until `is_stopping()`. `later`, if there is one,
-    gets what a task returned instead of its end being written at once; it has to call `write_ends` and
+    `on_begin` gets each attempt before its task is called, and `on_end` the row afterwards.
+    While the database is away, a task is neither begun nor given up until `is_stopping()`.
+    `later`, if there is one, gets what a task returned instead of its end being written at
+    once; it has to call
+    `write_ends` and
     `settle`.
     """
 
@@ -73,19 +103,27 @@ class Execution:
         on_end: Callable[[TaskRecord], object] = lambda record: None,
         is_test: bool = False,
     ) -> None:
-        """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the caller."""
+        """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the
+        caller.
+        """
         self._settings, self._worker = settings, worker
         self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
         self.later: Callable[[Attempt, Any], object] | None = None
-        self._renew_connections: Callable[[], object] = _nothing if is_test else _renew_connections
+        self._renew_connections: Callable[[], object] = (
+            _nothing if is_test else _renew_connections
+        )
         self._passes = (KeyboardInterrupt,) if is_test else ()
         self._records = records_of(settings)
         # By thread: since when the database has owed it an answer, monotonic.
         self._asked: dict[int, float] = {}
 
     def waiting_s(self) -> float:
-        """Return for how long the database has owed the answer that a thread has waited for the longest."""
-        return max((time.monotonic() - since for since in [*self._asked.values()]), default=0.0)
+        """Return for how long the database has owed the answer that a thread has waited for
+        the longest.
+        """
+        return max(
+            (time.monotonic() - since for since in [*self._asked.values()]), default=0.0
+        )
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -97,10 +135,11 @@ class Execution:
             del self._asked[me]
 
     def begin_all(self, deliveries: Sequence[Delivery]) -> list[Begun | None]:
-        """Claim the tasks of messages that came together by one statement; return what `handle` takes.
+        """Claim the tasks of messages that came together by one statement; return what
+        `handle` takes.
 
-        Only such as come for the first time, and whose module is imported: what may fail or take long is left
-        to `handle`.
+        Only such as come for the first time, and whose module is imported: what may fail or
+        take long is left to `handle`.
         """
         self._renew_connections()
         firsts = [self._first_of(delivery) for delivery in deliveries]
@@ -111,21 +150,30 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - each is claimed alone then, and has its own error
             log.debug("%d tasks could not be claimed together: %s", len(items), error)
             claims = iter(())
-        return [Begun(claim, one[2]) if one and (claim := next(claims, None)) else None for one in firsts]
+        return [
+            Begun(claim, one[2]) if one and (claim := next(claims, None)) else None
+            for one in firsts
+        ]
 
     def _first_of(self, delivery: Delivery) -> tuple[Job, Place, AnyTask] | None:
         """Return what claims a task in its first delivery; None where there is more to it."""
         try:
             job = self._parse(delivery)
             token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
-            if token != 1 or job.is_early() or job.path.rpartition(".")[0] not in sys.modules:
+            if (
+                token != 1
+                or job.is_early()
+                or job.path.rpartition(".")[0] not in sys.modules
+            ):
                 return None
             return job, Place(token, delivery.message_id, self._worker), find_task(job.path)
         except Exception:  # noqa: BLE001 - `handle` meets it, too
             return None
 
     def handle(self, delivery: Delivery, begun: Begun | None = None) -> None:
-        """Do with a message what is to be done, and accept it; leave it if the worker ends before that."""
+        """Do with a message what is to be done, and accept it; leave it if the worker ends
+        before that.
+        """
         if begun is not None:
             attempt = Attempt(begun.claim, begun.task, delivery)
             self._settle(delivery, begun.claim.job, lambda: self._run(attempt))
@@ -139,7 +187,9 @@ class Execution:
         self._settle(delivery, job, lambda: self._handle(job, delivery))
 
     def end(self, attempt: Attempt, error: BaseException | None, value: Any = None) -> bool:
-        """Write the end of an attempt whose `end()` was True; return True if its message is settled then."""
+        """Write the end of an attempt whose `end()` was True; return True if its message is
+        settled then.
+        """
         if error is None:
             try:
                 return self._succeeded(attempt, value)
@@ -150,19 +200,28 @@ class Execution:
         return self._failed(attempt, error)
 
     def write_ends(self, returned: Sequence[tuple[Attempt, Any]]) -> Sequence[bool | None]:
-        """Write the ends of tasks that returned by one statement; return for each what `settle` takes."""
+        """Write the ends of tasks that returned by one statement; return for each what
+        `settle` takes.
+        """
         self._renew_connections()
         try:
             with self._asking():
-                return self._records.succeed_all([(attempt.claim, value) for attempt, value in returned])
+                return self._records.succeed_all(
+                    [(attempt.claim, value) for attempt, value in returned]
+                )
         except Exception as error:  # noqa: BLE001 - each is written alone then, and has its own error
-            log.debug("the ends of %d tasks could not be written together: %s", len(returned), error)
+            log.debug(
+                "the ends of %d tasks could not be written together: %s",
+                len(returned),
+                error,
+            )
             return [None] * len(returned)
 
     def settle(self, attempt: Attempt, value: Any, is_written: bool | None) -> None:
         """Do what follows the end of a task that returned.
 
-        `is_written`: False if the task was somebody else's by then; None if the end is still to be written.
+        `is_written`: False if the task was somebody else's by then; None if the end is
+        still to be written.
         """
 
         def work() -> bool:
@@ -174,16 +233,18 @@ class Execution:
         self._settle(attempt.delivery, attempt.claim.job, work)
 
     def _parse(self, delivery: Delivery) -> Job:
-        """Return the job of a message. Raises WrongMessage, also for a queue that the backend does not have.
+        """Return the job of a message. Raises WrongMessage, also for a queue that the
+        backend does not have.
 
-        The job may have to be sent on to the topic of its queue. If there is none, that would fail each time
-        the message is delivered, and no bound on deliveries ends it.
+        The job may have to be sent on to the topic of its queue. If there is none, that
+        would fail each time the message is delivered, and no bound on deliveries ends it.
         """
         job = parse(delivery.body)
         if self._settings.queues and job.queue not in self._settings.queues:
             queues = ", ".join(self._settings.queues)
             raise WrongMessage(
-                f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of TASKS[{self._settings.alias!r}] "
+                f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of "
+                f"TASKS[{self._settings.alias!r}] "
                 f"are {queues}"
             )
         return job
@@ -225,7 +286,11 @@ class Execution:
         return claim is not None and self._claimed(claim, task, missing, delivery)
 
     def _claimed(
-        self, claim: Claim, task: AnyTask | None, missing: BaseException | None, delivery: Delivery
+        self,
+        claim: Claim,
+        task: AnyTask | None,
+        missing: BaseException | None,
+        delivery: Delivery,
     ) -> bool:
         job = claim.job
         if claim.verdict is Verdict.MISSING:
@@ -238,7 +303,9 @@ class Execution:
                 return False
             return self._has_failed(claim, None, delivery, error)
         if claim.verdict is Verdict.USED_UP:
-            return self._has_failed(claim, task, delivery, WorkerLost("its workers were lost"))
+            return self._has_failed(
+                claim, task, delivery, WorkerLost("its workers were lost")
+            )
         delivery.accept()
         return True
 
@@ -246,13 +313,18 @@ class Execution:
         job = claim.job
         if job.is_direct and job.waits < ROW_TRIES:
             return self._put_off(job, claim.token, delivery, ROW_PAUSE_S)
-        error = TaskRecordMissing(f"task {job.id} {job.path} has no row: it was rolled back, or deleted")
+        error = TaskRecordMissing(
+            f"task {job.id} {job.path} has no row: it was rolled back, or deleted"
+        )
         log.error("%s; its message is made a dead letter", error)
         delivery.reject(error)
         return True
 
     def _put_off(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
-        if self._persist(lambda: self._records.put_off(job, token, delay_s=pause_s)) is None:
+        if (
+            self._persist(lambda: self._records.put_off(job, token, delay_s=pause_s))
+            is None
+        ):
             return False
         delivery.accept()
         return True
@@ -272,7 +344,10 @@ class Execution:
                 self.later(attempt, value)
                 return True
             return self.end(attempt, error, value)
-        log.warning("task %s returned after its time limit: its result is dropped", attempt.claim.job.id)
+        log.warning(
+            "task %s returned after its time limit: its result is dropped",
+            attempt.claim.job.id,
+        )
         return True
 
     def _succeeded(self, attempt: Attempt, value: Any) -> bool:
@@ -300,7 +375,14 @@ class Execution:
                 return self._has_failed(claim, attempt.task, attempt.delivery, error)
         else:
             what = "task %s %s: attempt %d failed; the next one in %.1f s"
-            log.warning(what, job.id, job.path, len(claim.record.worker_ids), pause_s, exc_info=error)
+            log.warning(
+                what,
+                job.id,
+                job.path,
+                len(claim.record.worker_ids),
+                pause_s,
+                exc_info=error,
+            )
             later_s = pause_s
             mine = self._persist(lambda: self._records.retry(claim, error, delay_s=later_s))
             if mine:
@@ -331,9 +413,14 @@ class Execution:
         if backoff is not None:
             try:
                 asked = backoff(error, attempt.result)
-                return None if asked is None else min(max(0.0, float(asked)), 365 * 86_400.0)
+                return (
+                    None if asked is None else min(max(0.0, float(asked)), 365 * 86_400.0)
+                )
             except Exception:
-                log.exception("backoff of task %s failed: the usual pause is taken", attempt.claim.job.path)
+                log.exception(
+                    "backoff of task %s failed: the usual pause is taken",
+                    attempt.claim.job.path,
+                )
         pause_s = min(FIRST_PAUSE_S * 2.0 ** (begun - 1), MOST_PAUSE_S)
         return pause_s * random.uniform(1 - VARIES, 1 + VARIES)
 
@@ -343,7 +430,8 @@ class Execution:
             _tell(task_finished, self._settings, claim.record.result(task))
 
     def _persist(self, work: Callable[[], R], *, for_ever: bool = False) -> R | None:
-        """Return what `work` returns, which is one change of the database; repeated while that is away.
+        """Return what `work` returns, which is one change of the database; repeated while
+        that is away.
 
         None: it stayed away, or the worker ends; the lease then brings the message back.
         """
@@ -356,19 +444,27 @@ class Execution:
                 if error.args and error.args[0] in REFUSED:
                     raise
                 if self._is_stopping() or (not for_ever and time.monotonic() > give_up_at):
-                    log.error("a task is left to the end of its lease, the database is away: %s", error)
+                    log.error(
+                        "a task is left to the end of its lease, the database is away: %s",
+                        error,
+                    )
                     return None
-                log.warning("the application's database cannot be used, will retry: %s", error)
+                log.warning(
+                    "the application's database cannot be used, will retry: %s", error
+                )
                 time.sleep(backoff.next_s())
                 self._renew_connections()
 
 
 def _call(attempt: Attempt) -> Any:
-    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task raises."""
+    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task
+    raises.
+    """
     task, result = attempt.task, attempt.result
     first = (TaskContext(task_result=result),) if task.takes_context else ()
     value = json_of(
-        task.call(*first, *result.args, **result.kwargs), f"the result of task {task.module_path}"
+        task.call(*first, *result.args, **result.kwargs),
+        f"the result of task {task.module_path}",
     )
     size = len(repr(value))
     if size > MOST_BYTES:
@@ -380,7 +476,9 @@ def _call(attempt: Attempt) -> Any:
 
 def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
     """Send a signal; a receiver that fails changes nothing for the task."""
-    for receiver, error in signal.send_robust(sender=type(task_backends[settings.alias]), task_result=result):
+    for receiver, error in signal.send_robust(
+        sender=type(task_backends[settings.alias]), task_result=result
+    ):
         if isinstance(error, Exception):
             log.error("receiver %r failed for task %s", receiver, result.id, exc_info=error)
 

@@ -1,7 +1,7 @@
 """Several worker processes: forked children, and a supervisor that replaces those that end.
 
-The supervisor has no threads and no connections, so a child begins with nothing of its parent's. A child
-whose supervisor is gone ends in order.
+The supervisor has no threads and no connections, so a child begins with nothing of its
+parent's. A child whose supervisor is gone ends in order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ GRACE_S = 15.0
 def stop_on_signals(stop: Callable[[], None]) -> None:
     """Call `stop` at SIGTERM and Ctrl-C; the second of them ends the process at once.
 
-    In a thread: a handler that interrupts a wait, which holds a lock, would wait for itself.
+    In a thread: a handler that interrupts a wait, which holds a lock, would wait for
+    itself.
     """
 
     def first(number: int, frame: FrameType | None) -> None:
@@ -42,12 +43,16 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 class Supervisor:
-    """Keeps `count` children running `work(number)`, which returns an exit code, until a signal.
+    """Keeps `count` children running `work(number)`, which returns an exit code, until a
+    signal.
 
-    With `once` a child that ended well is not replaced, and the supervisor ends with the last one.
+    With `once` a child that ended well is not replaced, and the supervisor ends with the
+    last one.
     """
 
-    def __init__(self, count: int, work: Callable[[int], int], *, drain_s: float, once: bool = False) -> None:
+    def __init__(
+        self, count: int, work: Callable[[int], int], *, drain_s: float, once: bool = False
+    ) -> None:
         self._count, self._work, self._drain_s, self._once = count, work, drain_s, once
         self._children: dict[int, tuple[int, float]] = {}
         # Children to start, and not before when, monotonic.

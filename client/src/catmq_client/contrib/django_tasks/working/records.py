@@ -1,6 +1,8 @@
-"""The rows of tasks as a worker changes them: each change is guarded by the token of its delivery.
+"""The rows of tasks as a worker changes them: each change is guarded by the token of its
+delivery.
 
-Without rows (RESULTS "none") the same is done by what the message says, as far as that goes.
+Without rows (RESULTS "none") the same is done by what the message says, as far as that
+goes.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ class Place(NamedTuple):
 
 
 class Records(Protocol):
-    """Keeps what becomes of tasks. Each change returns False if the task is not this delivery's any more."""
+    """Keeps what becomes of tasks. Each change returns False if the task is not this
+    delivery's any more.
+    """
 
     def claim(self, job: Job, place: Place) -> Claim: ...
     def claim_all(self, items: Sequence[tuple[Job, Place]]) -> list[Claim]: ...
@@ -101,7 +105,8 @@ class DatabaseRecords:
     def claim_all(self, items: Sequence[tuple[Job, Place]]) -> list[Claim]:
         """Claim tasks in their first deliveries to one worker; their rows need not be read.
 
-        Return nothing if one was somebody's: the others may be claimed now, and `claim` tells of each.
+        Return nothing if one was somebody's: the others may be claimed now, and `claim`
+        tells of each.
         """
         begun = _begun(items[0][1], None, [])
         same = {name: value for name, value in begun.items() if name != "message_id"}
@@ -116,7 +121,9 @@ class DatabaseRecords:
         if number < len(items):
             return []
         return [
-            Claim(Verdict.RUN, job, place.token, in_memory(job, **same, message_id=message_id))
+            Claim(
+                Verdict.RUN, job, place.token, in_memory(job, **same, message_id=message_id)
+            )
             for (job, place), message_id in zip(items, message_ids, strict=True)
         ]
 
@@ -128,7 +135,9 @@ class DatabaseRecords:
             most = record.max_attempts or job.max_attempts
             if _is_claimed(record, place):
                 # The answer to this claim was lost, and it is repeated.
-                return Claim(Verdict.RUN, replace(job, max_attempts=most), place.token, record)
+                return Claim(
+                    Verdict.RUN, replace(job, max_attempts=most), place.token, record
+                )
             if record.is_over or record.token >= place.token:
                 return Claim(Verdict.OVER, job, place.token, record)
             is_used_up = len(record.worker_ids) >= most
@@ -138,9 +147,13 @@ class DatabaseRecords:
                 else _begun(place, record.started_at, record.worker_ids)
             )
             if record.status == Status.RUNNING:
-                lost = WorkerLost(f"worker {record.worker_ids[-1]} ended, or lost its lease")
+                lost = WorkerLost(
+                    f"worker {record.worker_ids[-1]} ended, or lost its lease"
+                )
                 changes["errors"] = with_error(record.errors, lost)
-            if self._rows.filter(pk=job.id, status=record.status, token=record.token).update(**changes):
+            if self._rows.filter(
+                pk=job.id, status=record.status, token=record.token
+            ).update(**changes):
                 verdict = Verdict.USED_UP if is_used_up else Verdict.RUN
                 job = replace(job, max_attempts=most)
                 return Claim(verdict, job, place.token, changed(record, changes))
@@ -160,8 +173,11 @@ class DatabaseRecords:
         )
         written = set(guards)
         if number < len(items):
-            # A token is one delivery's: a row with it was written here, and the answer was lost.
-            ended = self._rows.filter(pk__in=[guard.id for guard in guards], status=Status.SUCCESSFUL)
+            # A token is one delivery's: a row with it was written here, and the answer was
+            # lost.
+            ended = self._rows.filter(
+                pk__in=[guard.id for guard in guards], status=Status.SUCCESSFUL
+            )
             written &= {Guard(*found) for found in ended.values_list("pk", "token")}
         for guard, (claim, value) in zip(guards, items, strict=True):
             if guard in written:
@@ -173,7 +189,9 @@ class DatabaseRecords:
         return self._end(claim, _ended(Status.FAILED) | {"errors": errors})
 
     def retry(self, claim: Claim, error: BaseException, *, delay_s: float) -> bool:
-        """Let a task be begun again: its row and its next message are written in one transaction."""
+        """Let a task be begun again: its row and its next message are written in one
+        transaction.
+        """
         due_ms = now_ms() + round(delay_s * 1000)
         job = claim.job.again(above=claim.token)
         changes = {
@@ -185,9 +203,16 @@ class DatabaseRecords:
         return self._send_on(claim.job, job, due_ms, lambda: self._end(claim, changes))
 
     def put_off(self, job: Job, token: int, *, delay_s: float) -> bool:
-        """Send a task that was not begun once more. A row that does not exist yet changes nothing."""
-        due_ms, later = now_ms() + round(delay_s * 1000), job.again(above=token, waits=job.waits + 1)
-        waiting = self._rows.filter(pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token)
+        """Send a task that was not begun once more. A row that does not exist yet changes
+        nothing.
+        """
+        due_ms, later = (
+            now_ms() + round(delay_s * 1000),
+            job.again(above=token, waits=job.waits + 1),
+        )
+        waiting = self._rows.filter(
+            pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token
+        )
 
         def change() -> bool:
             moved = waiting.update(token=later.token)

@@ -1,8 +1,9 @@
-"""Schedules: tasks that are enqueued at their times, each time once, by whichever worker comes first.
+"""Schedules: tasks that are enqueued at their times, each time once, by whichever worker
+comes first.
 
-A row says when a schedule is due next. Who moves that time enqueues the task in the same transaction. A time
-that passed while no worker ran is made up for once; of several only one is. A new schedule waits for its next
-time, and so does one whose rule has changed.
+A row says when a schedule is due next. Who moves that time enqueues the task in the same
+transaction. A time that passed while no worker ran is made up for once; of several only one
+is. A new schedule waits for its next time, and so does one whose rule has changed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def _check(name: str, one: Any) -> None:
         raise WrongSchedule("it must be a dict with 'task', the path of one")
     unknown = sorted(map(str, one.keys() - KEYS))
     if unknown:
-        raise WrongSchedule(f"{unknown[0]!r} is unknown; there are {', '.join(sorted(KEYS))}")
+        raise WrongSchedule(
+            f"{unknown[0]!r} is unknown; there are {', '.join(sorted(KEYS))}"
+        )
     if ("cron" in one) == ("every" in one):
         raise WrongSchedule("it needs 'cron' or 'every', one of them")
     every = one.get("every", 1)
@@ -67,7 +70,9 @@ def _check(name: str, one: Any) -> None:
 
 
 def next_time(one: Mapping[str, Any], now: datetime) -> datetime:
-    """Return when a schedule is due after `now`, both aware; cron goes by the project's time zone."""
+    """Return when a schedule is due after `now`, both aware; cron goes by the project's
+    time zone.
+    """
     if "every" in one:
         every = int(one["every"])
         return datetime.fromtimestamp((int(now.timestamp()) // every + 1) * every, UTC)
@@ -109,14 +114,18 @@ class Schedules:
         key, alias = f"{self._settings.alias}:{name}", alias_of(self._settings)
         rows = TaskSchedule.objects.using(alias)
         later = next_time(one, now)
-        row, is_new = rows.get_or_create(pk=key, defaults={"rule": rule, "due_at": _stored(later)})
+        row, is_new = rows.get_or_create(
+            pk=key, defaults={"rule": rule, "due_at": _stored(later)}
+        )
         if not is_new and row.rule != rule:
             rows.filter(pk=key, rule=row.rule).update(rule=rule, due_at=_stored(later))
             row.refresh_from_db()
         due = _aware(row.due_at)
         if due <= now:
             with transaction.atomic(using=alias):
-                if rows.filter(pk=key, rule=rule, due_at=row.due_at).update(due_at=_stored(later)):
+                if rows.filter(pk=key, rule=rule, due_at=row.due_at).update(
+                    due_at=_stored(later)
+                ):
                     self._enqueue(key, one, due)
             due = later
         return (due - datetime.now(UTC)).total_seconds()
@@ -126,18 +135,28 @@ class Schedules:
         if TaskRecord.objects.using(alias_of(self._settings)).filter(pk=task_id).exists():
             return
         task = find_task(one["task"]).using(
-            backend=self._settings.alias, queue_name=one.get("queue"), priority=one.get("priority")
+            backend=self._settings.alias,
+            queue_name=one.get("queue"),
+            priority=one.get("priority"),
         )
-        enqueueing.enqueue(task, one.get("args", ()), one.get("kwargs", {}), self._settings, task_id=task_id)
+        enqueueing.enqueue(
+            task,
+            one.get("args", ()),
+            one.get("kwargs", {}),
+            self._settings,
+            task_id=task_id,
+        )
         late_s = (datetime.now(UTC) - due).total_seconds()
-        log.info("schedule %s: task %s enqueued, %.1f s after its time", key, task_id, late_s)
+        log.info(
+            "schedule %s: task %s enqueued, %.1f s after its time", key, task_id, late_s
+        )
 
 
 def _stored(time: datetime) -> datetime:
     """Return a time as its column takes it.
 
-    Without USE_TZ that is the wall clock, which shows some times twice. A microsecond, which schedules do not
-    have, marks the second one.
+    Without USE_TZ that is the wall clock, which shows some times twice. A microsecond,
+    which schedules do not have, marks the second one.
     """
     from django.conf import settings
 

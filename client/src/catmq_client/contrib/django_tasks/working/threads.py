@@ -1,8 +1,8 @@
 """The threads that run tasks, and the clock that gives up those that take too long.
 
-A thread whose task returned does not wait until that is written. One more thread writes the ends of all tasks
-that returned meanwhile by one statement, and what follows (signals, the answer to the broker) is work for the
-threads again: it may be slow, as tasks may.
+A thread whose task returned does not wait until that is written. One more thread writes the
+ends of all tasks that returned meanwhile by one statement, and what follows (signals, the
+answer to the broker) is work for the threads again: it may be slow, as tasks may.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ STUCK_S, WARN_EVERY_S = 30.0, 30.0
 class Threads:
     """So many threads, of which each handles one message at a time.
 
-    Python cannot stop a thread. One whose task takes longer than it may is left alone, and another takes its
-    place; if that has happened `most_lost` times (default: as often as there are threads), `is_worn_out`.
+    Python cannot stop a thread. One whose task takes longer than it may is left alone, and
+    another takes its place; if that has happened `most_lost` times (default: as often as
+    there are threads),
+    `is_worn_out`.
     """
 
-    def __init__(self, count: int, execution: Execution, *, most_lost: int | None = None) -> None:
+    def __init__(
+        self, count: int, execution: Execution, *, most_lost: int | None = None
+    ) -> None:
         self.count = count
         self._most_lost = count if most_lost is None else most_lost
         self.is_worn_out = False
@@ -46,7 +50,8 @@ class Threads:
         # Threads that may take a message, and what was put and is not done.
         self._idle = 0
         self._left: list[Delivery] = []
-        # By thread: attempts under way; whose task returned, so that others do the rest; who was given up.
+        # By thread: attempts under way; whose task returned, so that others do the rest;
+        # who was given up.
         self._at_work: dict[int, Attempt] = {}
         self._relieved: set[int] = set()
         self._lost: set[int] = set()
@@ -56,7 +61,9 @@ class Threads:
         for _ in range(count):
             self._start()
         threading.Thread(target=self._watch, name="catmq-task-clock", daemon=True).start()
-        threading.Thread(target=self._write_ends, name="catmq-task-ends", daemon=True).start()
+        threading.Thread(
+            target=self._write_ends, name="catmq-task-ends", daemon=True
+        ).start()
 
     def wait_for_idle(self, timeout_s: float) -> int:
         """Return how many messages may be put; waits until there is room for one."""
@@ -95,7 +102,9 @@ class Threads:
             return [attempt.claim.job.id for attempt in self._at_work.values()]
 
     def is_stuck(self) -> bool:
-        """Return True if the application's database does not answer: such a connection raises nothing."""
+        """Return True if the application's database does not answer: such a connection
+        raises nothing.
+        """
         return self._execution.waiting_s() > STUCK_S
 
     def drain(self, timeout_s: float) -> list[Delivery]:
@@ -116,7 +125,8 @@ class Threads:
     def _tell(self) -> None:
         """Wake who waits for room or for the end. The caller holds the lock.
 
-        Only if there may be news for it: to wake a thread costs more than what a short task does.
+        Only if there may be news for it: to wake a thread costs more than what a short task
+        does.
         """
         if self._room() == 1 or not self._left:
             self._changed.notify_all()
@@ -207,7 +217,10 @@ class Threads:
         if not self.is_stuck() or time.monotonic() < self._warn_at:
             return
         self._warn_at = time.monotonic() + WARN_EVERY_S
-        what = "the application's database has not answered for %.0f s; a health file is left to age"
+        what = (
+            "the application's database has not answered for %.0f s; a health file is "
+            "left to age"
+        )
         log.error(what, self._execution.waiting_s())
 
     def _late(self) -> list[tuple[int, Attempt]]:
@@ -229,7 +242,12 @@ class Threads:
             self.is_worn_out = len(self._lost) >= self._most_lost
             self._changed.notify_all()
         error = attempt.timed_out()
-        log.error("%s: its thread is left alone, %d of %d are now", error, len(self._lost), self.count)
+        log.error(
+            "%s: its thread is left alone, %d of %d are now",
+            error,
+            len(self._lost),
+            self.count,
+        )
         if not self._execution.end(attempt, error):
             attempt.delivery.release()
         if not self.is_worn_out:

@@ -1,8 +1,9 @@
 """A worker process: receives tasks of a backend and runs them, until it is stopped.
 
-One thread, that of `run`, takes messages; the others only work. Beside them a relay carries the outbox (of
-several one works), and one thread enqueues what schedules say and deletes old rows. The order of the end: no
-more messages; tasks at work end; what is left goes back to the group; the membership ends; then the relay.
+One thread, that of `run`, takes messages; the others only work. Beside them a relay carries
+the outbox (of several one works), and one thread enqueues what schedules say and deletes
+old rows. The order of the end: no more messages; tasks at work end; what is left goes back
+to the group; the membership ends; then the relay.
 """
 
 from __future__ import annotations
@@ -77,14 +78,18 @@ class TaskConsumer(ShareConsumer):
 
     def _assemble(self) -> None:
         settle = self._membership.settle
-        self._reporter = DroppingReporter(transport=self._transport, state=self._state, settle=settle)
+        self._reporter = DroppingReporter(
+            transport=self._transport, state=self._state, settle=settle
+        )
         super()._assemble()
 
 
 class Worker:
     """Runs tasks; `stop` may be called from any thread."""
 
-    def __init__(self, settings: TaskSettings, transport: Transport, options: WorkerOptions) -> None:
+    def __init__(
+        self, settings: TaskSettings, transport: Transport, options: WorkerOptions
+    ) -> None:
         self._settings, self._transport, self._options = settings, transport, options
         self._consumer = TaskConsumer(
             transport=transport,
@@ -111,7 +116,9 @@ class Worker:
         self._consumer.stop()
 
     def run(self) -> None:
-        """Run tasks until stop(). Raises WorkerFailed, and what ends a consumer, such as ConsumerReplaced."""
+        """Run tasks until stop(). Raises WorkerFailed, and what ends a consumer, such as
+        ConsumerReplaced.
+        """
         most_lost = 1 if self._settings.on_timeout == "kill" else None
         threads = Threads(self._options.threads, self._execution, most_lost=most_lost)
         self._execution.on_begin = threads.begun
@@ -126,12 +133,17 @@ class Worker:
             raise self._trouble
         if threads.is_worn_out:
             what = (
-                f"{threads.lost} of {threads.count} threads are stuck in tasks that exceeded their time limit"
+                f"{threads.lost} of {threads.count} threads are stuck in tasks that "
+                "exceeded their time limit"
             )
             raise WorkerFailed(f"worker {self.worker_id}: {what}: start it again")
 
     def _take_all(self, threads: Threads) -> None:
-        while not self._stopped.is_set() and not threads.is_worn_out and not self._is_done(threads):
+        while (
+            not self._stopped.is_set()
+            and not threads.is_worn_out
+            and not self._is_done(threads)
+        ):
             self._write_health(threads)
             room = threads.wait_for_idle(STEP_S)
             if self._options.max_tasks is not None:
@@ -157,7 +169,10 @@ class Worker:
         self._stopped.set()
         left = threads.drain(self._options.drain_s)
         for delivery in left:
-            log.warning("message %s was not done in time: it is delivered again", delivery.message_id)
+            log.warning(
+                "message %s was not done in time: it is delivered again",
+                delivery.message_id,
+            )
             delivery.release()
         self._consumer.close(CLOSE_S)
         self._over.set()
@@ -178,8 +193,12 @@ class Worker:
                 self._trouble = error
                 self.stop()
             except Exception as error:
-                log.exception("worker %s: internal error in its thread %s", self.worker_id, name)
-                self._trouble = WorkerFailed(f"worker {self.worker_id}: its thread {name} ended: {error!r}")
+                log.exception(
+                    "worker %s: internal error in its thread %s", self.worker_id, name
+                )
+                self._trouble = WorkerFailed(
+                    f"worker {self.worker_id}: its thread {name} ended: {error!r}"
+                )
                 self.stop()
             finally:
                 connections.close_all()
@@ -192,7 +211,9 @@ class Worker:
         alias = alias_of(self._settings)
         with listening(alias) as listener:
             address = "" if listener is None else listener.address
-            relay = Relay(self._transport, Claims(name_of_this_relay(), using=alias, address=address))
+            relay = Relay(
+                self._transport, Claims(name_of_this_relay(), using=alias, address=address)
+            )
             running = Running(
                 relay,
                 say=lambda text: log.info("relay: %s", text),
@@ -219,7 +240,8 @@ class Worker:
                         prune_at = time.monotonic() + PRUNE_EVERY_S
             except (DatabaseError, InterfaceError) as error:
                 log.warning(
-                    "schedules and clean-up wait, the application's database cannot be used: %s", error
+                    "schedules and clean-up wait, the application's database cannot be used: %s",
+                    error,
                 )
                 wait_s = STEP_S
             self._stopped.wait(min(wait_s, PRUNE_EVERY_S))
@@ -230,12 +252,19 @@ class Worker:
 
     def _told(self) -> str:
         with self._lock:
-            done = {status.lower(): number for status, number in self._ended.items() if number}
+            done = {
+                status.lower(): number for status, number in self._ended.items() if number
+            }
         return ", ".join(f"{name} {number}" for name, number in done.items()) or "no tasks"
 
     def _write_health(self, threads: Threads) -> None:
-        """Write down that this process works: the age of the file tells, its content is for people."""
-        if not self._options.health_file or time.monotonic() - self._health_at < HEALTH_EVERY_S:
+        """Write down that this process works: the age of the file tells, its content is for
+        people.
+        """
+        if (
+            not self._options.health_file
+            or time.monotonic() - self._health_at < HEALTH_EVERY_S
+        ):
             return
         self._health_at = time.monotonic()
         if threads.is_stuck():

@@ -25,28 +25,47 @@ MOST_LISTED = 1_000
 
 class Command(BaseCommand):
     help = (
-        "Sends the messages of the outbox until SIGTERM or Ctrl-C. Of several relays one works, the others "
-        "stand by. Brokers and API key: CATMQ_OUTBOX in the settings, else CATMQ_URL and CATMQ_API_KEY. "
+        "Sends the messages of the outbox until SIGTERM or Ctrl-C. Of several relays one "
+        "works, the others "
+        "stand by. Brokers and API key: CATMQ_OUTBOX in the settings, else CATMQ_URL and "
+        "CATMQ_API_KEY. "
         "Exit codes: 0 done, 1 something is left or the brokers do not know the key, 2 wrong usage."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--once", action="store_true", help="send what is there, then end")
-        what.add_argument("--status", action="store_true", help="only say how many messages wait")
-        what.add_argument("--failed", action="store_true", help="list messages that were refused for good")
         what.add_argument(
-            "--retry", nargs="*", type=int, metavar="ID", help="let refused messages go again; no ID: all"
+            "--once", action="store_true", help="send what is there, then end"
         )
         what.add_argument(
-            "--discard", nargs="+", type=int, metavar="ID", help="delete refused messages for good"
+            "--status", action="store_true", help="only say how many messages wait"
         )
-        parser.add_argument("--database", metavar="ALIAS", help="the outbox of this database")
+        what.add_argument(
+            "--failed", action="store_true", help="list messages that were refused for good"
+        )
+        what.add_argument(
+            "--retry",
+            nargs="*",
+            type=int,
+            metavar="ID",
+            help="let refused messages go again; no ID: all",
+        )
+        what.add_argument(
+            "--discard",
+            nargs="+",
+            type=int,
+            metavar="ID",
+            help="delete refused messages for good",
+        )
+        parser.add_argument(
+            "--database", metavar="ALIAS", help="the outbox of this database"
+        )
         parser.add_argument(
             "--poll-ms",
             type=int,
             default=500,
-            help="how long to wait when nothing is there, if commits are not notified (default 500)",
+            help="how long to wait when nothing is there, if commits are not notified "
+            "(default 500)",
         )
         parser.add_argument(
             "--lease-s",
@@ -55,7 +74,10 @@ class Command(BaseCommand):
             help="how long a relay that is not heard counts as working (default 15; 1.5 to 600)",
         )
         parser.add_argument(
-            "--report-s", type=float, default=60.0, help="how often to say how far it is (default 60)"
+            "--report-s",
+            type=float,
+            default=60.0,
+            help="how often to say how far it is (default 60)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -68,14 +90,18 @@ class Command(BaseCommand):
             ended = claims.retry(options["retry"] or None, using=alias)
             self.stdout.write(f"{ended} messages go again")
         elif options["discard"] is not None:
-            self.stdout.write(f"{claims.discard(options['discard'], using=alias)} messages deleted")
+            self.stdout.write(
+                f"{claims.discard(options['discard'], using=alias)} messages deleted"
+            )
         else:
             self._relay(alias, options)
 
     def _list_failed(self, alias: str | None) -> None:
         listed = claims.failed(using=alias, most=MOST_LISTED)
         for one in listed:
-            key = "no key" if one.key is None else f"key {one.key}, {one.held} held behind it"
+            key = (
+                "no key" if one.key is None else f"key {one.key}, {one.held} held behind it"
+            )
             when = f"{one.created_at:%Y-%m-%d %H:%M:%S}"
             self.stdout.write(f"{one.id}  {when}  {one.topic}  ({key})  {one.error}")
         if not listed:
@@ -92,17 +118,25 @@ class Command(BaseCommand):
             with nullcontext() if options["once"] else notify.listening(alias) as listener:
                 self._run(transport, alias, options, listener)
         except LeaseLost as lost:
-            raise CommandError(f"relay {lost} runs already; only one may run at a time") from None
+            raise CommandError(
+                f"relay {lost} runs already; only one may run at a time"
+            ) from None
         except CatmqError as error:
             raise CommandError(str(error)) from None
         finally:
             transport.close()
 
     def _run(
-        self, transport: HttpTransport, alias: str, options: dict[str, Any], listener: Listener | None
+        self,
+        transport: HttpTransport,
+        alias: str,
+        options: dict[str, Any],
+        listener: Listener | None,
     ) -> None:
         address = "" if listener is None else listener.address
-        claims_of_it = Claims(name_of_this_relay(), using=alias, lease_s=options["lease_s"], address=address)
+        claims_of_it = Claims(
+            name_of_this_relay(), using=alias, lease_s=options["lease_s"], address=address
+        )
         running = Running(
             Relay(transport, claims_of_it),
             say=self._say,
@@ -126,17 +160,22 @@ def _transport() -> HttpTransport:
     try:
         return HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
     except CatmqError as error:
-        raise CommandError(f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2) from None
+        raise CommandError(
+            f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2
+        ) from None
 
 
 def _stop_signal() -> threading.Event:
     """Set by SIGTERM and Ctrl-C.
 
-    By a thread: a handler that interrupted `stop.wait()`, which holds a lock, would wait for itself.
+    By a thread: a handler that interrupted `stop.wait()`, which holds a lock, would wait
+    for itself.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
+        signal.signal(
+            number, lambda *_: threading.Thread(target=stop.set, daemon=True).start()
+        )
     return stop
 
 

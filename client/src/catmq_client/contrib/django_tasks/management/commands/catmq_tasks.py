@@ -1,4 +1,6 @@
-"""manage.py catmq_tasks: makes what tasks need, tells of them, retries, resends, discards, deletes them."""
+"""manage.py catmq_tasks: makes what tasks need, tells of them, retries, resends, discards,
+deletes them.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,29 @@ def days(text: str) -> timedelta:
 
 class Command(BaseCommand):
     help = (
-        "Tasks of a backend: makes their topics, share group and subscriptions (setup), counts them, "
-        "retries and discards them, sends those again that nobody ran (resend), and deletes those that ended "
+        "Tasks of a backend: makes their topics, share group and subscriptions (setup), "
+        "counts them, "
+        "retries and discards them, sends those again that nobody ran (resend), and "
+        "deletes those that ended "
         "too long ago (prune). "
         "Exit codes: 0 done, 1 not all of it, 2 wrong usage."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-        setup = verbs.add_parser("setup", help="make topics, share group and subscriptions that are missing")
-        setup.add_argument("--dry-run", action="store_true", help="only say what is missing")
-        verbs.add_parser("status", help="count tasks by queue and status, and messages of the outbox")
-        for name, what in (("retry", "one more attempt, now"), ("discard", "let them never run")):
+        setup = verbs.add_parser(
+            "setup", help="make topics, share group and subscriptions that are missing"
+        )
+        setup.add_argument(
+            "--dry-run", action="store_true", help="only say what is missing"
+        )
+        verbs.add_parser(
+            "status", help="count tasks by queue and status, and messages of the outbox"
+        )
+        for name, what in (
+            ("retry", "one more attempt, now"),
+            ("discard", "let them never run"),
+        ):
             verb = verbs.add_parser(name, help=f"of failed tasks: {what}")
             verb.add_argument("ids", nargs="+", metavar="ID")
         resend = verbs.add_parser(
@@ -58,17 +71,24 @@ class Command(BaseCommand):
             metavar="DAYS",
             help="those that were enqueued so long ago (default 1)",
         )
-        verbs.add_parser("prune", help="delete tasks that are older than RESULT_DAYS and FAILED_DAYS")
+        verbs.add_parser(
+            "prune", help="delete tasks that are older than RESULT_DAYS and FAILED_DAYS"
+        )
         for verb in verbs.choices.values():
             verb.add_argument(
-                "--backend", default="default", metavar="ALIAS", help="of TASKS (default: default)"
+                "--backend",
+                default="default",
+                metavar="ALIAS",
+                help="of TASKS (default: default)",
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             settings = upkeep.settings_of(options["backend"])
         except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
-            raise CommandError(f"--backend {options['backend']}: {error}", returncode=2) from None
+            raise CommandError(
+                f"--backend {options['backend']}: {error}", returncode=2
+            ) from None
         verb = options["verb"]
         try:
             if verb == "setup":
@@ -99,9 +119,13 @@ class Command(BaseCommand):
         for (queue, status), number in sorted(upkeep.counts(settings).items()):
             self.stdout.write(f"{queue}  {status}  {number}")
         for queue, since in sorted(upkeep.waiting_since(settings).items()):
-            self.stdout.write(f"{queue}: the oldest task that is due was enqueued at {since:%Y-%m-%d %H:%M}")
+            self.stdout.write(
+                f"{queue}: the oldest task that is due was enqueued at {since:%Y-%m-%d %H:%M}"
+            )
         outbox = claims.counts(using=alias_of(settings))
-        self.stdout.write(f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused")
+        self.stdout.write(
+            f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused"
+        )
 
     def _prune(self, settings: TaskSettings) -> None:
         deleted = 0
@@ -119,5 +143,6 @@ class Command(BaseCommand):
         self.stdout.write(f"{number} tasks {done}")
         if number < len(ids):
             raise CommandError(
-                f"{len(ids) - number} tasks were left: they do not exist, or their status is another"
+                f"{len(ids) - number} tasks were left: they do not exist, or their status "
+                "is another"
             )

@@ -24,30 +24,51 @@ log = logging.getLogger("catmq.tasks")
 
 class Command(BaseCommand):
     help = (
-        "Runs the tasks of a backend until SIGTERM or Ctrl-C, and sends the messages of the outbox. At the "
-        "first signal no task is begun any more, and those at work may end; the second one ends it at once. "
+        "Runs the tasks of a backend until SIGTERM or Ctrl-C, and sends the messages of "
+        "the outbox. At the "
+        "first signal no task is begun any more, and those at work may end; the second one "
+        "ends it at once. "
         "Brokers and API key: CATMQ_OUTBOX in the settings, else CATMQ_URL and CATMQ_API_KEY. "
         "Exit codes: 0 done, 1 it could not go on, 2 wrong usage."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--backend", default="default", metavar="ALIAS", help="of TASKS (default: default)"
+            "--backend",
+            default="default",
+            metavar="ALIAS",
+            help="of TASKS (default: default)",
         )
-        parser.add_argument("--queues", metavar="A,B", help="only these queues (default: all of the backend)")
+        parser.add_argument(
+            "--queues",
+            metavar="A,B",
+            help="only these queues (default: all of the backend)",
+        )
         parser.add_argument("--exclude", metavar="A,B", help="all queues but these")
         parser.add_argument(
-            "--threads", type=int, default=8, help="tasks at a time, in a process (default 8)"
+            "--threads",
+            type=int,
+            default=8,
+            help="tasks at a time, in a process (default 8)",
         )
-        parser.add_argument("--processes", type=int, default=1, help="worker processes (default 1)")
         parser.add_argument(
-            "--worker-id", metavar="NAME", help="tells workers apart (default: of host and process)"
+            "--processes", type=int, default=1, help="worker processes (default 1)"
+        )
+        parser.add_argument(
+            "--worker-id",
+            metavar="NAME",
+            help="tells workers apart (default: of host and process)",
         )
         parser.add_argument("--batch", action="store_true", help="end when no task is left")
         parser.add_argument(
-            "--max-tasks", type=int, metavar="N", help="end after so many deliveries of tasks"
+            "--max-tasks",
+            type=int,
+            metavar="N",
+            help="end after so many deliveries of tasks",
         )
-        parser.add_argument("--no-relay", action="store_true", help="leave the outbox to other processes")
+        parser.add_argument(
+            "--no-relay", action="store_true", help="leave the outbox to other processes"
+        )
         parser.add_argument(
             "--relay-poll-ms",
             type=int,
@@ -62,8 +83,14 @@ class Command(BaseCommand):
             metavar="S",
             help="how long tasks may take to end (default 30)",
         )
-        parser.add_argument("--health-file", metavar="PATH", help="written every 5 s while the process works")
-        parser.add_argument("--no-setup", action="store_true", help="do not make missing topics and groups")
+        parser.add_argument(
+            "--health-file",
+            metavar="PATH",
+            help="written every 5 s while the process works",
+        )
+        parser.add_argument(
+            "--no-setup", action="store_true", help="do not make missing topics and groups"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = _settings(options["backend"])
@@ -75,7 +102,9 @@ class Command(BaseCommand):
                 self._run(settings, chosen, in_child=False)
                 return
         except CatmqError as error:
-            raise CommandError(str(error), returncode=2 if error.code == "option" else 1) from None
+            raise CommandError(
+                str(error), returncode=2 if error.code == "option" else 1
+            ) from None
 
         def work(number: int) -> int:
             mine = replace(
@@ -91,7 +120,9 @@ class Command(BaseCommand):
             return 0
 
         once = chosen.batch or chosen.max_tasks is not None
-        processes.Supervisor(options["processes"], work, drain_s=chosen.drain_s, once=once).run()
+        processes.Supervisor(
+            options["processes"], work, drain_s=chosen.drain_s, once=once
+        ).run()
 
     def _set_up(self, settings: TaskSettings) -> None:
         try:
@@ -100,7 +131,9 @@ class Command(BaseCommand):
         except Forbidden as error:
             log.warning("whether topics and groups are there was not looked at: %s", error)
 
-    def _run(self, settings: TaskSettings, chosen: WorkerOptions, *, in_child: bool) -> None:
+    def _run(
+        self, settings: TaskSettings, chosen: WorkerOptions, *, in_child: bool
+    ) -> None:
         worker = Worker(settings, connections.transport(), chosen)
         processes.stop_on_signals(worker.stop)
         if in_child:
@@ -125,7 +158,9 @@ def _options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
     for name in ("threads", "processes", "max_tasks", "relay_poll_ms"):
         value = options[name]
         if value is not None and value < 1:
-            raise CommandError(f"--{name.replace('_', '-')}: give a whole number, at least 1", returncode=2)
+            raise CommandError(
+                f"--{name.replace('_', '-')}: give a whole number, at least 1", returncode=2
+            )
     if options["drain_s"] < 0:
         raise CommandError("--drain-s: give seconds, at least 0", returncode=2)
     return WorkerOptions(
@@ -142,15 +177,24 @@ def _options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
 
 
 def _queues(options: dict[str, Any], settings: TaskSettings) -> tuple[str, ...] | None:
-    named = {name: [one for one in (options[name] or "").split(",") if one] for name in ("queues", "exclude")}
+    named = {
+        name: [one for one in (options[name] or "").split(",") if one]
+        for name in ("queues", "exclude")
+    }
     if named["queues"] == ["*"]:
         named["queues"] = []
     for name, queues in named.items():
         for one in queues:
             if one not in settings.queues:
                 there = ", ".join(settings.queues)
-                raise CommandError(f"--{name}: {one} is no queue of the backend: {there}", returncode=2)
-    chosen = [one for one in named["queues"] or settings.queues if one not in named["exclude"]]
+                raise CommandError(
+                    f"--{name}: {one} is no queue of the backend: {there}", returncode=2
+                )
+    chosen = [
+        one for one in named["queues"] or settings.queues if one not in named["exclude"]
+    ]
     if not chosen:
-        raise CommandError("no queue is left: name other --queues, or less to --exclude", returncode=2)
+        raise CommandError(
+            "no queue is left: name other --queues, or less to --exclude", returncode=2
+        )
     return tuple(chosen)
