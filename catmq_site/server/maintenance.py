@@ -50,7 +50,7 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import (
-    consumers,
+    expiry,
     granted_queues,
     heartbeats,
     java_beats,
@@ -140,7 +140,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             lambda: send_rate_limit.divide(name=process_name()),
         ),
         Loop("history", 2.0, rebalance_history.catch_up),
-        leased("expiry", EXPIRY_EVERY_S, consumers.expire),
+        leased("expiry", EXPIRY_EVERY_S, expiry.expire),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),

@@ -19,9 +19,9 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
-from metadata.monitoring import alarms, dead_letter_counts, health_checks
+from metadata.monitoring import alarms, dead_letter_counts, health_checks, lag_alarms
+from metadata.monitoring.alarms import Found
 from metadata.monitoring.dead_letter_counts import Count
-from metadata.monitoring.health_checks import Found
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_texts import of_error, say
@@ -48,12 +48,10 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
         for queue in known.queues.values()
         if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
     }
-    turned += _keep(
-        "lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off)
-    )
+    turned += _keep("lag", lambda: lag_alarms.hold(lag_alarms.behind(), topics=cut_off))
     turned += _keep(
         "no_consumer",
-        lambda: health_checks.hold(health_checks.idle(), topics=cut_off),
+        lambda: lag_alarms.hold(lag_alarms.idle(), topics=cut_off),
         begins_after_s=config.alarm_idle_s,
     )
     turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))

@@ -1,4 +1,4 @@
-"""Members of groups: register, heartbeat, leave, expire.
+"""Members of groups: register, heartbeat, leave. expiry.py ends silent ones.
 
 A member is one identity in a group: its instance_id, else its name. The row of an identity
 stays when another incarnation takes it over, so the new process inherits the queues at
@@ -13,9 +13,7 @@ limits how many members are active.
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
@@ -28,13 +26,11 @@ from django.db.models.functions import Coalesce, Least
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
 from metadata.db.changes import changed
-from metadata.db.clock import as_stored, before, database_now, utc
+from metadata.db.clock import database_now
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.contact import contact
-from metadata.db.rows import group_by_id, group_by_name, group_named, select
+from metadata.db.rows import group_by_id, group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
-from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import (
     broadcast_instances,
@@ -44,7 +40,6 @@ from metadata.membership import (
 )
 from metadata.membership.assignment_cache import OwnedQueue
 from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
-from metadata.membership.outage_guard import OutageGuard
 from metadata.models import (
     Consumer,
     ConsumerGroup,
@@ -52,35 +47,22 @@ from metadata.models import (
     Heartbeat,
     QueueOffset,
 )
-from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
-from metadata.rules.membership import liveness
 from metadata.rules.topics.names import check_spelling
 
 __all__ = [
     "HeartbeatAnswer",
-    "OutageGuard",
     "OwnedQueue",
     "Registered",
     "assignment",
     "check_settings",
-    "expire",
     "heartbeat",
     "leave",
-    "look",
     "register",
 ]
 
 log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
-_SILENT = (
-    "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - no value of anybody's
-    f" FROM {Heartbeat._meta.db_table} JOIN {ConsumerGroupConsumer._meta.db_table} member"
-    f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON "
-    "in_group.id = group_id"
-    " WHERE last_seen < %s"
-)
-PASS_S = 1.0  # of expiring, but for the last group
 # earlier processes of an identity that are remembered, so that none of them comes back
 MOST_REPLACED = 16
 
@@ -149,7 +131,7 @@ def register(
     )
     group_id, registered, marked = _registered(group=group, applicant=applicant)
     if marked:
-        _rebalance_now(group_id)
+        rebalance_now(group_id)
     return registered
 
 
@@ -196,7 +178,7 @@ def _uuid(text: str) -> str:
         ) from None
 
 
-def _rebalance_now(group_id: int) -> None:
+def rebalance_now(group_id: int) -> None:
     """Run the rebalance whose mark was just committed; if it cannot, the sweep over
     pending() will.
     """
@@ -339,7 +321,7 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
     """
     group_id = consumer.group_id
     if _left(consumer=consumer, actor=actor):
-        _rebalance_now(group_id)
+        rebalance_now(group_id)
 
 
 @transactional
@@ -354,10 +336,10 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
     if member is None:
         return False
     log.info("group %s: %s left", group.name, member.identity)
-    return _drop(group, {member.pk: database_now()}, f"{member.identity} left")
+    return drop_members(group, {member.pk: database_now()}, f"{member.identity} left")
 
 
-def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
+def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
     """Remove memberships, last heard at the given times, and free their queues; whether the
     group was marked. The caller holds the group's lock."""
     ids = sorted(members)
@@ -380,94 +362,3 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()
     return _mark(group, cause)
-
-
-_guard = OutageGuard()  # of this process
-
-
-def look() -> tuple[str, int]:
-    """Look at the database's clock; return the version of the metadata, which comes with
-    it.
-
-    Every process that may ever expire members looks several times a second. Raises
-    MetadataUnavailable, and then this process expires nobody for a full session timeout.
-    """
-    return _guard.look().look.version
-
-
-def expire(*, guard: OutageGuard | None = None) -> int:
-    """Expire members that were silent for session timeout + 1 s, and rebalance their
-    groups; how many.
-
-    One pass of about a second, to be made every second; the rest is left to the next one,
-    and a group that fails keeps none of the others waiting. After an outage of the
-    database, and for the first time in a process, nobody expires for a full session timeout
-    (rules.liveness).
-    """
-    watcher = guard or _guard
-    watch = watcher.look()
-    with reachable():
-        by_group = grouped((group_id, member) for member, group_id in _silent(watch))
-    # what fails must not be first in every pass
-    groups = random.sample(list(by_group), len(by_group))
-    end, count = time.monotonic() + PASS_S, 0
-    failure = None
-    for group_id in groups:
-        try:
-            # Looking on, a long pass is no outage; and what was silent before one proves
-            # nothing after it.
-            if (
-                time.monotonic() > end
-                or watcher.look().steady_since_s != watch.steady_since_s
-            ):
-                break
-            if dead := _expired(group_id=group_id, members=by_group[group_id]):
-                count += dead
-                _rebalance_now(group_id)
-        except MetadataUnavailable as error:
-            failure = error
-    if failure is not None:
-        raise failure
-    return count
-
-
-def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
-    """(member, group) of those that seem dead."""
-    # Nobody is dead sooner, and few are this silent.
-    since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
-    rows = select(_SILENT, [as_stored(since)])
-    groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(
-        watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
-    )
-    return [(member, groups[member]) for member in dead]
-
-
-@transactional
-def _expired(*, group_id: int, members: Sequence[int]) -> int:
-    """Drop those of `members` that are still silent, judged again under the group's lock;
-    return how many.
-    """
-    try:
-        group = group_by_id(group_id)
-    except NotFound:
-        return 0
-    now = database_now()
-    # now: if the commit is lost, nobody may say that nothing was heard since before this
-    contact.heard()
-    rows = Heartbeat.objects.select_for_update().filter(
-        pk__in=sorted(members), membership__group=group
-    )
-    dead = {
-        row.pk: row.last_seen
-        for row in rows.order_by("pk")
-        if liveness.overdue(
-            last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
-        )
-    }
-    if dead:
-        names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
-        _drop(group, dead, f"{', '.join(names)} expired")
-        casual_groups.take_in_earnest(group)
-        log.warning("group %s: %d members expired", group.name, len(dead))
-    return len(dead)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import F, Q
@@ -38,6 +39,23 @@ FIELDS = (
     "acknowledged_at",
     "acknowledged_by",
 )
+
+
+@dataclass(slots=True)
+class Found:
+    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could
+    not tell.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
+        """One thing that is so, is not, or about which nothing is clear (None)."""
+        if is_so:
+            self.found[name] = detail
+        elif is_so is None:
+            self.unclear.add(name)
 
 
 @transactional

@@ -26,7 +26,7 @@ from metadata.errors import (
 from metadata.groups import groups, subscription_rows
 from metadata.listing import consumer_lists
 from metadata.listing.pages import Wanted
-from metadata.membership import consumers, rebalance, rebalance_history
+from metadata.membership import expiry, rebalance, rebalance_history
 from metadata.membership.rebalance import Moves
 from metadata.models import (
     AuditLog,
@@ -113,7 +113,7 @@ def test_the_pause_of_a_dead_owners_queue_counts_from_when_it_was_last_heard() -
     dead = joined("a")
     heir = Member("b").register()
     rows.silence(dead, seconds=30)
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire(guard=rows.steady_guard()) == 1
     heir.beat()
     acquire(heir)
 
@@ -453,16 +453,16 @@ def test_a_group_that_cannot_be_reached_keeps_no_other_from_expiring_its_dead(
     dead = [Member("a", group=group).register() for group in ("billing", "other")]
     for one in dead:
         rows.silence(one, seconds=30)
-    real, stuck = consumers._expired, ConsumerGroup.objects.get(name="billing").pk
+    real, stuck = expiry._expired, ConsumerGroup.objects.get(name="billing").pk
 
     def expired(*, group_id: int, members: Any) -> int:
         if group_id == stuck:
             raise MetadataUnavailable("locked")
         return real(group_id=group_id, members=members)
 
-    monkeypatch.setattr(consumers, "_expired", expired)
+    monkeypatch.setattr(expiry, "_expired", expired)
     with pytest.raises(MetadataUnavailable):
-        consumers.expire(guard=rows.steady_guard())
+        expiry.expire(guard=rows.steady_guard())
     assert [group.members.count() for group in ConsumerGroup.objects.order_by("pk")] == [
         1,
         0,
@@ -475,7 +475,7 @@ def test_an_outage_in_the_middle_of_a_pass_ends_it(monkeypatch: pytest.MonkeyPat
     guard = rows.steady_guard()
     looks = iter([guard.look(), replace(guard.look(), steady_since_s=5.0)])
     monkeypatch.setattr(guard, "look", lambda: next(looks))
-    assert consumers.expire(guard=guard) == 0
+    assert expiry.expire(guard=guard) == 0
     assert ConsumerGroup.objects.get().members.count() == 1
 
 
