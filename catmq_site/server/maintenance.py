@@ -36,7 +36,13 @@ from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
 from messagestore.shares import upkeep
 from messagestore.topology import queues, retry_topics, subscriptions, topics
-from metadata.brokers import discovery, java_callers, quotas, registration, snapshot_acks
+from metadata.brokers import (
+    discovery,
+    java_callers,
+    registration,
+    send_rate_limit,
+    snapshot_acks,
+)
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import leases
@@ -128,7 +134,11 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         ),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
         Each("circuits", node_pools.in_use, circuit_loop),
-        Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
+        Loop(
+            "rates",
+            send_rate_limit.EVERY_S,
+            lambda: send_rate_limit.divide(name=process_name()),
+        ),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
