@@ -7,9 +7,9 @@ import random
 import time
 from collections.abc import Sequence
 
-from metadata.db.clock import as_stored, before, database_now, utc
+from metadata.db.clock import as_parameter, before, database_now, to_utc
 from metadata.db.contact import contact
-from metadata.db.rows import group_by_id, select
+from metadata.db.rows import lock_group_by_id, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.grouping import grouped
@@ -84,10 +84,10 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
     # Nobody is dead sooner, and few are this silent.
     since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
-    rows = select(_SILENT, [as_stored(since)])
+    rows = select(_SILENT, [as_parameter(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
     dead = liveness.expired(
-        watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
+        watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
     )
     return [(member, groups[member]) for member in dead]
 
@@ -98,7 +98,7 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     return how many.
     """
     try:
-        group = group_by_id(group_id)
+        group = lock_group_by_id(group_id)
     except NotFound:
         return 0
     now = database_now()
