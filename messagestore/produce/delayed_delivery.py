@@ -307,7 +307,7 @@ class DelayedDelivery:
         # them are
         # woken.
         for queue, head in heads.items():
-            known_heads.stored(queue, head)
+            known_heads.note_stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
 
