@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.java.endpoint import MOST_GROUPS, MOST_NAMES, Body, JavaEndpoint, JavaRequest
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -123,5 +123,5 @@ class GetMessageCount(JavaEndpoint):
     def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
         group = asked.consumerGroupName or ""
         topics = asked.topics or _topics(group, call.actor)
-        offsets = lag.group_offsets(group=group, actor=call.actor)
+        offsets = group_lag.group_offsets(group=group, actor=call.actor)
         return {"count": sum(one.lag or 0 for one in offsets if one.topic in topics)}

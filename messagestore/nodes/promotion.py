@@ -64,7 +64,7 @@ from metadata.errors import (
 )
 from metadata.grouping import grouped
 from metadata.groups import subscribers
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import Begun
 
@@ -501,7 +501,7 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
                 queues=mine,
                 epoch=reading.base_epoch,
                 latest=False,
-                instances=instances.readers(reading.group_id),
+                instances=broadcast_instances.readers(reading.group_id),
             )
     epochs = [
         (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)

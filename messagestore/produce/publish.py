@@ -25,7 +25,7 @@ from messagestore.produce.store_retry import DEADLINE_S
 from messagestore.tables import delayed_sql, message_sql
 from messagestore.tables.shapes import NewBatch, NewDelayed
 from metadata.actors import Actor
-from metadata.brokers import quotas
+from metadata.brokers import send_rate_limit
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import Routing, TopicInfo
 from metadata.db import access
@@ -130,7 +130,7 @@ def send(
     """
     info = check_may_send(topic=topic, actor=actor)
     validate(messages)
-    quotas.admit(
+    send_rate_limit.admit(
         topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages)
     )
     batch = _Batch(info, messages, batch_id, actor.name)

@@ -24,7 +24,7 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import Reading, Waiting
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
@@ -111,7 +111,7 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
     """Count what every reader has left, and read the bounds; nothing of a node that is
     away.
     """
-    names = instances.readers_of([one.group_id for one in reading])
+    names = broadcast_instances.readers_of([one.group_id for one in reading])
     readers = [
         (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
     ]

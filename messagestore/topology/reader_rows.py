@@ -15,7 +15,7 @@ from metadata.actors import job
 from metadata.groups import subscribers
 from metadata.groups.subscribers import Reading
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.release import VERSION, is_older
 
 CHUNK = 500  # rows in one transaction
@@ -37,8 +37,8 @@ def insert(
     (`upgrade.require_release`).
     """
     readers, shares = (
-        instances.readers(reading.group_id),
-        instances.is_share(reading.group_id),
+        broadcast_instances.readers(reading.group_id),
+        broadcast_instances.is_share(reading.group_id),
     )
     for node, mine in node_pools.group_by_node(queues):
         if shares:

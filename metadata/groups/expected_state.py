@@ -26,7 +26,7 @@ from metadata.errors import Code, NotFound
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
-from metadata.membership.instances import PARTED
+from metadata.membership.broadcast_instances import PARTED
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,

@@ -16,7 +16,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import SubscriptionView, views_of
-from metadata.membership import instances, rebalance
+from metadata.membership import broadcast_instances, rebalance
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
@@ -242,7 +242,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     now = database_now()
     active = rebalance.active_members(group)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
-        everything = [read.queue for read in instances.reads([group.pk])]
+        everything = [read.queue for read in broadcast_instances.reads([group.pk])]
         owned = dict.fromkeys(active, everything)
     for row in members.order_by("identity"):
         beat = getattr(row, "heartbeat", None)

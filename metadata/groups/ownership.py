@@ -1,7 +1,7 @@
 """Owners of a group's queues: what a member may acquire, for lists, and for moving
 positions by hand.
 
-In a broadcasting group every instance owns every queue (instances.py), so there is a row
+In a broadcasting group every instance owns every queue (broadcast_instances.py), so there is a row
 for each of both.
 """
 
@@ -22,7 +22,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Invalid, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import instances, rebalance
+from metadata.membership import broadcast_instances, rebalance
 from metadata.membership.heartbeats import expired, replaced
 from metadata.models import (
     BroadcastInstance,
@@ -75,7 +75,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         if row.mode != ConsumerGroup.Mode.BROADCASTING:
             return found
         holders = dict(row.members.values_list("instance_id", "process__name"))
-        known = instances.names(row.pk)
+        known = broadcast_instances.names(row.pk)
         return [
             replace(
                 one,
@@ -153,10 +153,10 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
 
 def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     """The same for an instance. A consumer that is being replaced gets nothing."""
-    epoch = instances.epochs([consumer.text]).get(consumer.text)
+    epoch = broadcast_instances.epochs([consumer.text]).get(consumer.text)
     if epoch is None:
         return {}
-    reads = instances.reads([consumer.group_id], set(queues))
+    reads = broadcast_instances.reads([consumer.group_id], set(queues))
     return {read.queue: read.base_epoch + epoch for read in reads}
 
 
@@ -218,7 +218,7 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
-        # instances.fence raises it without the group's lock: it must not fall to a voided
+        # broadcast_instances.fence raises it without the group's lock: it must not fall to a voided
         # epoch again.
         above = epoch + 1 - row.epoch
         rows = BroadcastInstance.objects.filter(pk=instance.pk)

@@ -24,8 +24,8 @@ from metadata.models import (
     Queue,
     Topic,
 )
-from metadata.monitoring import progress
-from metadata.monitoring.progress import GroupProgress
+from metadata.monitoring import lag_trends
+from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.topics.names import INTERNAL_MARK, lane_base
 
 _READY = Q(subscriptions__state="ready")
@@ -248,7 +248,7 @@ def groups(
         )
         topics = _counts(mine, "group_id")
     handled = minutes.handled_by(group_ids=ids) if lines else {}
-    known = progress.of_groups(ids)
+    known = lag_trends.of_groups(ids)
     return found.map(
         lambda row: shown(
             GroupRow,

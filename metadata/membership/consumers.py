@@ -5,8 +5,9 @@ stays when another incarnation takes it over, so the new process inherits the qu
 once, each under epoch + 1, and the old one is told `replaced`. A row that is gone means
 `expired`.
 
-In a broadcasting group the identity is an instance that owns every queue (instances.py), so
-who comes and goes there concerns nobody else, unless the group limits how many are active.
+In a broadcasting group the identity is an instance that owns every queue
+(broadcast_instances.py). A join or leave there matters to other members only if the group
+limits how many members are active.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import casual, departures, instances, rebalance
+from metadata.membership import (
+    broadcast_instances,
+    casual_groups,
+    ended_share_members,
+    rebalance,
+)
 from metadata.membership.assignment_cache import OwnedQueue
 from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
@@ -230,8 +236,8 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
-    if not casual.is_casual(applicant.sdk):
-        casual.take_in_earnest(group)
+    if not casual_groups.is_casual(applicant.sdk):
+        casual_groups.take_in_earnest(group)
     text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
@@ -260,7 +266,9 @@ def _issue(
     """A new consumer id for the member; from now on its earlier one is worth nothing."""
     broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
     instance_id = (
-        instances.arrive(group=group, name=member.instance_id, now=now) if broadcasts else 0
+        broadcast_instances.arrive(group=group, name=member.instance_id, now=now)
+        if broadcasts
+        else 0
     )
     text = consumer_ids.issue(
         group_id=group.pk,
@@ -315,7 +323,7 @@ def _replace(
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
     if group.mode == ConsumerGroup.Mode.SHARE:
-        departures.note(group.pk, [member.consumer_id])
+        ended_share_members.note(group.pk, [member.consumer_id])
     text = _issue(group, member, applicant, now)
     if handed:
         rebalance.next_generation(group.pk)
@@ -363,9 +371,11 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         held = rows.values_list("instance_id", "pk")
-        instances.depart(group=group, seen={name: members[member] for name, member in held})
+        broadcast_instances.depart(
+            group=group, seen={name: members[member] for name, member in held}
+        )
     if group.mode == ConsumerGroup.Mode.SHARE:
-        departures.note(group.pk, list(rows.values_list("consumer_id", flat=True)))
+        ended_share_members.note(group.pk, list(rows.values_list("consumer_id", flat=True)))
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()
@@ -458,6 +468,6 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     if dead:
         names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
         _drop(group, dead, f"{', '.join(names)} expired")
-        casual.take_in_earnest(group)
+        casual_groups.take_in_earnest(group)
         log.warning("group %s: %d members expired", group.name, len(dead))
     return len(dead)

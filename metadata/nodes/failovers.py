@@ -19,7 +19,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.grouping import chunks
 from metadata.groups import commits
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
 
 _TOGETHER = 500  # rows in one transaction
@@ -193,7 +193,7 @@ def readers(node_id: int) -> list[ReaderEpoch]:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
             seen = (look.committed, look.told_ms) if look else (0, None)
             known = (
-                instances.names(row.group_id)
+                broadcast_instances.names(row.group_id)
                 if row.group.mode == "broadcasting"
                 else {0: ("", 0)}
             )

@@ -15,7 +15,7 @@ from metadata.cache import snapshot
 from metadata.db.consumer_ids import check
 from metadata.errors import Code, Conflict, Gone, Invalid
 from metadata.groups import groups, ownership
-from metadata.membership import consumers, instances, rebalance
+from metadata.membership import broadcast_instances, consumers, rebalance
 from metadata.models import BroadcastInstance, ConsumerGroup, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.instances import ME, Instance, bodies, committed, news, send
@@ -65,7 +65,7 @@ def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(
     with pytest.raises(Gone) as caught:
         first.beat()
     assert caught.value.code == Code.REPLACED
-    assert instances.epochs([first.id.text]) == {}
+    assert broadcast_instances.epochs([first.id.text]) == {}
     assert set(second.take().values()) == {("ok", 0)}
     assert first.pull(queues[0]).state == "fenced"
     assert first.commit(queues[0], 0) == "fenced"

@@ -19,7 +19,11 @@ from catmq_client.contrib.django_outbox.inbox import handled_once, once
 from catmq_client.contrib.django_outbox.models import InboxMessage
 from catmq_client.errors import OptionError
 from catmq_client.message import Source, row_of
-from catmq_client.sending.new_messages import DELAYED_ID_HEADER, OUTBOX_ID_HEADER, as_sent
+from catmq_client.sending.new_messages import (
+    DELAYED_ID_HEADER,
+    OUTBOX_ID_HEADER,
+    build_message,
+)
 from tests.support import outboxes
 
 
@@ -110,7 +114,7 @@ def test_messages_that_were_forwarded_with_all_headers_are_different_messages() 
         True,
         False,
     ]
-    sent = as_sent(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
+    sent = build_message(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
     assert sent["headers"] == {"h": "v"}, "a producer does not pass on reserved headers"
 
 

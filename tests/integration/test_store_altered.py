@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import MessageSearch, NewMessage
@@ -181,7 +181,7 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
             consumer=consumer, offsets=[CommitOffset(queue, claim.epoch, 1)]
         ),
         "send": lambda: send(queue),
-        "lag": lambda: lag.group_offsets(group="billing", actor=ACTOR),
+        "lag": lambda: group_lag.group_offsets(group="billing", actor=ACTOR),
     }
     for name in broken:
         with pytest.raises(StoreCorrupt, match=f"{table}.*missing or was altered"):

@@ -18,7 +18,7 @@ import MySQLdb
 import pytest
 
 from messagestore import retention, verify
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.nodes import (
@@ -144,7 +144,7 @@ def test_everything_runs_with_exactly_the_rights_of_a_node(
     assert member.commit(queue, 10) == "ok"
     make_due(queue)
     assert mover(queue).run_once() == 1
-    lag.record()
+    group_lag.record()
     age(queue, 0, 10, seconds=10 * DAY)
     (cleaned,) = retention.clean(actor=ACTOR, rest_s=0.0)
     assert cleaned.plan is not None

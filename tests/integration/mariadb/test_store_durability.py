@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
@@ -208,7 +208,7 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     assert [message.body for message in reader.pull(0).messages] == [b"first"]
     offset, batch_id, calls = visible_only(server, disk, queue, background)
     pulling = background(reader.pull, offset)
-    asking = background(lag.group_offsets, group="billing", actor=ACTOR)
+    asking = background(group_lag.group_offsets, group="billing", actor=ACTOR)
     at = {"topic": "orders", "queue": queue, "actor": ACTOR}
     looks: list[Callable[[], Any]] = [
         lambda: browse.by_offset(offset=offset, limit=10, **at),

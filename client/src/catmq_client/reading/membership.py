@@ -33,7 +33,7 @@ from catmq_client.errors import (
     Unauthenticated,
 )
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import FailureLog, with_question
+from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
@@ -451,7 +451,7 @@ class Membership(Part):
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        text = with_question(error, self._transport)
+        text = with_hint(error, self._transport)
         self._failures.failed(
             text, level=logging.INFO if error.code == "draining" else logging.WARNING
         )
