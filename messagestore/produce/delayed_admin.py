@@ -78,8 +78,7 @@ def recall(*, message_id: str, actor: Actor) -> None:
         with node.reading() as session:
             rows = delayed_sql.read_delayed(session, rows=[row])
         # The row may be moved or retargeted between the read and the delete, so the loop
-        # reads
-        # again.
+        # reads again.
         if not rows:
             return _check_recalled(node, message_id, row, actor)
         if _try_recall(node, message_id, rows[0], actor):
@@ -92,8 +91,7 @@ def _try_recall(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> b
     """Delete a delayed row. Return False if it was not deleted, or if that is unknown."""
     _allow(row.queue, message_id, actor)
     # A due row for a queue of another node may have been copied there already. It is not
-    # deleted,
-    # because the copy would still be delivered.
+    # deleted, because the copy would still be delivered.
     on_own_node = snapshot.find_queue(row.queue).node_id == node.info.id
     leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
     try:

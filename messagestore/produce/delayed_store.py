@@ -34,8 +34,7 @@ from messagestore.tables.shapes import DelayedBatch, DelayedRow, NewDelayed, Sto
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
 # A delivery time may have passed this long ago: clocks differ, and a send may be repeated
-# for a
-# while.
+# for a while.
 TOLERANCE_MS = 600_000
 
 _guard = threading.Lock()
@@ -262,8 +261,7 @@ def prepare(node: Node) -> None:
     with _guard:
         try:
             # A read-only server has the table already, or nothing can be stored there
-            # anyway. After
-            # any other error, such as a full disk, the next call tries again.
+            # anyway. After any other error, such as a full disk, the next call tries again.
             with suppress(db_errors.ReadOnly), node.writing() as session:
                 node_sql.create_node_tables(session)
         except db_errors.Ambiguous as fault:  # CREATE TABLE IF NOT EXISTS is safe to repeat

@@ -66,8 +66,7 @@ class BatchWrite(Write[tuple[int, int]]):
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
                     # Read before the transaction: afterwards another send of this process
-                    # may have
-                    # raised it, and the offset of this one would look too low.
+                    # may have raised it, and the offset of this one would look too low.
                     lowest_head = known_heads.lowest_head(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
@@ -77,8 +76,7 @@ class BatchWrite(Write[tuple[int, int]]):
                             batches=batches,
                         )
                     # A lower offset than this process has seen: the server was restored
-                    # from a
-                    # backup under an open connection.
+                    # from a backup under an open connection.
                     node_guard.check_stored(
                         node.info, queue=queue, first=offset, lowest=lowest_head
                     )
