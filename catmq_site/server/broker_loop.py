@@ -36,7 +36,7 @@ class BrokerLoop:
         """One heartbeat; a good-bye instead if the broker stops."""
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
                 return
             known = registration.heartbeat(identity=self.identity, held=master.registered())
             self._acknowledge()
@@ -81,6 +81,6 @@ class BrokerLoop:
         """
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
         finally:
             registration.evict()

@@ -137,7 +137,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop(
             "rates",
             send_rate_limit.EVERY_S,
-            lambda: send_rate_limit.divide(name=process_name()),
+            lambda: send_rate_limit.share_limits(name=process_name()),
         ),
         Loop("history", 2.0, rebalance_history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire),

@@ -89,7 +89,7 @@ def nodes_filling(away: Mapping[str, str]) -> Found:
     as they did.
     """
     seen = Found()
-    growing = size_rows.growth()
+    growing = size_rows.read_growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":

@@ -88,8 +88,8 @@ def read_plan(
     answer, StoreCorrupt.
     """
     access.require(actor, "admin", topic)
-    access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
-    found = topic_rows.named(name=topic, actor=actor)
+    access.require_failure_origin(actor, "admin", topic, snapshot.origin_of(topic))
+    found = topic_rows.find_topic(name=topic, actor=actor)
     by_node = sweeping.group_by_node(_chosen(found, queues))
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}

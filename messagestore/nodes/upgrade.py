@@ -111,7 +111,7 @@ def upgrade_node(
 
 def _audit(done: NodeUpgrade, actor: Actor) -> None:
     if done.changes or done.before != done.after:
-        node_rows.note_schema(
+        node_rows.audit_schema_change(
             verb="upgrade",
             name=done.node,
             before={"schema_version": done.before},
@@ -182,7 +182,7 @@ def require_release(*, node: str, release: str, actor: Actor) -> None:
     access.require_everything(actor, node, what="node")
     older = [
         one
-        for one in discovery.listed(actor=actor)
+        for one in discovery.list_brokers(actor=actor)
         if one.alive and is_older(one.version, release)
     ]
     if older:
@@ -200,6 +200,6 @@ def require_release(*, node: str, release: str, actor: Actor) -> None:
         if is_older(found.min_release, release):
             node_sql.write_min_release(session, release=release)
             before, after = {"min_release": found.min_release}, {"min_release": release}
-            node_rows.note_schema(
+            node_rows.audit_schema_change(
                 verb="require", name=node, before=before, after=after, actor=actor
             )

@@ -134,7 +134,7 @@ def _allow(queue: int, message_id: str, actor: Actor) -> None:
     view = snapshot.current()
     info = view.queues.get(queue)
     topic = view.topics.get(info.topic_id) if info is not None else None
-    if topic is None or not access.sees(actor, topic.name):
+    if topic is None or not access.may_see(actor, topic.name):
         raise _not_found(message_id)
     access.require(actor, "produce", topic.name)
 
@@ -160,7 +160,7 @@ def of_topic(
     if no node answers.
     """
     access.require(actor, "browse", topic)
-    access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
+    access.require_failure_origin(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(

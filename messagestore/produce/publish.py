@@ -92,7 +92,7 @@ def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
     if info.failure_of is not None:
-        access.require_failed(actor, "produce", topic, snapshot.origin_of(topic))
+        access.require_failure_origin(actor, "produce", topic, snapshot.origin_of(topic))
     return info
 
 

@@ -70,13 +70,13 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     Who may not `manage` it is told only of groups on which it has a right. Raises
     NotFound(topic_not_found, queue_not_found).
     """
-    view = topic_rows.named(name=topic, actor=actor)
+    view = topic_rows.find_topic(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
     if queue is not None and not chosen:
         raise layout.no_queue(topic, queue)
     reading = subscribers.readings(view.id)
     if not access.may(actor, "manage", topic):
-        reading = [one for one in reading if access.sees(actor, one.group)]
+        reading = [one for one in reading if access.may_see(actor, one.group)]
     counts, bounds = _read(reading, chosen)
     slots_of = Counter(view.layout)
     found = []

@@ -52,10 +52,10 @@ def create(
 ) -> TopicState:
     """Make a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topic_rows.plan` raises; QueuesTaken and NodeUnavailable
+    Raises what `metadata.topics.topic_rows.plan_topic` raises; QueuesTaken and NodeUnavailable
     after taking back what was made.
     """
-    planned = topic_rows.plan(
+    planned = topic_rows.plan_topic(
         name=name, queues=queues, node=node, settings=settings, actor=actor
     )
     try:
@@ -97,13 +97,13 @@ def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
                 if not queue_sql.create_queue(session, **new, unused=True, comment=comment):
                     used.append(queue.queue)
     # Those that another process opened meanwhile may have messages by now.
-    if taken := topic_rows.creating(used):
+    if taken := topic_rows.queues_in_creation(used):
         raise QueuesTaken(taken)
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
     with sweeping.log_failure(f"Removal of the unfinished topic {topic.name}"):
-        if topic_rows.give_up(topic.id, actor):
+        if topic_rows.abandon(topic.id, actor):
             _drop(topic, actor)
 
 
@@ -111,7 +111,7 @@ def describe(*, name: str, actor: Actor) -> TopicState:
     """A topic and the bounds of its queues. Needs any right on it; raises NotFound
     (topic_not_found).
     """
-    return _state(topic_rows.named(name=name, actor=actor))
+    return _state(topic_rows.find_topic(name=name, actor=actor))
 
 
 def _state(topic: TopicView) -> TopicState:
@@ -144,7 +144,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     at.
     """
     return sweeping.run_each(
-        topic_rows.unfinished(older_than_s),
+        topic_rows.iterate_unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
         name=lambda topic: f"Removal of the unfinished topic {topic.name}",
     )
@@ -153,7 +153,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
     """Drop the tables and rows of topics deleted long enough ago; return how many."""
     return sweeping.run_each(
-        topic_rows.due_for_drop(after_days),
+        topic_rows.iterate_due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
         name=lambda topic: f"Dropping the tables of topic {topic.name}",
     )

@@ -15,9 +15,9 @@ from django.db.models import F
 
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.consumer_ids import ConsumerId, reader_instance
-from metadata.db.rows import group_by_id, group_named
+from metadata.db.rows import find_group, lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Invalid, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
@@ -63,9 +63,9 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
     """Every queue a group reads, by topic, number and instance. Needs any right on it;
     raises NotFound.
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
         rows = QueueOffset.objects.filter(group=row).select_related(
             "queue__topic", "owner__process"
         )
@@ -97,7 +97,7 @@ def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
     """
     access.require_any(actor, ("consume", "browse"), topic)
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
         if row.mode == ConsumerGroup.Mode.BROADCASTING:
             why = f"group {group} is broadcasting: each of its instances has offsets of its own"
             raise Invalid.field("source_group", why)
@@ -181,7 +181,7 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
     generation rises in any case, so that waiting pulls of the group return. Raises
     NotFound(group_not_found).
     """
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
     # its epoch counts for all its queues, and is what theirs have above the row's
     if instance_id:
@@ -196,12 +196,12 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
             epoch=F("epoch") + 1
         )
     rebalance.next_generation(group_id)
-    changed("group", group_id)
+    record_change("group", group_id)
 
 
 @transactional
 def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     row = QueueOffset.objects.filter(group=group, queue=queue).first()
     instance = (
         BroadcastInstance.objects.filter(group=group, pk=instance_id).first()
@@ -233,5 +233,5 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
         )
         return known
     rebalance.next_generation(group_id)
-    changed("group", group_id)
+    record_change("group", group_id)
     return epoch + 1

@@ -27,11 +27,11 @@ from django.db.models.functions import Coalesce, Least
 
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
-from metadata.db.changes import changed
-from metadata.db.clock import as_stored, before, database_now, utc
+from metadata.db.changes import record_change
+from metadata.db.clock import as_parameter, before, database_now, to_utc
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import contact
-from metadata.db.rows import group_by_id, group_by_name, group_named, select
+from metadata.db.rows import find_group, lock_group, lock_group_by_id, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.grouping import grouped
@@ -164,7 +164,7 @@ def check_settings(
     broadcasting group gets no instance_id, NotFound(group_not_found), MetadataUnavailable.
     """
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
     for setting, wanted in asked.items():
         has = getattr(row, setting)
         if wanted is not None and wanted != has:
@@ -211,7 +211,7 @@ def _rebalance_now(group_id: int) -> None:
 @transactional
 def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
     """(group id, answer, whether the group is marked for a rebalance)."""
-    row = group_by_name(group)
+    row = lock_group(group)
     check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
     member = (
         row.members.select_related("process").filter(identity=applicant.identity).first()
@@ -247,7 +247,7 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
 def _mark(group: ConsumerGroup, cause: str) -> bool:
     """Mark the group for a rebalance, if who comes and goes concerns the others."""
     if group.mode == ConsumerGroup.Mode.SHARE:
-        changed("group", group.pk)  # how many there are decides how much each gets
+        record_change("group", group.pk)  # how many there are decides how much each gets
         return False
     concerns = (
         group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
@@ -327,7 +327,7 @@ def _replace(
     text = _issue(group, member, applicant, now)
     if handed:
         rebalance.next_generation(group.pk)
-        changed("group", group.pk)
+        record_change("group", group.pk)
     log.info("group %s: %s registered again", group.name, applicant.identity)
     return text
 
@@ -346,7 +346,7 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
 def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
     """Remove a member that leaves; return True if the group is marked for a rebalance."""
     try:
-        group = group_by_id(consumer.group_id)
+        group = lock_group_by_id(consumer.group_id)
     except NotFound:
         return False
     access.require(actor, "consume", group.name, what="group")
@@ -435,10 +435,10 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
     # Nobody is dead sooner, and few are this silent.
     since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
-    rows = select(_SILENT, [as_stored(since)])
+    rows = select(_SILENT, [as_parameter(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
     dead = liveness.expired(
-        watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
+        watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
     )
     return [(member, groups[member]) for member in dead]
 
@@ -449,7 +449,7 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     return how many.
     """
     try:
-        group = group_by_id(group_id)
+        group = lock_group_by_id(group_id)
     except NotFound:
         return 0
     now = database_now()

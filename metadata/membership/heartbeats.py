@@ -25,11 +25,11 @@ from django.db import transaction
 from django.db.models import Case, F, Value, When
 
 from metadata.config import config
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import UtcNow
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import SILENT_S, contact
-from metadata.db.rows import group_by_id
+from metadata.db.rows import lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
 from metadata.grouping import grouped
@@ -382,7 +382,7 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     """Hand over what the member let go of, judged by rows read under the group's lock; what
     it holds now.
     """
-    group = group_by_id(consumer.group_id)
+    group = lock_group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
         group=group,
         owner=consumer.member_id,
@@ -395,7 +395,7 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.next_generation(group.pk)
         granted_queues.note(group.pk, [row.queue_id for row in leaving])
-        changed("group", group.pk)
+        record_change("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
     return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[
         0

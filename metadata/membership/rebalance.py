@@ -44,9 +44,9 @@ from django.db.models.functions import Coalesce
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_id, group_by_name, select
+from metadata.db.rows import lock_group, lock_group_by_id, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import granted_queues, rebalance_history
@@ -202,14 +202,14 @@ def _rehearsed(group: str) -> Moves:
     back.
     """
     with reachable(), transaction.atomic():
-        moves = _rebalanced(group_by_name(group))
+        moves = _rebalanced(lock_group(group))
         transaction.set_rollback(True)
     return moves
 
 
 @transactional
 def _asked(*, group: str, actor: Actor) -> Moves:
-    row = group_by_name(group)
+    row = lock_group(group)
     mark(row.pk, f"asked for by {actor.kind} {actor.name}")
     row.refresh_from_db()
     moves = _rebalanced(row)
@@ -240,7 +240,7 @@ def settle(group_id: int) -> None:
 
 @transactional
 def _settled(group_id: int, *, only_marked: bool) -> tuple[str, Moves]:
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     if only_marked and group.rebalance_wanted == group.rebalance_done:
         return group.name, Moves(group.pk, group.generation)
     return group.name, _rebalanced(group)
@@ -278,7 +278,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
         )
     if changes:
         granted_queues.note(group.pk, [move.queue for move in moves if move.at_once])
-        changed("group", group.pk)
+        record_change("group", group.pk)
     return Moves(group.pk, generation, moves)
 
 

@@ -16,7 +16,7 @@ from django.db.models import F, Q
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import before, database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
@@ -245,7 +245,7 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
 
 
 # One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
-prune = Rule(
+prune = PruneRule(
     Alarm.objects.exclude(
         ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")
     ),

@@ -98,7 +98,7 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
         3,
     )
     assert made.delivery.headers == (("region", ("eu", "us")),)
-    assert len(topic_rows.named(name="orders", actor=ME).queues) == 2
+    assert len(topic_rows.find_topic(name="orders", actor=ME).queues) == 2
     named = (
         AuditLog.objects.filter(verb="create")
         .order_by("-pk")
@@ -170,9 +170,9 @@ def test_what_exists_with_other_settings_is_a_conflict_and_nothing_is_made() -> 
 def test_what_exists_is_kept_or_changed_if_told_so() -> None:
     document = changed(world())
     assert outcomes(take_in(document, existing="keep"))["orders"] == "keep"
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 3
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 3
     assert outcomes(take_in(document, existing="change"))["orders"] == "change"
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 9
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 9
     assert set(outcomes(take_in(document)).values()) == {"same"}
 
 
@@ -282,7 +282,7 @@ def test_another_spelling_of_what_is_there_is_a_conflict() -> None:
 def test_a_name_that_another_pairs_retry_topic_has_is_a_conflict() -> None:
     topics.create(name="c", queues=1, actor=ME)
     groups.create(name="a_b", actor=ME)
-    topic_rows.plan(name="b_c", queues=1, actor=ME)
+    topic_rows.plan_topic(name="b_c", queues=1, actor=ME)
     Topic.objects.filter(name="b_c").update(name="a_b_c_fail")
     pair = {"version": 1, "subscriptions": [{"group": "a_b", "topic": "c"}]}
     with pytest.raises(Conflict, match="retry topic a_b_c_fail"):

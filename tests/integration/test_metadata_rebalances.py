@@ -25,7 +25,7 @@ from metadata.errors import (
 )
 from metadata.groups import groups, subscription_rows
 from metadata.listing import consumer_lists
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.membership import consumers, rebalance, rebalance_history
 from metadata.membership.rebalance import Moves
 from metadata.models import (
@@ -68,7 +68,7 @@ def test_a_heartbeat_of_a_moment_after_the_look_is_not_heard_before_it() -> None
     Heartbeat.objects.update(last_seen=clock.database_now() + timedelta(milliseconds=284))
     (member,) = groups.describe(name="billing", actor=ME).members
     assert member.heartbeat_age_ms == 0
-    (row,) = consumer_lists.consumers(wanted=Wanted(), actor=ME).items
+    (row,) = consumer_lists.consumers(wanted=ListQuery(), actor=ME).items
     assert row.silent_ms == 0
 
 

@@ -441,14 +441,14 @@ def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_sweep_drops_no_table_of_a_topic_that_became_ready_meanwhile(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = topic_rows.named(name="orders", actor=ACTOR)
-    monkeypatch.setattr(topic_rows, "unfinished", lambda older_than_s: [ready])
+    ready = topic_rows.find_topic(name="orders", actor=ACTOR)
+    monkeypatch.setattr(topic_rows, "iterate_unfinished", lambda older_than_s: [ready])
     topics.sweep()
     send(queues[0], 1)
 
 
 def test_a_sweep_takes_back_a_topic_that_a_crash_left_half_made(queues: list[int]) -> None:
-    left = topic_rows.plan(name="half", queues=2, actor=ACTOR)
+    left = topic_rows.plan_topic(name="half", queues=2, actor=ACTOR)
     assert topics.sweep(older_than_s=-1) == 1
     with pytest.raises(NotFound):
         topic_rows.make_ready(left.id)

@@ -30,7 +30,9 @@ def node(name: str = "n1", **given: object) -> None:
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
     """A ready topic; its queue ids."""
-    made = topic_rows.make_ready(topic_rows.plan(name=name, queues=queues, actor=ME).id)
+    made = topic_rows.make_ready(
+        topic_rows.plan_topic(name=name, queues=queues, actor=ME).id
+    )
     return tuple(one.queue for one in made.queues)
 
 

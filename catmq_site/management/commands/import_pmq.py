@@ -61,7 +61,7 @@ class Command(CatmqCommand):
         url = options["url"] or os.environ.get(URL, "")
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL}")
-        users = [one.name for one in accounts.listed(actor=self.actor)]
+        users = [one.name for one in accounts.list_users(actor=self.actor)]
         found = Mapping(tables.read(url), users).run()
         planned = self._without_conflicts(found)
         if options["document"]:
@@ -93,7 +93,7 @@ class Command(CatmqCommand):
                 continue
             if not apply:
                 said.append([topic, "would be taken over, if the topic has none here"])
-            elif send_tokens.adopt(topic=topic, token=token, actor=self.actor):
+            elif send_tokens.import_token(topic=topic, token=token, actor=self.actor):
                 said.append(
                     [topic, "taken over: Java clients go on with it, others are refused"]
                 )

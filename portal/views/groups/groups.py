@@ -104,7 +104,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     }
     span = charts.span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
-    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
+    marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
         view=view, offsets=offsets, found=found, actor=actor(request)
