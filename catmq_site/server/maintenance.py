@@ -133,7 +133,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             "traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush
         ),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
-        Each("circuits", node_pools.in_use, circuit_loop),
+        Each("circuits", node_pools.used_node_ids, circuit_loop),
         Loop(
             "rates",
             send_rate_limit.EVERY_S,

@@ -55,7 +55,7 @@ def _insert(
     selected_queues = [
         queue for queue in subscription.queues if queues is None or queue in queues
     ]
-    for node, node_queues in node_pools.by_node(selected_queues):
+    for node, node_queues in node_pools.group_by_node(selected_queues):
         try:
             # An existing row keeps its place, so a lost answer leaves nothing in doubt:
             # repeat it.
@@ -78,7 +78,7 @@ def _insert(
 
 
 def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
-    for node, node_queues in node_pools.by_node(subscription.queues):
+    for node, node_queues in node_pools.group_by_node(subscription.queues):
         try:
             with node.reading() as session:
                 reader_sql.delete_readers(

@@ -75,7 +75,7 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
     """
     owned = ownership.queues(group=group, actor=actor)
     lags: dict[QueueOwner, QueueLag] = {}
-    for node_id, rows in sweeping.by_node(owned).items():
+    for node_id, rows in sweeping.group_by_node(owned).items():
         try:
             lags |= _of_node(node_id, rows)
         except NodeUnavailable as error:

@@ -72,7 +72,7 @@ def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) 
 def nodes_away() -> Found:
     """Nodes that ought to answer, and do not, or that refuse every write."""
     seen = Found()
-    for node_id, info in sweeping.online().items():
+    for node_id, info in sweeping.online_nodes().items():
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
@@ -142,7 +142,7 @@ def count_dead() -> dict[int, Count] | None:
             counts[group] = counts[group].plus(count) if group in counts else count
 
     asked = sweeping.retry_nodes()
-    skipped = sweeping.ask(
-        asked, read, what="Number of dead letters", prepare=delayed_store.prepare
+    skipped = sweeping.query_nodes(
+        asked, read, subject="Number of dead letters", prepare=delayed_store.prepare
     )
     return None if skipped else counts

@@ -81,7 +81,7 @@ class DiskWatch:
     def run_once(self) -> int:
         """One pass; how many nodes changed their state."""
         changed = 0
-        for node_id, info in sweeping.online().items():
+        for node_id, info in sweeping.online_nodes().items():
             begun = time.monotonic()
             if begun < self._not_before.get(node_id, 0.0):
                 continue
@@ -142,7 +142,7 @@ def record() -> int:
         nodes[info.id] = (max(used - reusable, 0), len(there))
         queues[info.id] = queue_bytes(session, there)
 
-    sweeping.ask(sweeping.online(), measured, what="Size")
+    sweeping.query_nodes(sweeping.online_nodes(), measured, subject="Size")
     size_rows.record_queue_sizes(queues)
     return size_rows.record_sizes(nodes)
 

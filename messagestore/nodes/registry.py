@@ -425,7 +425,7 @@ def note_heads() -> int:
         heads.update(queue_sql.read_heads(session, queues=None))
         delayed[info.id] = DelayedCounts(info.epoch, counts.given, counts.waiting)
 
-    sweeping.ask(sweeping.online(), read, what="Log end offsets")
+    sweeping.query_nodes(sweeping.online_nodes(), read, subject="Log end offsets")
     failovers.record_delayed(delayed)
     known = snapshot.current().queues
     return failovers.record_heads(

@@ -299,7 +299,7 @@ class DelayedDelivery:
         # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
         # them are woken.
         for queue, head in heads.items():
-            known_heads.stored(queue, head)
+            known_heads.note_stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
 

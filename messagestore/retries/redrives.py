@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from messagestore import sweeping
-from messagestore.engine.messages import NewMessage, headers_of
+from messagestore.engine.messages import NewMessage, parse_headers
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
@@ -157,7 +157,7 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
             "to the topic.",
             code=Code.SUBSCRIPTION_NOT_FOUND,
         )
-    retry_topic = retry_topics.of(group=group, topic=topic)
+    retry_topic = retry_topics.find_or_make(group=group, topic=topic)
     if retry_topic is None:
         raise Unavailable(
             "The retry topic is being created. Try again.", retry_after_ms=1000
@@ -326,7 +326,7 @@ class _Step:
             body=dead_letter.body,
             key=row.key,
             tag=row.tag,
-            headers=headers_of(dead_letter.headers),
+            headers=parse_headers(dead_letter.headers),
             trace_id=row.trace_id,
         )
         if to == "topic":

@@ -136,7 +136,7 @@ def _free_runs(group: GroupInfo, owner: str) -> int:
     """
     count = 0
     for node_id, queues in places(group).items():
-        with sweeping.later(
+        with sweeping.log_failure(
             f"Release of what a member of group {group.name} leased on node {node_id}"
         ):
             with node_pools.node(node_id).reading() as session:

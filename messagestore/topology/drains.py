@@ -132,7 +132,9 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
         counts.update(of_node)
         bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
 
-    sweeping.ask(sweeping.by_node(queues), read, what="Number of unread messages")
+    sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject="Number of unread messages"
+    )
     return counts, bounds
 
 
@@ -158,7 +160,7 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     """Retire the draining queues that every group has read to the end; return how many. One
     bounded pass.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.draining(rest_s)
@@ -171,7 +173,9 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
     """Close the queue for good, then look once more: from then on its head cannot move."""
-    with sweeping.later(f"Retiring queue {queue.queue} of topic {waiting.topic.name}"):
+    with sweeping.log_failure(
+        f"Retiring queue {queue.queue} of topic {waiting.topic.name}"
+    ):
         if _read_by(waiting.topic, queue) is None:
             return False
         try:
@@ -204,7 +208,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     """Drop the tables and rows of queues that were retired long enough ago; return how
     many.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.due_for_drop(after_days)
