@@ -654,7 +654,9 @@ def test_a_batch_that_a_repair_brings_back_meanwhile_claims_its_rows(
     queue: int, meanwhile: Meanwhile
 ) -> None:
     plant(queue, "UPDATE sent_batch SET queue_id = 0 WHERE first_offset = 4")
-    meanwhile("stored_at_ms", lambda: plant(queue, "UPDATE sent_batch SET queue_id = {q}"))
+    meanwhile(
+        "read_stored_at_ms", lambda: plant(queue, "UPDATE sent_batch SET queue_id = {q}")
+    )
     assert kinds() == []
 
 

@@ -34,10 +34,10 @@ from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     OUTBOX_ID_HEADER,
     NewMessage,
-    as_headers,
-    as_text,
-    body_bytes,
-    due,
+    checked_headers,
+    checked_text,
+    due_fields,
+    encode_body,
 )
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
@@ -86,7 +86,7 @@ def send(
     default the outbox's own. Raises OutsideTransaction, OptionError.
     """
     alias = _inside_transaction("send", topic, using)
-    data = body_bytes(body, plain(json))
+    data = encode_body(body, plain(json))
     message = NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at)
     row = _row(topic, message, alias, conf.current())
     _lock_lanes([row], alias)
@@ -179,15 +179,15 @@ def _row(
         raise OptionError(
             f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
         )
-    data = body_bytes(body)
-    given = as_headers(headers or {})
-    slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
+    data = encode_body(body)
+    given = checked_headers(headers or {})
+    slot = None if key is None else slot_of(checked_text("key", key, MAX_KEY))
     for name, text, most in (
         ("key", key, MAX_KEY),
         ("tag", tag, MAX_TAG),
         ("trace_id", trace_id, MAX_TRACE),
     ):
-        check_text(name, None if text is None else as_text(name, text, most), alias)
+        check_text(name, None if text is None else checked_text(name, text, most), alias)
     all_headers = {**given, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
     return OutboxMessage(
@@ -208,7 +208,7 @@ def _row(
 
 
 def _due_ms(deliver_at: datetime) -> int:
-    at_ms = due(None, deliver_at)["deliver_at_ms"]
+    at_ms = due_fields(None, deliver_at)["deliver_at_ms"]
     if at_ms > time.time_ns() // 1_000_000 + MOST_DELAY_MS:
         raise OptionError(
             f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"

@@ -38,9 +38,9 @@ from catmq_client.sending.routing import Kind, Layouts, Routes
 from catmq_client.sending.send_request import (
     NODE_AWAY,
     QUEUE_CLOSED,
-    Next,
+    NextStep,
     after_failure,
-    named,
+    errors_by_index,
     send,
 )
 
@@ -188,7 +188,7 @@ class Relay:
             except CatmqError as error:
                 self._seen[topic] = error
             else:
-                layout = self._layouts.freshen(topic, suspicious=False)
+                layout = self._layouts.refresh(topic, after_refusal=False)
                 if layout is not None:
                     routes.replace(layout)
                 self._seen[topic] = routes
@@ -330,13 +330,13 @@ class Relay:
             tries=0,
             unknown=self._may_be_stored(claimed, error),
         )
-        if follows is Next.REPEAT:
+        if follows is NextStep.REPEAT:
             target.not_before = self._clock() + target.backoff.next_s(error)
             done.left += 1
-        elif follows is Next.MOVE:
+        elif follows is NextStep.MOVE:
             done.undone += 1
             self._go_elsewhere(claimed, error, target)
-        elif follows is Next.SPLIT and not named(error, count):
+        elif follows is NextStep.SPLIT and not errors_by_index(error, count):
             target.most = max(1, count // 2)
             done.undone += 1
             self._let_go(claimed)
@@ -364,13 +364,13 @@ class Relay:
         routes = self._routes(claimed.place.topic)
         if routes is not None:
             routes.avoid(claimed.place.queue, whole_node=error.code in NODE_AWAY)
-            layout = self._layouts.freshen(claimed.place.topic, suspicious=True)
+            layout = self._layouts.refresh(claimed.place.topic, after_refusal=True)
             if layout is not None:
                 routes.replace(layout)
 
     def _refused(self, tried: _Try, error: CatmqError, done: Pass) -> None:
         self._unstored.discard(tried.claimed.batch_id)
-        wrong = named(error, len(tried.ids)) or dict.fromkeys(
+        wrong = errors_by_index(error, len(tried.ids)) or dict.fromkeys(
             range(len(tried.ids)), error.detail
         )
         failed = {tried.ids[place]: f"{error.code}: {why}" for place, why in wrong.items()}
