@@ -1,4 +1,4 @@
-"""manage.py relay_outbox: carries the messages of the outbox to the brokers."""
+"""manage.py relay_outbox: sends the messages of the outbox to the brokers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from catmq_client.contrib.django_outbox import claims, conf, notify
 from catmq_client.contrib.django_outbox.claims import Claims, LeaseLost
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_outbox.notify import Listener
-from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
-from catmq_client.contrib.django_outbox.running import Running
+from catmq_client.contrib.django_outbox.relay import Relay, new_relay_name
+from catmq_client.contrib.django_outbox.relay_loop import RelayLoop
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import HttpTransport
 
-MOST_LISTED = 1_000
+MAX_LISTED = 1_000
 
 
 class Command(BaseCommand):
@@ -33,24 +33,24 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument(
+        mode = parser.add_mutually_exclusive_group()
+        mode.add_argument(
             "--once", action="store_true", help="send what is there, then end"
         )
-        what.add_argument(
+        mode.add_argument(
             "--status", action="store_true", help="only say how many messages wait"
         )
-        what.add_argument(
+        mode.add_argument(
             "--failed", action="store_true", help="list messages that were refused for good"
         )
-        what.add_argument(
+        mode.add_argument(
             "--retry",
             nargs="*",
             type=int,
             metavar="ID",
             help="let refused messages go again; no ID: all",
         )
-        what.add_argument(
+        mode.add_argument(
             "--discard",
             nargs="+",
             type=int,
@@ -97,14 +97,18 @@ class Command(BaseCommand):
             self._relay(alias, options)
 
     def _list_failed(self, alias: str | None) -> None:
-        listed = claims.failed(using=alias, most=MOST_LISTED)
-        for one in listed:
+        messages = claims.list_failed(using=alias, limit=MAX_LISTED)
+        for message in messages:
             key = (
-                "no key" if one.key is None else f"key {one.key}, {one.held} held behind it"
+                "no key"
+                if message.key is None
+                else f"key {message.key}, {message.held} held behind it"
             )
-            when = f"{one.created_at:%Y-%m-%d %H:%M:%S}"
-            self.stdout.write(f"{one.id}  {when}  {one.topic}  ({key})  {one.error}")
-        if not listed:
+            created = f"{message.created_at:%Y-%m-%d %H:%M:%S}"
+            self.stdout.write(
+                f"{message.id}  {created}  {message.topic}  ({key})  {message.error}"
+            )
+        if not messages:
             self.stdout.write("none")
 
     def _relay(self, alias: str | None, options: dict[str, Any]) -> None:
@@ -115,6 +119,7 @@ class Command(BaseCommand):
         transport = _transport()
         alias = alias or router.db_for_write(OutboxMessage)
         try:
+            # With --once there is nothing to wait for, so no notifications are needed.
             with nullcontext() if options["once"] else notify.listening(alias) as listener:
                 self._run(transport, alias, options, listener)
         except LeaseLost as lost:
@@ -134,20 +139,20 @@ class Command(BaseCommand):
         listener: Listener | None,
     ) -> None:
         address = "" if listener is None else listener.address
-        claims_of_it = Claims(
-            name_of_this_relay(), using=alias, lease_s=options["lease_s"], address=address
+        relay_claims = Claims(
+            new_relay_name(), using=alias, lease_s=options["lease_s"], address=address
         )
-        running = Running(
-            Relay(transport, claims_of_it),
+        loop = RelayLoop(
+            Relay(transport, relay_claims),
             say=self._say,
-            stop=_stop_signal(),
+            stop=_stop_on_signals(),
             poll_s=options["poll_ms"] / 1000,
             report_s=options["report_s"],
             listener=listener,
         )
         if not options["once"]:
-            running.forever()
-        elif not running.once():
+            loop.run()
+        elif not loop.run_once():
             raise CommandError("not all messages were sent; see --status and --failed")
 
     def _say(self, text: str) -> None:
@@ -156,22 +161,20 @@ class Command(BaseCommand):
 
 
 def _transport() -> HttpTransport:
-    given = conf.current()
+    options = conf.current()
     try:
-        return HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
+        return HttpTransport(options.urls, api_key=options.api_key, verify=options.verify)
     except CatmqError as error:
         raise CommandError(
             f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2
         ) from None
 
 
-def _stop_signal() -> threading.Event:
-    """Set by SIGTERM and Ctrl-C.
-
-    By a thread: a handler that interrupted `stop.wait()`, which holds a lock, would wait
-    for itself.
-    """
+def _stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
+    # A thread sets it. The signal handler may interrupt `stop.wait()`, which holds the
+    # event's lock; `stop.set()` in the handler itself would wait for that lock for ever.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(
             number, lambda *_: threading.Thread(target=stop.set, daemon=True).start()
@@ -180,8 +183,8 @@ def _stop_signal() -> threading.Event:
 
 
 def _status(alias: str | None) -> str:
-    found = claims.counts(using=alias)
+    rows = claims.count_rows(using=alias)
     return (
-        f"waiting {found.waiting}, being sent {found.claimed}, refused {found.failed}, "
-        f"held behind refused ones {found.held}"
+        f"waiting {rows.waiting}, being sent {rows.claimed}, refused {rows.failed}, "
+        f"held behind refused ones {rows.held}"
     )
