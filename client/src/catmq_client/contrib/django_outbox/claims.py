@@ -1,7 +1,7 @@
 """The relay's database operations: the lease, the batches, and the states of the rows.
 
 Every change of a row's state renews the lease first, in the same transaction. So a relay
-that was frozen and lost the lease meanwhile changes nothing any more. The one exception is
+that was frozen and lost the lease meanwhile changes nothing any more. The only exception is
 the deletion of stored messages, which is right whichever relay does it.
 """
 
@@ -22,7 +22,7 @@ from django.db.models import Q, QuerySet
 from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay, UtcNow
 from catmq_client.sending.ids import uuid7
 
-MAX_WAITING_ROWS = 2_000  # rows that one pass reads
+MAX_WAITING_ROWS = 2_000  # rows read in a pass
 MAX_ERROR = 2_000
 # A time of delivery that passed longer ago than this is dropped, and the message is
 # delivered at once: brokers refuse a time that passed ten minutes ago. The wide margin is
@@ -179,7 +179,10 @@ class Claims:
                 )
             fields = rows.order_by("id").values_list(*WaitingRow._fields)
             waiting = [WaitingRow(*row) for row in fields[:MAX_WAITING_ROWS]]
-            failed_keys = self._failed_keys()
+            # (topic, key) pairs are compared in Python: a database's collation may take A
+            # and a for the same key.
+            failed = self._rows.filter(state=FAILED, key__isnull=False)
+            failed_keys = set(failed.values_list("topic", "key"))
             held_ids = [
                 row.id
                 for row in waiting
@@ -192,15 +195,6 @@ class Claims:
             for row in waiting
             if row.key is None or (row.topic, row.key) not in failed_keys
         ]
-
-    def _failed_keys(self) -> set[tuple[str, str | None]]:
-        """Return (topic, key) of the failed rows.
-
-        The caller compares them in Python: a database's collation may take A and a for the
-        same key.
-        """
-        failed = self._rows.filter(state=FAILED, key__isnull=False)
-        return set(failed.values_list("topic", "key"))
 
     def claim(self, batches: Mapping[Destination, Sequence[int]]) -> set[uuid.UUID]:
         """Record the batches (destination → row ids) before anything is sent. Return their
@@ -225,7 +219,20 @@ class Claims:
         returns the same.
         """
         rows = list(self._rows.filter(batch_id=claimed.batch_id).order_by("id"))
-        return [row.pk for row in rows], [_to_api_message(row) for row in rows]
+        optional = ("key", "tag", "trace_id", "queue", "deliver_at_ms")
+        messages = [
+            {
+                "body_bytes": bytes(row.body),
+                "headers": json.loads(row.headers),
+                **{
+                    name: value
+                    for name in optional
+                    if (value := getattr(row, name)) is not None
+                },
+            }
+            for row in rows
+        ]
+        return [row.pk for row in rows], messages
 
     def delete_stored(self, ids: Sequence[int], batch_id: uuid.UUID) -> int:
         """Delete rows that have a receipt. Return their number.
@@ -261,19 +268,9 @@ class Claims:
                     row.update(
                         state=FAILED, batch_id=None, queue=None, error=error[:MAX_ERROR]
                     )
-            # Failed rows have left the batch. The remaining ones wait again.
+            # Failed rows have left the batch. The remaining rows wait again.
             batch = self._rows.filter(batch_id=claimed.batch_id)
             batch.update(state=WAITING, batch_id=None, queue=None)
-
-
-def _to_api_message(row: OutboxMessage) -> dict[str, Any]:
-    fields = {"key": row.key, "tag": row.tag, "trace_id": row.trace_id, "queue": row.queue}
-    fields |= {"deliver_at_ms": row.deliver_at_ms}
-    return {
-        "body_bytes": bytes(row.body),
-        "headers": json.loads(row.headers),
-        **{name: value for name, value in fields.items() if value is not None},
-    }
 
 
 def _passed_ms() -> int:
@@ -307,14 +304,14 @@ def list_failed(*, using: str | None = None, limit: int = 1_000) -> list[FailedM
 
 def retry(ids: Iterable[int] | None, *, using: str | None = None) -> int:
     """Let failed messages (None: all) and the messages that they hold back wait again.
-    Return the number of failed ones.
+    Return the number of failed messages.
     """
     return _end_failures(ids, using, discard=False)
 
 
 def discard(ids: Iterable[int], *, using: str | None = None) -> int:
     """Delete failed messages, and let the messages that they hold back wait again. Return
-    the number of deleted ones.
+    the number of deleted messages.
     """
     return _end_failures(ids, using, discard=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import threading
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -178,22 +178,11 @@ def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:
     return deleted
 
 
-class _MessageCounter:
-    """Counts the messages of this process and decides which of them prune."""
-
-    def __init__(self) -> None:
-        self._lock, self._count = threading.Lock(), 0
-
-    def is_prune_due(self) -> bool:
-        with self._lock:
-            self._count += 1
-            # The first message prunes, so that short-lived processes prune, too.
-            return self._count % PRUNE_EVERY == 1
-
-
-_counter = _MessageCounter()
+# Numbers the messages of this process, from 0. `next` of a counter is atomic.
+_message_numbers = itertools.count()
 
 
 def _prune_sometimes(alias: str) -> None:
-    if _counter.is_prune_due():
+    # Message 0 prunes, so that short-lived processes prune, too.
+    if next(_message_numbers) % PRUNE_EVERY == 0:
         prune(using=alias)

@@ -87,7 +87,7 @@ class OutboxLane(models.Model):
     """A row to lock for each slot. A transaction that sends a key locks the row of its slot
     until the commit.
 
-    So the ids of one key's messages rise in the order in which their transactions commit.
+    So the ids of a key's messages rise in the order in which their transactions commit.
     """
 
     slot = models.PositiveSmallIntegerField(primary_key=True)

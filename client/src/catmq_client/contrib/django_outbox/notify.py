@@ -26,7 +26,7 @@ log = logging.getLogger("catmq.outbox")
 # A process reads the relay's address again after this many seconds.
 ADDRESS_MAX_AGE_S = 5.0
 MAX_DATAGRAM_BYTES = 64
-# Datagrams that one wait reads. A sender that floods the socket does not stop the relay.
+# Datagrams read in a wait. A sender that floods the socket does not stop the relay.
 MAX_DATAGRAMS = 1_000
 LOOPBACK = "127.0.0.1"
 
@@ -36,14 +36,14 @@ _addresses: dict[str, tuple[float, str]] = {}
 
 def on_commit(alias: str) -> None:
     """Notify the relay when the current transaction commits. Consecutive messages of a
-    transaction cause one notification.
+    transaction cause a single notification.
     """
     if not conf.current().notify:
         return
     connection, callback = transaction.get_connection(alias), _callback_for(alias)
     registered = connection.run_on_commit
-    # The previous callback serves this message, too, unless a rollback to one of its
-    # savepoints could drop that callback and keep this message.
+    # The previous callback serves this message, too, unless a rollback to a savepoint
+    # could drop that callback and keep this message.
     if (
         registered
         and registered[-1][1] is callback
@@ -61,7 +61,17 @@ def _callback_for(alias: str) -> Callable[[], None]:
 
 def notify(alias: str) -> None:
     """Notify the active relay, if there is one, that there may be messages."""
-    address = _relay_address(alias)
+    now = time.monotonic()
+    read_at, address = _addresses.get(alias, (float("-inf"), ""))
+    if now - read_at >= ADDRESS_MAX_AGE_S:
+        try:
+            relays = OutboxRelay.objects.using(alias).filter(pk=1)
+            address = relays.values_list("address", flat=True).first() or ""
+        except DatabaseError as error:
+            log.debug("the address of the relay cannot be read: %s", error)
+            address = ""
+        # An empty address is cached, too: without a relay a commit costs no query.
+        _addresses[alias] = now, address
     if not address:
         return
     try:
@@ -71,22 +81,6 @@ def notify(alias: str) -> None:
             udp.sendto(token.encode(), socket.MSG_DONTWAIT, (host, int(port)))
     except (OSError, ValueError) as error:
         log.debug("the relay at %s was not notified: %s", address, error)
-
-
-def _relay_address(alias: str) -> str:
-    """Return the active relay's address, cached for ADDRESS_MAX_AGE_S; '' if unknown."""
-    now = time.monotonic()
-    read_at, address = _addresses.get(alias, (float("-inf"), ""))
-    if now - read_at < ADDRESS_MAX_AGE_S:
-        return address
-    try:
-        relays = OutboxRelay.objects.using(alias).filter(pk=1)
-        address = relays.values_list("address", flat=True).first() or ""
-    except DatabaseError as error:
-        log.debug("the address of the relay cannot be read: %s", error)
-        address = ""
-    _addresses[alias] = now, address
-    return address
 
 
 class Listener:
@@ -103,7 +97,7 @@ class Listener:
         self.address = f"{host} {port} {self._token}"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a notification. Return True if one came, False after `timeout_s` or when
+        """Wait for a notification. Return True if it came, False after `timeout_s` or when
         the relay has to stop.
         """
         notified, wait_s = False, max(timeout_s, 0.0)
@@ -111,7 +105,7 @@ class Listener:
             for _ in range(MAX_DATAGRAMS):
                 self._socket.settimeout(wait_s)
                 notified |= self._socket.recv(MAX_DATAGRAM_BYTES) == self._token.encode()
-                # Only the first read waits. The next ones drain the datagrams that have
+                # Only the first read waits. The next reads drain the datagrams that have
                 # arrived by now.
                 wait_s = 0.0
         except (TimeoutError, BlockingIOError):
@@ -137,8 +131,14 @@ def listening(alias: str) -> Iterator[Listener | None]:
     """Open a listener for the relay of a database. Yields None if notifications are disabled
     or no socket can be opened.
     """
+    host = transaction.get_connection(alias).settings_dict.get("HOST") or ""
     try:
-        udp = _bind_socket(_database_host(alias)) if conf.current().notify else None
+        # A host that is a path is a Unix socket: the database runs on this host.
+        udp = (
+            _bind_socket("" if host.startswith("/") else str(host))
+            if conf.current().notify
+            else None
+        )
     except OSError as error:
         log.warning(
             "the relay cannot be notified, and looks into the outbox by itself: %s", error
@@ -151,16 +151,9 @@ def listening(alias: str) -> Iterator[Listener | None]:
         yield Listener(udp)
 
 
-def _database_host(alias: str) -> str:
-    """Return the host of a database; '' if it runs on this host."""
-    host = transaction.get_connection(alias).settings_dict.get("HOST") or ""
-    # A path is that of a Unix socket.
-    return "" if host.startswith("/") else str(host)
-
-
 def _bind_socket(database_host: str) -> socket.socket:
     """Return a UDP socket on the interface that reaches the database. The processes that
-    commit messages can reach that network, too.
+    commit messages can reach that network, too. An empty `database_host` is this host.
     """
     host = LOOPBACK
     if database_host:

@@ -47,10 +47,10 @@ from catmq_client.sending.routing import slot_of
 ID_HEADER = OUTBOX_ID_HEADER
 # Brokers keep a delayed message for at most 366 days.
 MAX_DELAY_MS = 366 * 86_400_000
-# Limits of one INSERT: rows, and approximate bytes.
+# Limits of an INSERT: rows, and approximate bytes.
 BATCH_ROWS, BATCH_BYTES = 500, 1024 * 1024
 
-# All rows share one expression: building an expression takes as long as inserting a row.
+# All rows share an expression: building an expression takes as long as inserting a row.
 NOW = UtcNow()
 
 T = TypeVar("T")
@@ -104,7 +104,8 @@ def send_batch(
     the number of messages.
 
     Like `send`, but faster for many messages. `queue` and `delay_ms` of a message are not
-    supported. Raises OutsideTransaction, OptionError; if one message is invalid, nothing is
+    supported. Raises OutsideTransaction, OptionError; if any message is invalid,
+    nothing is
     written.
     """
     alias = _require_transaction("send_batch", topic, using)
@@ -119,8 +120,8 @@ def send_batch(
 
 
 def split_into_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield lists of at most BATCH_ROWS items and about BATCH_BYTES bytes, for one statement
-    each.
+    """Yield lists of at most BATCH_ROWS items and about BATCH_BYTES bytes, each for a single
+    statement.
     """
     batch, free_bytes = list[T](), BATCH_BYTES
     for item in items:
@@ -196,6 +197,11 @@ def _build_row(
         check_text(name, None if text is None else as_text(name, text, max_length), alias)
     all_headers = {**own_headers, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
+    at_ms = None if deliver_at is None else due(None, deliver_at)["deliver_at_ms"]
+    if at_ms is not None and at_ms > time.time_ns() // 1_000_000 + MAX_DELAY_MS:
+        raise OptionError(
+            f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"
+        )
     return OutboxMessage(
         topic=topic,
         key=key,
@@ -208,16 +214,6 @@ def _build_row(
         size=OVERHEAD_BYTES
         + len(data)
         + sum(len(name) + len(text) for name, text in own_headers.items()),
-        deliver_at_ms=None if deliver_at is None else _deliver_at_ms(deliver_at),
+        deliver_at_ms=at_ms,
         created_at=NOW,
     )
-
-
-def _deliver_at_ms(deliver_at: datetime) -> int:
-    """Return the time of delivery in ms since 1970. Raises OptionError if it is too late."""
-    at_ms = due(None, deliver_at)["deliver_at_ms"]
-    if at_ms > time.time_ns() // 1_000_000 + MAX_DELAY_MS:
-        raise OptionError(
-            f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"
-        )
-    return at_ms

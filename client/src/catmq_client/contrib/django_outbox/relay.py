@@ -2,8 +2,8 @@
 order.
 
 One pass first repeats the batches with an unknown outcome, unchanged. Then waiting rows
-become batches, one for each queue, and are sent. A queue with an open batch gets no further
-batch until that one is settled, so no message overtakes an earlier one of its key.
+become batches, at most one per queue, and are sent. A queue with an open batch gets no further
+batch until that batch is settled, so no message overtakes an earlier message of its key.
 
 `after_failure` decides the next step after a failed try, without a limit on the number of
 tries:
@@ -70,7 +70,7 @@ class NotTried(CatmqError, retriable=True):
 
 @dataclass(slots=True)
 class PassResult:
-    """Result of one pass.
+    """Result of a pass.
 
     `sent` and `failed` count messages. `delayed_batches` are repeated unchanged after a
     pause; `ready_batches` the next pass can send again, split or re-route at once. `error`
@@ -102,7 +102,7 @@ class _Pacing:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One send of a batch, with its results or its error."""
+    """A send of a batch, with its results or its error."""
 
     claimed: ClaimedBatch
     ids: list[int]
@@ -185,7 +185,7 @@ class Relay:
     def _busy_slots(self, open_batches: Sequence[ClaimedBatch]) -> dict[str, set[int]]:
         """Return, by topic, the slots that no further batch may contain now.
 
-        Their queue has an open batch or refused one a moment ago.
+        Their queue has an open batch, or refused a batch a moment ago.
         """
         busy: dict[str, set[int]] = {}
         for batch in open_batches:
@@ -248,7 +248,7 @@ class Relay:
                 or len(batch) >= pacing.max_messages
                 or (batch and size > BATCH_BYTES)
             ):
-                # A later, smaller row would fit, but it would overtake this one.
+                # A later, smaller row would fit, but it would overtake this row.
                 full.add(destination)
                 continue
             batches.setdefault(destination, batch).append(row.id)
@@ -263,7 +263,17 @@ class Relay:
             return None
         routes = self._routes(row.topic)
         if routes is None:
-            return self._route_without_layout(row.topic, result)
+            error = self._looked_up[row.topic]
+            if isinstance(error, NotFound):
+                # Sent all the same: the refusal then marks the rows as failed.
+                return Destination(row.topic, None)
+            if isinstance(error, Unauthenticated):
+                raise error
+            if isinstance(error, CatmqError):
+                pacing = self._closed_topics.setdefault(row.topic, _Pacing(Backoff()))
+                pacing.not_before = self._clock() + pacing.backoff.next_s(error)
+                result.error = error
+            return None
         self._closed_topics.pop(row.topic, None)
         destination = Destination(
             row.topic, routes.choose(key=row.key, queue=None, strict_queue=True).queue
@@ -275,19 +285,6 @@ class Relay:
                 row.topic, routes.choose(key=None, queue=None, strict_queue=True).queue
             )
         return destination
-
-    def _route_without_layout(self, topic: str, result: PassResult) -> Destination | None:
-        error = self._looked_up[topic]
-        if isinstance(error, NotFound):
-            # An unknown topic is sent all the same: the refusal then marks the rows as failed.
-            return Destination(topic, None)
-        if isinstance(error, Unauthenticated):
-            raise error
-        if isinstance(error, CatmqError):
-            pacing = self._closed_topics.setdefault(topic, _Pacing(Backoff()))
-            pacing.not_before = self._clock() + pacing.backoff.next_s(error)
-            result.error = error
-        return None
 
     def _send(self, batches: Sequence[ClaimedBatch], result: PassResult) -> None:
         """Send batches in parallel. Only this thread uses the database."""
@@ -347,7 +344,13 @@ class Relay:
                 min(BATCH_MESSAGES, 2 * pacing.max_messages),
             )
             return
-        error = attempt.error or _refusal(attempt.results)
+        error = attempt.error
+        if error is None:
+            errors = [o for o in attempt.results if isinstance(o, CatmqError)]
+            first = next((e for e in errors if e.retriable), errors[0])
+            # Retriable in any case: other messages of the batch may be stored, so only a
+            # repeat under the same id is safe.
+            error = CatmqError(first.detail, code=first.code, retriable=True)
         result.error = error
         if isinstance(error, Unauthenticated):
             raise error
@@ -362,78 +365,51 @@ class Relay:
             return
         if error.outcome_unknown or attempt.results:
             self._not_stored.discard(claimed.batch_id)
+        # A closed queue has looked the batch id up: it would know a stored batch. A node that
+        # is away has not. A batch that is invalid now was invalid in every earlier try.
+        is_not_stored = (
+            error.code in QUEUE_CLOSED
+            or isinstance(error, InvalidRequest | OptionError)
+            or claimed.batch_id in self._not_stored
+        )
         next_step = after_failure(
-            error,
-            kind=Kind.FREE,
-            messages=count,
-            tries=0,
-            unknown=self._may_be_stored(claimed, error),
+            error, kind=Kind.FREE, messages=count, tries=0, unknown=not is_not_stored
         )
         if next_step is Next.REPEAT:
             pacing.not_before = self._clock() + pacing.backoff.next_s(error)
             result.delayed_batches += 1
         elif next_step is Next.MOVE:
             result.ready_batches += 1
-            self._reroute(claimed, error, pacing)
+            self._dissolve(claimed)
+            pacing.not_before = self._clock() + pacing.backoff.next_s(error)
+            topic, queue = claimed.destination
+            if routes := self._routes(topic):
+                routes.avoid(queue, whole_node=error.code in NODE_AWAY)
+                if layout := self._layouts.freshen(topic, suspicious=True):
+                    routes.replace(layout)
         elif next_step is Next.SPLIT and not named(error, count):
-            # The error does not name the invalid messages: halve the batch until one is left.
+            # The error does not name the invalid messages: halve the batch until it has
+            # only one message.
             pacing.max_messages = max(1, count // 2)
             result.ready_batches += 1
             self._dissolve(claimed)
         else:
-            self._mark_failed(attempt, error, result)
-
-    def _may_be_stored(self, claimed: ClaimedBatch, error: CatmqError) -> bool:
-        """Return True if this try or an earlier one may have stored the batch."""
-        # A closed queue has looked the batch id up: it would know a stored batch. A node that
-        # is away has not. A batch that is invalid now was invalid in every earlier try.
-        certainly_not = error.code in QUEUE_CLOSED or isinstance(
-            error, InvalidRequest | OptionError
-        )
-        return not certainly_not and claimed.batch_id not in self._not_stored
+            self._not_stored.discard(claimed.batch_id)
+            # An error that names no message concerns all of them.
+            reasons = named(error, count) or dict.fromkeys(range(count), error.detail)
+            failed = {
+                attempt.ids[index]: f"{error.code}: {reason}"
+                for index, reason in reasons.items()
+            }
+            self.claims.fail(claimed, failed)
+            result.failed += len(failed)
+            log.error(
+                "%d messages for topic %s were refused: %s",
+                len(failed),
+                claimed.destination.topic,
+                error,
+            )
 
     def _dissolve(self, claimed: ClaimedBatch) -> None:
         self.claims.return_to_waiting(claimed)
         self._not_stored.discard(claimed.batch_id)
-
-    def _reroute(self, claimed: ClaimedBatch, error: CatmqError, pacing: _Pacing) -> None:
-        self._dissolve(claimed)
-        pacing.not_before = self._clock() + pacing.backoff.next_s(error)
-        routes = self._routes(claimed.destination.topic)
-        if routes is not None:
-            routes.avoid(claimed.destination.queue, whole_node=error.code in NODE_AWAY)
-            layout = self._layouts.freshen(claimed.destination.topic, suspicious=True)
-            if layout is not None:
-                routes.replace(layout)
-
-    def _mark_failed(
-        self, attempt: _Attempt, error: CatmqError, result: PassResult
-    ) -> None:
-        self._not_stored.discard(attempt.claimed.batch_id)
-        # An error that names no message concerns all of them.
-        reasons = named(error, len(attempt.ids)) or dict.fromkeys(
-            range(len(attempt.ids)), error.detail
-        )
-        failed = {
-            attempt.ids[index]: f"{error.code}: {reason}"
-            for index, reason in reasons.items()
-        }
-        self.claims.fail(attempt.claimed, failed)
-        result.failed += len(failed)
-        log.error(
-            "%d messages for topic %s were refused: %s",
-            len(failed),
-            attempt.claimed.destination.topic,
-            error,
-        )
-
-
-def _refusal(results: Sequence[Outcome]) -> CatmqError:
-    """Return one error for the messages that were refused inside a response. A retriable
-    refusal takes precedence.
-    """
-    errors = [result for result in results if isinstance(result, CatmqError)]
-    error = next((e for e in errors if e.retriable), errors[0])
-    # Retriable in any case: other messages of the batch may be stored, so only a repeat
-    # under the same id is safe.
-    return CatmqError(error.detail, code=error.code, retriable=True)

@@ -51,8 +51,8 @@ class RelayLoop:
         self._renewed_at = self._reported_at = float("-inf")
         self._holder = ""
         self._listener = listener
-        # Whether a notification came since the outbox was last empty, whether one ever came,
-        # and when messages last came without one.
+        # Whether a notification came since the outbox was last empty, whether any ever came,
+        # and when messages last came without a notification.
         self._notified, self._ever_notified, self._missed_at = False, False, float("-inf")
 
     def run(self) -> None:
@@ -63,18 +63,16 @@ class RelayLoop:
             self._listener.wake_at(self._stop)
         try:
             while not self._stop.is_set():
-                self._wait(self._turn())
+                wait_s = self._turn()
+                if self._listener is None:
+                    self._stop.wait(wait_s)
+                else:
+                    # A pass that follows at once still serves the last notification.
+                    still_notified = self._notified and wait_s == 0.0
+                    self._notified = self._listener.wait(wait_s) or still_notified
         finally:
             self._relay.claims.release()
             self._say(f"stopped; sent {self._sent}, refused {self._failed}")
-
-    def _wait(self, seconds: float) -> None:
-        if self._listener is None:
-            self._stop.wait(seconds)
-            return
-        # A pass that follows at once still serves the last notification.
-        still_notified = self._notified and seconds == 0.0
-        self._notified = self._listener.wait(seconds) or still_notified
 
     def _poll_interval_s(self) -> float:
         is_trusted = (
@@ -119,7 +117,7 @@ class RelayLoop:
                 return self._poll_interval_s()
             result = self._relay.run_once()
         except LeaseLost:
-            # Acquire the lease anew in the next turn.
+            # Acquire the lease again in the next turn.
             self._renewed_at = float("-inf")
             return 0.0
         except (DatabaseError, InterfaceError) as error:
@@ -128,8 +126,17 @@ class RelayLoop:
         self._renewed_at = time.monotonic()
         self._backoff.reset()
         self._count(result)
-        self._report(result)
-        return self._seconds_to_next_pass(result)
+        if time.monotonic() - self._reported_at >= self._report_s:
+            self._reported_at = time.monotonic()
+            rows = count_rows(using=self._relay.claims.alias)
+            self._say(
+                f"sent {self._sent}, waiting {rows.waiting + rows.claimed}, "
+                f"refused {rows.failed} (held behind them {rows.held}){_error_suffix(result)}"
+            )
+        if result.advanced:
+            return 0.0
+        retry_s, poll_s = self._relay.wait_s(), self._poll_interval_s()
+        return poll_s if retry_s is None else min(retry_s, poll_s)
 
     def _is_standby(self) -> bool:
         """Acquire or renew the lease if needed. Return True if another relay has it."""
@@ -143,12 +150,6 @@ class RelayLoop:
             self._renewed_at = time.monotonic()
         return bool(holder)
 
-    def _seconds_to_next_pass(self, result: PassResult) -> float:
-        if result.advanced:
-            return 0.0
-        retry_s, poll_s = self._relay.wait_s(), self._poll_interval_s()
-        return poll_s if retry_s is None else min(retry_s, poll_s)
-
     def _count(self, result: PassResult) -> None:
         if result.sent and self._listener is not None:
             # The notification of these messages may have arrived during the pass.
@@ -157,17 +158,6 @@ class RelayLoop:
             self._missed_at = self._missed_at if self._notified else time.monotonic()
         self._sent += result.sent
         self._failed += result.failed
-
-    def _report(self, result: PassResult) -> None:
-        now = time.monotonic()
-        if now - self._reported_at < self._report_s:
-            return
-        self._reported_at = now
-        rows = count_rows(using=self._relay.claims.alias)
-        self._say(
-            f"sent {self._sent}, waiting {rows.waiting + rows.claimed}, refused {rows.failed} "
-            f"(held behind them {rows.held}){_error_suffix(result)}"
-        )
 
 
 def _error_suffix(result: PassResult) -> str:
