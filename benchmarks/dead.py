@@ -157,11 +157,11 @@ def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
         took.append(time.monotonic() - at)
     lasted = time.monotonic() - begun
     at = time.monotonic()
-    redrive_rows.stop(group="billing", redrive=made.id, actor=me)
+    redrive_rows.stop_redrive(group="billing", redrive=made.id, actor=me)
     ended.set()
     working.join()
     stopped_s = time.monotonic() - at
-    done = redrive_rows.named(group="billing", redrive=made.id, actor=me).redriven
+    done = redrive_rows.find_redrive(group="billing", redrive=made.id, actor=me).redriven
     return {
         "request s": asked_s,
         "messages a second": done / lasted,

@@ -131,7 +131,7 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -
             topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused
         )
         if stored:
-            producers.sent(topic_id=known.id, messages=stored, **sender._asdict())
+            producers.count_sent(topic_id=known.id, messages=stored, **sender._asdict())
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:

@@ -8,7 +8,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes.base import NewestQuery
 from brokerapi.shapes.offset_shapes import RebalanceAnswer, RebalanceMoves, RebalanceRequest
-from metadata.membership import history, rebalance
+from metadata.membership import rebalance, rebalance_history
 
 
 class Rebalances(Endpoint):
@@ -20,7 +20,7 @@ class Rebalances(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
-        found, following = history.page(
+        found, following = rebalance_history.page(
             group=group, actor=call.actor, **call.named(NewestQuery)
         )
         behind = None if following is None else str(following)

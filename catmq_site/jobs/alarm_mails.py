@@ -196,7 +196,7 @@ def _portal_url() -> str:
     with suppress(MetadataUnavailable):
         urls = [
             broker.url
-            for broker in discovery.listed(actor=command("mails"))
+            for broker in discovery.list_brokers(actor=command("mails"))
             if broker.alive
         ]
         return config.broker_url if config.broker_url in urls or not urls else urls[0]

@@ -36,7 +36,13 @@ from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
 from messagestore.shares import upkeep
 from messagestore.topology import queues, retry_topics, subscriptions, topics
-from metadata.brokers import discovery, java_callers, quotas, registration, snapshot_acks
+from metadata.brokers import (
+    discovery,
+    java_callers,
+    registration,
+    send_rate_limit,
+    snapshot_acks,
+)
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import leases
@@ -44,13 +50,13 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import (
-    consumers,
-    grants,
+    expiry,
+    granted_queues,
     heartbeats,
-    history,
     java_beats,
     java_pulls,
     rebalance,
+    rebalance_history,
 )
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
@@ -127,10 +133,14 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             "traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush
         ),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
-        Each("circuits", node_pools.in_use, circuit_loop),
-        Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
-        Loop("history", 2.0, history.catch_up),
-        leased("expiry", EXPIRY_EVERY_S, consumers.expire),
+        Each("circuits", node_pools.used_node_ids, circuit_loop),
+        Loop(
+            "rates",
+            send_rate_limit.EVERY_S,
+            lambda: send_rate_limit.share_limits(name=process_name()),
+        ),
+        Loop("history", 2.0, rebalance_history.catch_up),
+        leased("expiry", EXPIRY_EVERY_S, expiry.expire),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
@@ -389,7 +399,7 @@ class Loops:
         for one in running:
             one.end()
         # what passes wait for
-        for wake in (board.wake_all, heartbeats.wake, grants.wake, snapshot.wake):
+        for wake in (board.wake_all, heartbeats.wake, granted_queues.wake, snapshot.wake):
             wake()
         end = time.monotonic() + limit_s
         for one in running:

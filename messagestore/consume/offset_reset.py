@@ -35,7 +35,7 @@ from metadata.errors import Code, Invalid, NotFound
 from metadata.groups import groups, offset_resets, ownership
 from metadata.groups.groups import GroupView
 from metadata.groups.ownership import QueueOwner
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 
 MOST_NAMED = 50  # instances that an error lists
 
@@ -206,7 +206,7 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
                 f"group {group.name} is not broadcasting, so it has no instances",
             )
         return
-    instance_names = [name for name, _ in instances.names(group.id).values()]
+    instance_names = [name for name, _ in broadcast_instances.names(group.id).values()]
     if instance not in instance_names:
         problem = (
             "name the instance" if instance is None else f"there is no instance {instance}"

@@ -19,9 +19,9 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
-from metadata.monitoring import alarms, dead_letter_counts, health_checks
+from metadata.monitoring import alarms, dead_letter_counts, health_checks, lag_alarms
+from metadata.monitoring.alarms import Found
 from metadata.monitoring.dead_letter_counts import Count
-from metadata.monitoring.health_checks import Found
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_texts import of_error, say
@@ -48,12 +48,10 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
         for queue in known.queues.values()
         if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
     }
-    turned += _keep(
-        "lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off)
-    )
+    turned += _keep("lag", lambda: lag_alarms.hold(lag_alarms.behind(), topics=cut_off))
     turned += _keep(
         "no_consumer",
-        lambda: health_checks.hold(health_checks.idle(), topics=cut_off),
+        lambda: lag_alarms.hold(lag_alarms.idle(), topics=cut_off),
         begins_after_s=config.alarm_idle_s,
     )
     turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
@@ -74,7 +72,7 @@ def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) 
 def nodes_away() -> Found:
     """Nodes that ought to answer, and do not, or that refuse every write."""
     seen = Found()
-    for node_id, info in sweeping.online().items():
+    for node_id, info in sweeping.online_nodes().items():
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
@@ -89,7 +87,7 @@ def nodes_filling(away: Mapping[str, str]) -> Found:
     as they did.
     """
     seen = Found()
-    growing = size_rows.growth()
+    growing = size_rows.read_growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
@@ -144,7 +142,7 @@ def count_dead() -> dict[int, Count] | None:
             counts[group] = counts[group].plus(count) if group in counts else count
 
     asked = sweeping.retry_nodes()
-    skipped = sweeping.ask(
-        asked, read, what="Number of dead letters", prepare=delayed_store.prepare
+    skipped = sweeping.query_nodes(
+        asked, read, subject="Number of dead letters", prepare=delayed_store.prepare
     )
     return None if skipped else counts

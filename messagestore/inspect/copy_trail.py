@@ -183,10 +183,10 @@ class _Walk:
             )
             records.dead.update((batch, (info.id, row)) for batch, row in dead.items())
 
-        skipped = sweeping.ask(
+        skipped = sweeping.query_nodes(
             sweeping.retry_nodes(),
             read,
-            what="Copies of a message",
+            subject="Copies of a message",
             prepare=delayed_store.prepare,
         )
         records.complete = not skipped

@@ -51,7 +51,9 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
 
 def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
     chosen = (
-        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+        topic_rows.list_ready()
+        if topic is None
+        else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for one in chosen:
         access.require(actor, "admin", one.name)

@@ -81,7 +81,7 @@ class DiskWatch:
     def run_once(self) -> int:
         """One pass; how many nodes changed their state."""
         changed = 0
-        for node_id, info in sweeping.online().items():
+        for node_id, info in sweeping.online_nodes().items():
             begun = time.monotonic()
             if begun < self._not_before.get(node_id, 0.0):
                 continue
@@ -101,7 +101,7 @@ def look(node_id: int, info: NodeInfo) -> bool:
     state = "ok" if space is None else _state(info, space)
     if state == info.disk:
         return False
-    node_rows.note_disk(node_id=node_id, state=state)
+    node_rows.record_disk_state(node_id=node_id, state=state)
     what = say("unlimited")
     if space is not None:
         percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
@@ -142,9 +142,9 @@ def record() -> int:
         nodes[info.id] = (max(used - reusable, 0), len(there))
         queues[info.id] = queue_bytes(session, there)
 
-    sweeping.ask(sweeping.online(), measured, what="Size")
-    size_rows.note_queues(queues)
-    return size_rows.note(nodes)
+    sweeping.query_nodes(sweeping.online_nodes(), measured, subject="Size")
+    size_rows.record_queue_sizes(queues)
+    return size_rows.record_sizes(nodes)
 
 
 def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:

@@ -179,7 +179,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone
     afterwards. Raises NotFound (node_not_found).
     """
-    found = node_rows.named(name=name, actor=actor)
+    found = node_rows.find_node(name=name, actor=actor)
     info = snapshot.node_by_id(found.id)
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
@@ -243,7 +243,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     found = ""
     with suppress(db_errors.Final):  # no such table
         found = promotion_sql.read_identity(session)
-    owner = node_rows.with_identity(found) if found else None
+    owner = node_rows.find_name_by_identity(found) if found else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
@@ -387,7 +387,7 @@ def _of_clock(session: Session) -> Finding:
 
 def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
-    others = node_rows.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    others = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
     if info.kind == "normal" and not any(one.kind == "failure" for one in others):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":

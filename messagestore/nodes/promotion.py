@@ -64,9 +64,9 @@ from metadata.errors import (
 )
 from metadata.grouping import grouped
 from metadata.groups import subscribers
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.nodes import failovers, node_rows
-from metadata.nodes.failovers import Begun
+from metadata.nodes.failovers import OfflineNode
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
@@ -202,7 +202,7 @@ def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
     with suppress(db_errors.Final):
         heads = queue_sql.read_heads(session, queues=None)
         tables = {*audit_sql.message_tables(session)}
-        queues = [one.queue for one in failovers.queues(info.id)]
+        queues = [one.queue for one in failovers.list_queues(info.id)]
         missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
         ends = {
             queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing
@@ -324,7 +324,7 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
         raise Invalid(what, code=Code.NODE_REFUSED)
 
 
-def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
+def _fence(run: _Run, begun: OfflineNode, *, known_dead: bool) -> dict[int, int] | None:
     """Make sure that nobody writes to the old primary; return its last heads, None if it
     does not answer.
     """
@@ -347,7 +347,7 @@ def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | Non
     late: list[str] = []
 
     def nobody_is_behind() -> bool:
-        late[:] = snapshot_acks.behind(begun.change)
+        late[:] = snapshot_acks.find_late_workers(begun.change)
         return not late
 
     if not run.await_(nobody_is_behind):
@@ -441,7 +441,7 @@ def _settle(
     session: Session,
     *,
     inspection: ReplicaInspection,
-    begun: Begun,
+    begun: OfflineNode,
     address: Mapping[str, object],
 ) -> Outcome:
     """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
@@ -459,7 +459,10 @@ def _settle(
     promotion_sql.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
         queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
-    counts, seen = delayed_sql.read_counts(session), failovers.delayed_seen(begun.node_id)
+    counts, seen = (
+        delayed_sql.read_counts(session),
+        failovers.read_delayed_counts(begun.node_id),
+    )
     delayed = 0 if inspection.complete else seen.lost(given=counts.given)
     if not inspection.complete:
         # A lost delayed message may still be asked for, or recalled, by its id. No other
@@ -501,7 +504,7 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
                 queues=mine,
                 epoch=reading.base_epoch,
                 latest=False,
-                instances=instances.readers(reading.group_id),
+                instances=broadcast_instances.readers(reading.group_id),
             )
     epochs = [
         (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)

@@ -196,7 +196,7 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
     """
     queues = snapshot.current().queues.values() if info.id else ()
     lowest = {
-        one.id: max(one.head_seen, known_heads.known(one.id))
+        one.id: max(one.head_seen, known_heads.lowest_head(one.id))
         for one in queues
         if one.node_id == info.id and one.state not in _UNSETTLED
     }

@@ -66,14 +66,16 @@ def clean(
     """
     deadline = time.monotonic() + (pass_s or float("inf"))
     topics = (
-        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+        topic_rows.list_ready()
+        if topic is None
+        else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for view in topics:
         access.require(actor, "manage", view.name)
     # A user who cleans confirms that the clock is right. A job that finds a jump deletes
     # nothing
     # by age: messages that look old may be new.
-    clock_jump = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    clock_jump = clock_marks.check_clock(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
         random.shuffle(topics)  # every topic has its turn, even if passes end early
     planner = partial(plan, record=not dry_run, jumped=clock_jump)

@@ -182,8 +182,8 @@ def _readers(
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
-    skipped = sweeping.ask(
-        sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}"
+    skipped = sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject=f"Readers of topic {topic.name}"
     )
     progress = dict.fromkeys((reading.id for reading in groups.values()), 0)
     for row in (row for queue_rows in rows.values() for row in queue_rows):

@@ -16,7 +16,7 @@ import msgspec
 
 from messagestore import sweeping
 from messagestore.engine import db_errors
-from messagestore.engine.messages import headers_of
+from messagestore.engine.messages import parse_headers
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.pool.node import Node
@@ -275,10 +275,13 @@ def ask(
     `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
     answered.
     """
-    skipped = sweeping.ask(
-        asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
+    skipped = sweeping.query_nodes(
+        asked,
+        question,
+        subject="The retries and dead letters",
+        prepare=delayed_store.prepare,
     )
-    sweeping.require_any(skipped, asked=asked, name="retry nodes")
+    sweeping.require_answer(skipped, nodes=asked, name="retry nodes")
     return tuple(skipped)
 
 
@@ -368,7 +371,7 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
     (dead_letter,) = rows
     return DeadLetterDetail(
         as_message(node_id, dead_letter.row),
-        headers_of(dead_letter.headers),
+        parse_headers(dead_letter.headers),
         dead_letter.body,
     )
 
@@ -468,7 +471,7 @@ def expire(*, chunk: int = CHUNK) -> int:
     A pass is bounded by MOST_CHUNKS transactions for each subscription of a node.
     """
     deleted: list[int] = []
-    sweeping.each(
+    sweeping.run_each(
         sweeping.retry_nodes().values(),
         act=lambda info: deleted.extend(_expire(delayed_store.prepared(info.id), chunk)),
         name=lambda info: f"The expiry of dead letters on node {info.name}",

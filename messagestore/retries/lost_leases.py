@@ -47,7 +47,7 @@ def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
     tries again.
     """
     died = 0
-    with sweeping.later(f"Upkeep of share group {group.name} on node {node_id}"):
+    with sweeping.log_failure(f"Upkeep of share group {group.name} on node {node_id}"):
         states = known_queues.known(
             group_id=group.id,
             node=node_pools.node(node_id),

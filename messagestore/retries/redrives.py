@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from messagestore import sweeping
-from messagestore.engine.messages import NewMessage, headers_of
+from messagestore.engine.messages import NewMessage, parse_headers
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
@@ -41,7 +41,7 @@ from metadata.errors import (
     NoWritableQueue,
     Unavailable,
 )
-from metadata.redrive_rows import Chosen, RedriveView
+from metadata.redrive_rows import RedriveSelection, RedriveView
 from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def request(
     """
     selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
-    redrive_rows.check(to=to, rate=rate)
+    redrive_rows.check_options(to=to, rate=rate)
     rows = None if ids is None else dead_letters.by_node(ids)
     bounds, total, topics = _measure(selection, rows)
     # Checked before the redrive begins, so that the user gets the error and not a redrive
@@ -80,8 +80,8 @@ def request(
     # never ends.
     for topic_id in topics:
         _check_target(selection.group_id, topic_id, to, actor)
-    chosen = Chosen(rows, selection.topic_id, topic or "", error)
-    return redrive_rows.request(
+    chosen = RedriveSelection(rows, selection.topic_id, topic or "", error)
+    return redrive_rows.request_redrive(
         group=group,
         chosen=chosen,
         to=to,
@@ -157,7 +157,7 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
             "to the topic.",
             code=Code.SUBSCRIPTION_NOT_FOUND,
         )
-    retry_topic = retry_topics.of(group=group, topic=topic)
+    retry_topic = retry_topics.find_or_make(group=group, topic=topic)
     if retry_topic is None:
         raise Unavailable(
             "The retry topic is being created. Try again.", retry_after_ms=1000
@@ -180,7 +180,7 @@ class Redriver:
         messages.
         """
         now = self.clock()
-        redrives = redrive_rows.running()
+        redrives = redrive_rows.list_running()
         passed_before, self.passed = self.passed, {redrive.id: now for redrive in redrives}
         end, count = now + PASS_S, 0
         for redrive in redrives:
@@ -219,7 +219,7 @@ class Redriver:
             else:
                 # The rate is used up, and this node may have more messages.
                 return count
-        redrive_rows.finish(redrive.id, state="done")
+        redrive_rows.finish_redrive(redrive.id, state="done")
         return count
 
 
@@ -326,7 +326,7 @@ class _Step:
             body=dead_letter.body,
             key=row.key,
             tag=row.tag,
-            headers=headers_of(dead_letter.headers),
+            headers=parse_headers(dead_letter.headers),
             trace_id=row.trace_id,
         )
         if to == "topic":

@@ -81,8 +81,8 @@ def runs(
         )
 
     nodes = sweeping.queues_by_node(queue_ids)
-    away = sweeping.ask(
-        nodes, read, what=f"Runs of group {group}", prepare=known_queues.prepare
+    away = sweeping.query_nodes(
+        nodes, read, subject=f"Runs of group {group}", prepare=known_queues.prepare
     )
     names = {member.consumer_id_prefix: member.name for member in view.members}
     # Each node returned its first runs up to `limit`, so the first of all nodes are among

@@ -19,7 +19,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo
 from metadata.errors import CatmqError
 from metadata.grouping import grouped
-from metadata.membership import departures
+from metadata.membership import ended_share_members
 from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def free_departed() -> int:
     current = snapshot.current()
     return sum(
         _free_runs(current.groups[group_id], owner)
-        for group_id, owner in departures.taken()
+        for group_id, owner in ended_share_members.taken()
         if group_id in current.groups
     )
 
@@ -136,7 +136,7 @@ def _free_runs(group: GroupInfo, owner: str) -> int:
     """
     count = 0
     for node_id, queues in places(group).items():
-        with sweeping.later(
+        with sweeping.log_failure(
             f"Release of what a member of group {group.name} leased on node {node_id}"
         ):
             with node_pools.node(node_id).reading() as session:

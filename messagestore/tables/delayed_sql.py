@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
-from messagestore.engine.mysql_session import MySqlSession, Session, counted
+from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
 from messagestore.tables.running import ids, rows_of, step
@@ -22,7 +22,7 @@ from messagestore.tables.shapes import (
 )
 from metadata.errors import TooLarge
 
-MOST_WAITING = 1_000_000  # delayed messages of a node that are counted
+MOST_WAITING = 1_000_000  # delayed messages of a node that are count_statements
 
 
 def insert_delayed(
@@ -62,7 +62,7 @@ def _insert_mysql(
             f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
             f"max_allowed_packet of {session.max_packet}: send fewer at once."
         )
-    results = session.send(text, statements=counted(steps))
+    results = session.send(text, statements=count_statements(steps))
     first, stored_at_ms = results[-1].rows[0]
     return StoredDelays(int(first), batch.digest, int(stored_at_ms))
 

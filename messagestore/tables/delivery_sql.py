@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_text
-from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, counted
+from messagestore.engine.mysql_session import (
+    MySqlSession,
+    Result,
+    Session,
+    Step,
+    count_statements,
+)
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
 from messagestore.tables.running import ids, message_table, step
@@ -98,7 +104,7 @@ def _send(
 ) -> list[Result]:
     """Run sections as one string, inside a transaction that stays open unless it `ends`."""
     return session.send(
-        b";".join(map(session.render, steps)), statements=counted(steps), ends=ends
+        b";".join(map(session.render, steps)), statements=count_statements(steps), ends=ends
     )
 
 
@@ -109,7 +115,7 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
     texts = [session.render(one) for one in steps]
     whole = b";".join(texts)
     if len(whole) <= session.max_packet:
-        return session.send(whole, statements=counted(steps), ends=False)
+        return session.send(whole, statements=count_statements(steps), ends=False)
     for text, one in zip(texts, steps, strict=True):
         results = session.send(text, statements=one.statement.count, ends=False)
     return results

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypedDict, cast
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_OFFSET,
+    MessageSearch,
     NewMessage,
     StoredMessage,
     StoredRow,
-    Wanted,
-    headers_of,
     headers_text,
+    parse_headers,
     stored_message,
 )
 from messagestore.engine.mysql_session import (
@@ -222,7 +222,7 @@ def search_from(
     *,
     queue: int,
     bounds: tuple[int, int],
-    wanted: Wanted,
+    wanted: MessageSearch,
     most: int,
     most_bytes: int,
 ) -> list[StoredMessage]:
@@ -273,7 +273,7 @@ def count_matching(
         for result in session.run(*latest) if latest else ():
             looked_at += len(result.rows)
             matching += sum(
-                only.takes(tag, headers_of(headers)) for tag, headers in result.rows
+                only.takes(tag, parse_headers(headers)) for tag, headers in result.rows
             )
     return looked_at, matching
 
@@ -380,7 +380,7 @@ def _select(
         taken = [
             offset
             for offset, tag, headers in looked
-            if only.takes(tag, headers_of(headers))
+            if only.takes(tag, parse_headers(headers))
         ]
         if most is not None and len(taken) > most:
             values["end_offset"] = taken[most]

@@ -24,7 +24,7 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import Reading, Waiting
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
@@ -70,13 +70,13 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     Who may not `manage` it is told only of groups on which it has a right. Raises
     NotFound(topic_not_found, queue_not_found).
     """
-    view = topic_rows.named(name=topic, actor=actor)
+    view = topic_rows.find_topic(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
     if queue is not None and not chosen:
         raise layout.no_queue(topic, queue)
     reading = subscribers.readings(view.id)
     if not access.may(actor, "manage", topic):
-        reading = [one for one in reading if access.sees(actor, one.group)]
+        reading = [one for one in reading if access.may_see(actor, one.group)]
     counts, bounds = _read(reading, chosen)
     slots_of = Counter(view.layout)
     found = []
@@ -111,7 +111,7 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
     """Count what every reader has left, and read the bounds; nothing of a node that is
     away.
     """
-    names = instances.readers_of([one.group_id for one in reading])
+    names = broadcast_instances.readers_of([one.group_id for one in reading])
     readers = [
         (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
     ]
@@ -132,7 +132,9 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
         counts.update(of_node)
         bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
 
-    sweeping.ask(sweeping.by_node(queues), read, what="Number of unread messages")
+    sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject="Number of unread messages"
+    )
     return counts, bounds
 
 
@@ -158,7 +160,7 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     """Retire the draining queues that every group has read to the end; return how many. One
     bounded pass.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.draining(rest_s)
@@ -171,7 +173,9 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
     """Close the queue for good, then look once more: from then on its head cannot move."""
-    with sweeping.later(f"Retiring queue {queue.queue} of topic {waiting.topic.name}"):
+    with sweeping.log_failure(
+        f"Retiring queue {queue.queue} of topic {waiting.topic.name}"
+    ):
         if _read_by(waiting.topic, queue) is None:
             return False
         try:
@@ -204,7 +208,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     """Drop the tables and rows of queues that were retired long enough ago; return how
     many.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.due_for_drop(after_days)

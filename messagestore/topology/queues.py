@@ -125,7 +125,7 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
 def _take_back(
     topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError
 ) -> None:
-    with sweeping.later("Completion of an expansion"):
+    with sweeping.log_failure("Completion of an expansion"):
         ids = [one.queue for one in queues]
         taken = error.queues if isinstance(error, QueuesTaken) else ()
         layout.give_up(topic_id=topic_id, queues=ids, taken=taken, actor=actor)
@@ -184,7 +184,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Finish or take back the expansions that a crash left half done; return how many it
     looked at.
     """
-    looked_at = sweeping.each(
+    looked_at = sweeping.run_each(
         subscribers.unready(older_than_s),
         act=_finish_or_take_back,
         name=lambda waiting: f"Completion of the expansion of topic {waiting.topic.name}",

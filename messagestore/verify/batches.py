@@ -67,7 +67,7 @@ class BatchWalk:
 
     def run(self) -> None:
         """Walk all nodes side by side; the reports have what was found."""
-        nodes = sweeping.by_node(self._queues.values())
+        nodes = sweeping.group_by_node(self._queues.values())
         walks = [
             self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()
         ]

@@ -189,6 +189,6 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
 
 def of_workers(change: int) -> Iterator[Finding]:
     """Yield workers that have not followed metadata to a change."""
-    late = snapshot_acks.behind(change)
+    late = snapshot_acks.find_late_workers(change)
     if late:
         yield Finding("worker_behind", ", ".join(late), f"metadata was at change {change}")

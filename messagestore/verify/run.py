@@ -225,7 +225,7 @@ class _Run:
 
     def _looks(self) -> dict[int, positions.Look]:
         looks: dict[int, positions.Look] = {}
-        for node_id, queues in sweeping.by_node(self.report.queues).items():
+        for node_id, queues in sweeping.group_by_node(self.report.queues).items():
             try:
                 for at in range(0, len(queues), QUEUES_EACH):
                     ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]

@@ -108,7 +108,7 @@ class _There:
             raise Invalid.field(kind, f"{name} is spelled {found} where it is made")
 
 
-def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
+def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
     """Compare a document with what is there. Needs the rights that each entry needs to be
     made.
 

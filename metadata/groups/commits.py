@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import before, database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import CommitLook, ConsumerGroupTopic
@@ -124,4 +124,4 @@ def first_committed(
     return None
 
 
-prune = Rule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)
+prune = PruneRule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)

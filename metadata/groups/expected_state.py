@@ -17,16 +17,16 @@ from django.db.models import Exists, F, OuterRef
 from metadata.actors import Actor
 from metadata.cache.snapshot import ALIAS
 from metadata.db import access
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
-from metadata.db.rows import group_by_id, shown
+from metadata.db.rows import lock_group_by_id, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
-from metadata.membership.instances import PARTED
+from metadata.membership.broadcast_instances import PARTED
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,
@@ -86,7 +86,7 @@ class ExpectedQueue:
     @classmethod
     def of(cls, row: Queue, readers: Iterable[ExpectedReader] = ()) -> ExpectedQueue:
         """Return the queue of a row that was read with its node and topic."""
-        return shown(
+        return make_view(
             cls,
             row,
             queue=row.pk,
@@ -290,7 +290,7 @@ def change() -> int:
 @transactional
 def drop_positions(*, group_id: int, queues: list[int]) -> None:
     """Delete a group's positions in queues that it does not subscribe to."""
-    group_by_id(group_id)
+    lock_group_by_id(group_id)
     theirs = ConsumerGroupTopic.objects.filter(
         group=group_id, topic=OuterRef("queue__topic")
     )
@@ -306,7 +306,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
     """Add the positions that a group's ready subscriptions lack, and have the group
     rebalanced.
     """
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     made = []
     for queue in Queue.objects.filter(pk__in=queues, state__in=LIVE_QUEUES):
         reading = group.subscriptions.filter(topic=queue.topic_id, state="ready").first()
@@ -317,13 +317,13 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
             )
     QueueOffset.objects.bulk_create(made)
     rebalance.request(group_id, "positions were added")
-    changed("group", group_id)
+    record_change("group", group_id)
 
 
 @transactional
 def add_heartbeats(*, group_id: int, members: list[int]) -> None:
     """Note for members without a heartbeat that they were heard now."""
-    group_by_id(group_id)
+    lock_group_by_id(group_id)
     mute = ConsumerGroupConsumer.objects.filter(
         group=group_id, pk__in=members, heartbeat__isnull=True
     )

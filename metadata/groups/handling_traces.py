@@ -22,7 +22,7 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.clock import database_now, ms
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable
 from metadata.errors import MetadataUnavailable
 from metadata.models import ConsumerGroupConsumer, HandlingTrace
@@ -196,11 +196,11 @@ def of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
             took_ms=row.took_ms,
         )
         for row in found
-        if row.group_ref in known and access.sees(actor, known[row.group_ref].name)
+        if row.group_ref in known and access.may_see(actor, known[row.group_ref].name)
     ]
 
 
-prune = Rule(
+prune = PruneRule(
     HandlingTrace.objects.all(),
     at="at",
     days=KEPT_DAYS,

@@ -16,8 +16,8 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now
 from metadata.db.paging import Page
-from metadata.db.prune import Rule
-from metadata.db.rows import group_by_id, group_named, shown
+from metadata.db.prune import PruneRule
+from metadata.db.rows import find_group, lock_group_by_id, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.ownership import QueueOwner
@@ -58,7 +58,7 @@ def begin(
     undoes: str = "",
 ) -> int:
     """Write down a move that is about to be made, and its audit row; the move's id."""
-    group = group_by_id(row.group_id)
+    group = lock_group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     verb, name = (
         "undo" if undoes else "reset",
@@ -95,10 +95,10 @@ def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[Pas
     """A group's moves, the newest first. Needs any right on the group; raises
     NotFound(group_not_found).
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     with reachable():
         rows = (
-            OffsetMove.objects.filter(group=group_named(group))
+            OffsetMove.objects.filter(group=find_group(group))
             .select_related("queue__topic")
             .order_by("-id")
         )
@@ -116,7 +116,7 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
     Raises NotFound(reset_not_found).
     """
     with reachable():
-        rows = OffsetMove.objects.filter(group=group_named(group), done=True)
+        rows = OffsetMove.objects.filter(group=find_group(group), done=True)
         if reset is None:
             undone = rows.exclude(undoes="").values_list("undoes", flat=True)
             last = (
@@ -159,13 +159,13 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
     return last is not None and last[0] < last[1]
 
 
-prune = Rule(
+prune = PruneRule(
     OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT
 )
 
 
 def _view(row: OffsetMove) -> PastMove:
-    return shown(
+    return make_view(
         PastMove,
         row,
         topic=row.queue.topic.name,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from django.db.models import F
 
 from metadata.db.clock import before, database_now
-from metadata.db.transactions import in_pages, reachable
+from metadata.db.transactions import reachable, read_in_pages
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
-from metadata.topics.topic_rows import QueueView, TopicView, view_of
+from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
             state=state, state_since__lt=limit, topic__state=Topic.State.READY
         )
         found = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
-    for page in in_pages(Topic.objects.filter(pk__in=[*found])):
+    for page in read_in_pages(Topic.objects.filter(pk__in=[*found])):
         with reachable():
-            topics = [view_of(row) for row in page]
+            topics = [topic_view(row) for row in page]
         for topic in topics:
             yield Waiting(
                 topic, tuple(one for one in topic.queues if one.queue in found[topic.id])

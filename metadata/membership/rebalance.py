@@ -24,9 +24,9 @@ to its owner, that is a new grant with epoch + 1, because the owner may have let
 already.
 
 `idle_since` of a row begins when its owner is told to give the queue up, leaves or was last
-heard, and ends when the next owner has acquired it; the history (history.py) keeps the time
-between. Broadcasting groups have nothing to hand over (instances.py): there a rebalance
-only raises the generation.
+heard, and ends when the next owner has acquired it; rebalance_history.py records the time
+between. Broadcasting groups have nothing to hand over (broadcast_instances.py): there a
+rebalance only raises the generation.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from django.db.models.functions import Coalesce
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_id, group_by_name, select
+from metadata.db.rows import lock_group, lock_group_by_id, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
-from metadata.membership import grants, history
+from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible
@@ -202,14 +202,14 @@ def _rehearsed(group: str) -> Moves:
     back.
     """
     with reachable(), transaction.atomic():
-        moves = _rebalanced(group_by_name(group))
+        moves = _rebalanced(lock_group(group))
         transaction.set_rollback(True)
     return moves
 
 
 @transactional
 def _asked(*, group: str, actor: Actor) -> Moves:
-    row = group_by_name(group)
+    row = lock_group(group)
     mark(row.pk, f"asked for by {actor.kind} {actor.name}")
     row.refresh_from_db()
     moves = _rebalanced(row)
@@ -240,7 +240,7 @@ def settle(group_id: int) -> None:
 
 @transactional
 def _settled(group_id: int, *, only_marked: bool) -> tuple[str, Moves]:
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     if only_marked and group.rebalance_wanted == group.rebalance_done:
         return group.name, Moves(group.pk, group.generation)
     return group.name, _rebalanced(group)
@@ -268,7 +268,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
         ConsumerGroup.objects.filter(pk=group.pk).update(
             generation=generation, rebalance_done=group.rebalance_wanted, rebalance_cause=""
         )
-        history.record(
+        rebalance_history.record(
             group_id=group.pk,
             generation=generation,
             cause=group.rebalance_cause or "the sweep found queues without an owner",
@@ -277,8 +277,8 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
             moves=[(move.queue, move.source or "", move.target or "") for move in moves],
         )
     if changes:
-        grants.note(group.pk, [move.queue for move in moves if move.at_once])
-        changed("group", group.pk)
+        granted_queues.note(group.pk, [move.queue for move in moves if move.at_once])
+        record_change("group", group.pk)
     return Moves(group.pk, generation, moves)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import F, Q
@@ -16,7 +17,7 @@ from django.db.models import F, Q
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import before, database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
@@ -38,6 +39,23 @@ FIELDS = (
     "acknowledged_at",
     "acknowledged_by",
 )
+
+
+@dataclass(slots=True)
+class Found:
+    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could
+    not tell.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
+        """One thing that is so, is not, or about which nothing is clear (None)."""
+        if is_so:
+            self.found[name] = detail
+        elif is_so is None:
+            self.unclear.add(name)
 
 
 @transactional
@@ -245,7 +263,7 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
 
 
 # One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
-prune = Rule(
+prune = PruneRule(
     Alarm.objects.exclude(
         ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")
     ),

@@ -11,7 +11,7 @@ from django.db.models import F, Q, Sum
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_name, shown
+from metadata.db.rows import lock_group, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
@@ -117,7 +117,7 @@ def _rows(
     rows: list[DeadLetterCount], called: Mapping[int, str]
 ) -> tuple[GroupDeadLetters, ...]:
     return tuple(
-        shown(
+        make_view(
             GroupDeadLetters,
             row,
             group=called[row.group_ref],
@@ -137,7 +137,7 @@ def saw(*, group: str, actor: Actor) -> None:
     new to see.
     """
     access.require(actor, "manage", group, what="group")
-    rows = DeadLetterCount.objects.filter(group_ref=group_by_name(group).pk)
+    rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)
     if not rows.filter(_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()

@@ -18,7 +18,7 @@ from django.db.models import F, Max, Q
 
 from metadata.config import config
 from metadata.db.clock import before, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
@@ -193,4 +193,4 @@ def post() -> Post:
         return Post(rows.count(), error or "", ms(last) if last else None)
 
 
-prune = Rule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)
+prune = PruneRule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from django.db.models import Max, Min, Sum
 
 from metadata.db.clock import database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Sample
 from metadata.monitoring.metrics_history import start_of
@@ -64,7 +64,7 @@ def _sum_up(at: datetime, step_s: int) -> None:
 
 
 _RULES = [
-    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days)
+    PruneRule(Sample.objects.filter(step_s=step_s), at="at", days=days)
     for step_s, days in KEPT_DAYS.items()
 ]
 

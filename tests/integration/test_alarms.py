@@ -25,7 +25,7 @@ from metadata.db import consumer_ids, prune
 from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
 from metadata.groups import groups
-from metadata.membership import consumers
+from metadata.membership import consumers, expiry
 from metadata.models import (
     Alarm,
     AlarmMail,
@@ -39,7 +39,7 @@ from metadata.models import (
     Queue,
 )
 from metadata.monitoring import alarms, dead_letter_counts, mails
-from metadata.monitoring.health_checks import Found
+from metadata.monitoring.alarms import Found
 from tests.support import failing, rows
 from tests.support.environment import ENGINE
 from tests.support.failing import ME, fail, failure_queues
@@ -233,7 +233,7 @@ def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(
 def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
     joined("t", sdk="catmq-cli/0.1.0 python/3.11")
     Heartbeat.objects.update(last_seen=database_now() - timedelta(hours=1))
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire(guard=rows.steady_guard()) == 1
     assert left() == ["look/orders", "look/orders"]
 
 

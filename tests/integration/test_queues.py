@@ -54,7 +54,7 @@ def orders(node: str) -> list[int]:
 
 def shown(name: str = "orders") -> TopicView:
     snapshot.refresh()
-    return topic_rows.named(name=name, actor=ME)
+    return topic_rows.find_topic(name=name, actor=ME)
 
 
 def states() -> dict[int, str]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from messagestore.topology import subscriptions, topics
@@ -241,7 +241,7 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     snapshot.refresh()
     sent = [NewMessage(body=b"x", key=str(n)) for n in range(20)]
     publish.publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
-    assert lag.record() >= 2
+    assert group_lag.record() >= 2
     subscribed = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by(
         "group__name"
     )

@@ -32,7 +32,7 @@ from catmq_client.errors import (
 from catmq_client.http import wire
 from catmq_client.sending.receipts import Batch
 from catmq_client.sending.routing import Kind, slot_of
-from catmq_client.sending.send_request import Next, after_failure
+from catmq_client.sending.send_request import NextStep, after_failure
 from tests.support.simulated import SimulatedBroker
 
 PUBLISH = r"POST .*/messages"
@@ -587,30 +587,30 @@ READ_ONLY = Conflict("", code="queue_not_writable", status=409)
 @pytest.mark.parametrize(
     ("batch", "error", "kind", "resend", "expected"),
     [
-        (_batch(), NODE_DOWN, Kind.FREE, False, Next.MOVE),
-        (_batch(unknown=True), NODE_DOWN, Kind.FREE, False, Next.REPEAT),
-        (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, Next.MOVE),
-        (_batch(), NODE_DOWN, Kind.NAMED, False, Next.REPEAT),
-        (_batch(), READ_ONLY, Kind.NAMED, False, Next.FAIL),
+        (_batch(), NODE_DOWN, Kind.FREE, False, NextStep.MOVE),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, False, NextStep.REPEAT),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, NextStep.MOVE),
+        (_batch(), NODE_DOWN, Kind.NAMED, False, NextStep.REPEAT),
+        (_batch(), READ_ONLY, Kind.NAMED, False, NextStep.FAIL),
         (
             _batch(),
             Unavailable("", code="no_writable_queue"),
             Kind.FREE,
             False,
-            Next.REPEAT,
+            NextStep.REPEAT,
         ),
-        (_batch(), ConnectFailed(""), Kind.FREE, False, Next.REPEAT),
-        (_batch(), AnswerLost(""), Kind.KEYED, False, Next.REPEAT),
-        (_batch(2), InvalidRequest(""), Kind.KEYED, False, Next.SPLIT),
-        (_batch(1), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
-        (_batch(2, unknown=True), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
-        (_batch(tries=1), ServerFailed(""), Kind.FREE, False, Next.REPEAT),
-        (_batch(tries=3), ServerFailed(""), Kind.FREE, False, Next.FAIL),
-        (_batch(), NotFound("", code="topic_not_found"), Kind.FREE, False, Next.FAIL),
+        (_batch(), ConnectFailed(""), Kind.FREE, False, NextStep.REPEAT),
+        (_batch(), AnswerLost(""), Kind.KEYED, False, NextStep.REPEAT),
+        (_batch(2), InvalidRequest(""), Kind.KEYED, False, NextStep.SPLIT),
+        (_batch(1), InvalidRequest(""), Kind.KEYED, False, NextStep.FAIL),
+        (_batch(2, unknown=True), InvalidRequest(""), Kind.KEYED, False, NextStep.FAIL),
+        (_batch(tries=1), ServerFailed(""), Kind.FREE, False, NextStep.REPEAT),
+        (_batch(tries=3), ServerFailed(""), Kind.FREE, False, NextStep.FAIL),
+        (_batch(), NotFound("", code="topic_not_found"), Kind.FREE, False, NextStep.FAIL),
     ],
 )
 def test_what_follows_from_a_failed_try(
-    batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: Next
+    batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: NextStep
 ) -> None:
     count, tries, unknown = len(batch.messages), batch.tries, batch.unknown
     follows = after_failure(

@@ -27,7 +27,7 @@ from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator
 from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
 from catmq_client.sending.routing import Layout, Routes
-from catmq_client.sending.send_request import named, send
+from catmq_client.sending.send_request import errors_by_index, send
 from tests.support.canned import Canned
 from tests.support.simulated import SimulatedBroker
 
@@ -485,4 +485,4 @@ def test_an_error_names_messages_by_their_place() -> None:
         FieldError("messages[3]", "-"),
         FieldError("topic", "-"),
     ]
-    assert named(InvalidRequest("", errors=errors), 3) == {1: "too long"}
+    assert errors_by_index(InvalidRequest("", errors=errors), 3) == {1: "too long"}

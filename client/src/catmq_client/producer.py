@@ -15,10 +15,15 @@ from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
-from catmq_client.options import ProducerOptions, checked
+from catmq_client.options import ProducerOptions, check_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
-from catmq_client.sending.new_messages import NOT_GIVEN, NewMessage, as_sent, from_item
+from catmq_client.sending.new_messages import (
+    NOT_GIVEN,
+    NewMessage,
+    build_batch_message,
+    build_message,
+)
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
@@ -56,7 +61,7 @@ class _Sending:
     def routes(self, topic: str, *, within_s: float) -> Routes:
         """The topic's routes, looked up again when they are old."""
         routes = self.layouts.routes(topic, within_s=within_s)
-        layout = self.layouts.freshen(topic, suspicious=False)
+        layout = self.layouts.refresh(topic, after_refusal=False)
         if layout is not None:
             self.accumulator.relayout(routes, layout)
         return routes
@@ -179,7 +184,7 @@ class Producer(AbstractContextManager["Producer"]):
         """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and
         ProducerOptions.
         """
-        self.options = checked(ProducerOptions, options)
+        self.options = check_options(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(
@@ -225,7 +230,7 @@ class Producer(AbstractContextManager["Producer"]):
         then the message can be recalled. Raises OptionError, NotFound, InvalidRequest, …,
         DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
-        message = as_sent(
+        message = build_message(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
@@ -255,7 +260,7 @@ class Producer(AbstractContextManager["Producer"]):
         Waits up to max_block_ms while the buffer is full, then raises BufferFull. Else as
         send().
         """
-        message = as_sent(
+        message = build_message(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
@@ -276,7 +281,7 @@ class Producer(AbstractContextManager["Producer"]):
         """Send without a receipt. Messages that could not be stored are logged, and counted
         in `lost`.
         """
-        message, sending = as_sent(body, json=json, key=key, tag=tag), self._sending()
+        message, sending = build_message(body, json=json, key=key, tag=tag), self._sending()
         try:
             future, _ = self._append(sending, topic, message, block_s=0.0)
         except BufferFull as error:
@@ -292,7 +297,7 @@ class Producer(AbstractContextManager["Producer"]):
 
         An invalid message raises OptionError before any is sent.
         """
-        made = [from_item(item) for item in messages]
+        made = [build_batch_message(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
         sent, buffers, last = sending.accumulator.append_all(

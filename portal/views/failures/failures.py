@@ -73,7 +73,9 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         following=_link(topic=topic, error=error, key=key, after=found.next)
         if found.next
         else "",
-        redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
+        redrives=_redrives(
+            redrive_rows.list_redrives(group=name, limit=MOST_REDRIVES, actor=who)
+        ),
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from messagestore.consume import lag
-from messagestore.consume.lag import QueueLag
+from messagestore.consume import group_lag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
@@ -19,9 +19,9 @@ from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import dead_letter_counts, metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
+from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import LONG_MS
+from metadata.rules.groups.lag_causes import LONG_MS
 from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
@@ -97,14 +97,14 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
-    offsets, found = lag.standing(group=name, actor=actor(request))
+    offsets, found = group_lag.standing(group=name, actor=actor(request))
     whose: dict[str, Any] = {
         "group_id": view.id,
         "sent_to": [one.topic_id for one in view.subscriptions],
     }
     span = charts.span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
-    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
+    marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
         view=view, offsets=offsets, found=found, actor=actor(request)

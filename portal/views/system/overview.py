@@ -32,7 +32,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         if span.for_s <= metrics_history.LIVE_S
         else metrics_history.pace()
     )
-    marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
+    marks = chart_marks.list_marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
         request,
@@ -77,7 +77,7 @@ def _quiet(known: Overview) -> str:
 def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     all_nodes = snapshot.current().nodes
     away = len(outages.silent()) + len(outages.offline())
-    alive = [one for one in discovery.listed(actor=who) if one.alive]
+    alive = [one for one in discovery.list_brokers(actor=who) if one.alive]
     answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [

@@ -239,10 +239,10 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     assert "--i-know-it-is-dead" in caught.value.detail
     assert DbNode.objects.get().state == "offline"
     snapshot.refresh()
-    assert node_pools.follows()
+    assert node_pools.is_current()
     registry.report_heads()  # with what it says, the promotion knows what is missing
     SnapshotAck("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
-    assert snapshot_acks.behind(snapshot.current().version[1]) == []
+    assert snapshot_acks.find_late_workers(snapshot.current().version[1]) == []
     # another worker, which is behind
     SnapshotAck("b1/2").acknowledge(identity=life, change=0)
     with pytest.raises(Unavailable, match="b1/2"):

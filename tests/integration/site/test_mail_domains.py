@@ -51,7 +51,7 @@ def test_an_address_elsewhere_is_refused_where_it_is_typed(
     calls = (
         lambda: topic_rows.update(name="orders", settings=given, actor=ME),
         lambda: groups.update(name="billing", settings=given, actor=ME),
-        lambda: topic_rows.plan(name="new", queues=1, settings=given, actor=ME),
+        lambda: topic_rows.plan_topic(name="new", queues=1, settings=given, actor=ME),
         lambda: groups.create(name="new", settings=given, actor=ME),
     )
     for call in calls:

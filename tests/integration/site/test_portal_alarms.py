@@ -9,7 +9,7 @@ import re
 import pytest
 from django.test import Client
 
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.inspect import alarm_job
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
@@ -135,7 +135,7 @@ def unread() -> None:
     """
     failing.send(*[b"a"] * 10)
     Queue.objects.filter(topic__name="orders").update(head_seen=10)
-    assert lag.record() >= 1
+    assert group_lag.record() >= 1
     ConsumerGroupTopic.objects.filter(lag__gt=0).update(lag_ms=3_600_000)
 
 
@@ -189,7 +189,7 @@ def test_dead_letters_are_said_once_and_are_quiet_once_their_alarm_is_acknowledg
 def test_a_node_without_room_is_quiet_once_its_alarm_is_acknowledged_but_not_when_it_goes_away(
     queue: int, ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_rows.note_disk(node_id=DbNode.objects.get(name="main").pk, state="low")
+    node_rows.record_disk_state(node_id=DbNode.objects.get(name="main").pk, state="low")
     snapshot.refresh()
     assert "Node main is running out of disk space" in text(ada.get("/"))
     alarms.raise_alarm(kind="node_low", name="main", detail="4 % free")

@@ -12,7 +12,7 @@ from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring import alarms, metrics_history
-from metadata.rules.groups.progress import Progress
+from metadata.rules.groups.lag_trend import Progress
 from portal.kit import progress
 from tests.support import rows
 from tests.support.forms import browser as browser_of

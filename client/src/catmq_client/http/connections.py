@@ -214,7 +214,7 @@ def _is_of_handshake(error: BaseException) -> bool:
     return False
 
 
-def trusted(verify: bool | str, *, name: str = "verify") -> bool | str:
+def checked_verify(verify: bool | str, *, name: str = "verify") -> bool | str:
     """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE
     names.
 

@@ -17,21 +17,21 @@ AGAIN_S = 60.0  # between two lines about a failure that lasts
 URLS_FROM = "CATMQ_URL or the first argument"
 
 
-def question(urls_from: str, urls: Iterable[str]) -> str:
+def broker_hint(urls_from: str, urls: Iterable[str]) -> str:
     """Return what to ask when no broker can be reached; `urls_from` names the source of
     `urls`.
     """
     return f"Is a broker running there? {urls_from} says {', '.join(urls)}"
 
 
-def with_question(error: CatmqError, transport: object) -> str:
+def with_hint(error: CatmqError, transport: object) -> str:
     """Return the text of a transport's error, with the question if no broker could be
     reached.
     """
     urls = getattr(transport, "urls", ())
     if not isinstance(error, ConnectFailed) or not urls:
         return str(error)
-    return f"{error}\n  {question(getattr(transport, 'urls_from', URLS_FROM), urls)}"
+    return f"{error}\n  {broker_hint(getattr(transport, 'urls_from', URLS_FROM), urls)}"
 
 
 class FailureLog:

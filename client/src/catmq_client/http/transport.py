@@ -36,7 +36,7 @@ from catmq_client.errors import (
 )
 from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.connections import network_error, send_whole, trusted
+from catmq_client.http.connections import checked_verify, network_error, send_whole
 from catmq_client.http.discovery import MOST, Brokers, Discovery
 from catmq_client.http.failure_log import URLS_FROM
 from catmq_client.version import SDK
@@ -95,24 +95,24 @@ def request_until(
     that may be repeated.
     """
 
-    def again(error: CatmqError, _: int) -> bool:
+    def should_repeat(error: CatmqError, _: int) -> bool:
         if error.retriable:
             on_failure(error)
         return error.retriable
 
-    return repeated(
+    return repeat_call(
         partial(transport.request, method, path, **more),
         within_s=within_s,
-        again=again,
+        should_repeat=should_repeat,
         wait=wait,
     )
 
 
-def repeated(
+def repeat_call(
     call: Callable[[], T],
     *,
     within_s: float,
-    again: Callable[[CatmqError, int], bool],
+    should_repeat: Callable[[CatmqError, int], bool],
     wait: Callable[[float], object] = time.sleep,
 ) -> T:
     """The value of a call that is repeated while `again(error, tries)`, for `within_s`
@@ -125,7 +125,7 @@ def repeated(
             return call()
         except CatmqError as error:
             delay_s = backoff.next_s(error)
-            if not again(error, tries) or time.monotonic() + delay_s > give_up_at:
+            if not should_repeat(error, tries) or time.monotonic() + delay_s > give_up_at:
                 raise
             wait(delay_s)
     raise AssertionError("the last try returns or raises")
@@ -246,7 +246,7 @@ class HttpTransport:
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:
             self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
-        self._verify = trusted(verify)
+        self._verify = checked_verify(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
         # The connections with the process they belong to, in one value; a lock for each

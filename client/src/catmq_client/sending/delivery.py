@@ -20,13 +20,19 @@ from catmq_client.errors import (
     SendError,
     SendOutcomeUnknown,
 )
-from catmq_client.http.failure_log import FailureLog, with_question
+from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.receipts import Batch, Outcome, SendFuture
 from catmq_client.sending.routing import Kind, Layouts, Routes, slot_of
-from catmq_client.sending.send_request import NODE_AWAY, Next, after_failure, named, send
+from catmq_client.sending.send_request import (
+    NODE_AWAY,
+    NextStep,
+    after_failure,
+    errors_by_index,
+    send,
+)
 
 log = logging.getLogger("catmq.producer")
 
@@ -95,7 +101,7 @@ class Delivery:
     def log_failure(self, error: CatmqError) -> None:
         """Log at once, and each minute, that no broker answers: a send may wait for long."""
         if isinstance(error, ConnectFailed | AnswerLost):
-            self._failures.failed(with_question(error, self._transport))
+            self._failures.failed(with_hint(error, self._transport))
 
     def _too_late(self, buffer: QueueBuffer, batch: Batch) -> DeliveryTimeout:
         limit = f"delivery_timeout_ms ({self._delivery_timeout_s:g} s)"
@@ -175,13 +181,13 @@ class Delivery:
             unknown=batch.unknown,
             resend_unknown=layout.resend_unknown,
         )
-        if follows is Next.SPLIT:
+        if follows is NextStep.SPLIT:
             return self._split(buffer, batch, error)
-        if follows is Next.FAIL:
+        if follows is NextStep.FAIL:
             return self._end(
                 buffer, batch, _final(batch, error) if batch.unknown else error
             )
-        if follows is Next.MOVE and self._move(buffer, batch, error):
+        if follows is NextStep.MOVE and self._move(buffer, batch, error):
             return None
         return self._repeat(buffer, batch, error)
 
@@ -220,7 +226,7 @@ class Delivery:
         A queue that is not found is no different: the topic may have been made anew.
         """
         routes = self._layouts.known(batch.topic)
-        layout = self._layouts.freshen(batch.topic, suspicious=True)
+        layout = self._layouts.refresh(batch.topic, after_refusal=True)
         with self._accumulator.lock:
             routes.avoid(batch.queue, whole_node=error.code in NODE_AWAY)
             if layout is not None:
@@ -245,7 +251,7 @@ class Delivery:
         """One wrong message must not fail its neighbours: they go again, under a new
         batch_id.
         """
-        count, wrong = len(batch.messages), named(error, len(batch.messages))
+        count, wrong = len(batch.messages), errors_by_index(error, len(batch.messages))
         ended = None
         if wrong:
             good = [i for i in range(count) if i not in wrong]
@@ -278,7 +284,7 @@ class Delivery:
                     batch.move(target)
 
     def _freshen(self, topic: str) -> None:
-        layout = self._layouts.freshen(topic, suspicious=False)
+        layout = self._layouts.refresh(topic, after_refusal=False)
         if layout is not None:
             self._accumulator.relayout(self._layouts.known(topic), layout)
 

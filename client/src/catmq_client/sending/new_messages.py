@@ -39,7 +39,7 @@ class NewMessage(NamedTuple):
     queue_strict: bool = True
 
 
-def as_sent(
+def build_message(
     body: Any,
     *,
     json: Any = NOT_GIVEN,
@@ -55,23 +55,23 @@ def as_sent(
     """A message as it goes on the wire, without what is None. Raises OptionError."""
     # Bytes are most of what is sent: they skip a call.
     is_plain = json is NOT_GIVEN and type(body) is bytes
-    message: dict[str, Any] = {"body_bytes": body if is_plain else body_bytes(body, json)}
+    message: dict[str, Any] = {"body_bytes": body if is_plain else encode_body(body, json)}
     if key is not None:
-        message["key"] = as_text("key", key)
+        message["key"] = checked_text("key", key)
     if tag is not None:
-        message["tag"] = as_text("tag", tag)
+        message["tag"] = checked_text("tag", tag)
     if headers:
-        message["headers"] = as_headers(headers)
+        message["headers"] = checked_headers(headers)
     if trace_id is not None:
-        message["trace_id"] = as_text("trace_id", trace_id)
+        message["trace_id"] = checked_text("trace_id", trace_id)
     if queue is not None:
-        message.update(place(queue, queue_strict))
+        message.update(queue_fields(queue, queue_strict))
     if delay_ms is not None or deliver_at is not None:
-        message.update(due(delay_ms, deliver_at))
+        message.update(due_fields(delay_ms, deliver_at))
     return message
 
 
-def as_text(name: str, value: Any, most: int | None = None) -> str:
+def checked_text(name: str, value: Any, most: int | None = None) -> str:
     """The value, if every codec can write it: one that cannot would fail the batch it
     travels in.
     """
@@ -88,7 +88,7 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
     return value
 
 
-def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers without reserved ones. Raises OptionError for what a codec cannot
     write.
 
@@ -96,20 +96,20 @@ def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
     message that was received, so it must not go with another one.
     """
     return {
-        as_text("a header's name", name): as_text(f"header {name}", text)
+        checked_text("a header's name", name): checked_text(f"header {name}", text)
         for name, text in headers.items()
         if name not in RESERVED_HEADERS
     }
 
 
-def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
+def encode_body(body: Any, json: Any = NOT_GIVEN) -> bytes:
     """Return the body as bytes: of bytes, of text, or of a value as JSON. Raises
     OptionError.
     """
     if json is not NOT_GIVEN:
         if body is not None:
             raise OptionError("body and json are both given: give one of them")
-        return as_text("json", _json_text(json)).encode()
+        return checked_text("json", _json_text(json)).encode()
     if type(body) is bytes:
         return body
     if body is None:
@@ -117,7 +117,7 @@ def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
             "the message has no body: give body=…, or json=… (json=None is null)"
         )
     if isinstance(body, str):
-        return as_text("body", body).encode()
+        return checked_text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
@@ -138,14 +138,16 @@ def _json_text(value: Any) -> str:
         ) from error
 
 
-def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:
+def build_batch_message(
+    item: NewMessage | bytes | str | Mapping[str, Any],
+) -> dict[str, Any]:
     """One of the messages of send_batch as it goes on the wire. Raises OptionError."""
     if isinstance(item, bytes | str):
-        return as_sent(item)
+        return build_message(item)
     if isinstance(item, NewMessage):
         # _asdict takes thrice the time.
         body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, strict = item
-        return as_sent(
+        return build_message(
             body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=strict,
         )  # fmt: skip
@@ -155,10 +157,10 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
             f"{sorted(unknown)[0]} is not a field of a message: "
             f"{', '.join(NewMessage._fields)}, json"
         )
-    return as_sent(**{"body": None, **item})
+    return build_message(**{"body": None, **item})
 
 
-def place(queue: int, strict: bool) -> dict[str, Any]:
+def queue_fields(queue: int, strict: bool) -> dict[str, Any]:
     """The fields of a message that name its queue. Raises OptionError.
 
     >>> place(7, False)
@@ -169,7 +171,7 @@ def place(queue: int, strict: bool) -> dict[str, Any]:
     return {"queue": queue} if strict else {"queue": queue, "queue_strict": False}
 
 
-def due(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:
+def due_fields(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:
     """The field of a message that says until when it waits. Raises OptionError.
 
     >>> due(1500, None)

@@ -197,12 +197,12 @@ class Layouts:
     def known(self, topic: str) -> Routes:
         return self._routes[topic]
 
-    def freshen(self, topic: str, *, suspicious: bool) -> Layout | None:
+    def refresh(self, topic: str, *, after_refusal: bool) -> Layout | None:
         """A newer layout if ours is old, or `suspicious` and not brand new; None when there
         is no need.
         """
         routes = self._routes[topic]
-        limit_s = REFRESH_EVERY_S if suspicious else self._max_age_s
+        limit_s = REFRESH_EVERY_S if after_refusal else self._max_age_s
         if time.monotonic() - routes.loaded_at < limit_s:
             return None
         with self._lock:

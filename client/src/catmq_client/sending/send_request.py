@@ -34,7 +34,7 @@ TRIES_OF_A_BUG = 3
 _INDEX = re.compile(r"messages\[(\d+)\]")
 
 
-class Next(Enum):
+class NextStep(Enum):
     """Next step for a batch after a failed try."""
 
     REPEAT = "repeat"  # the same batch again, after a delay
@@ -51,7 +51,7 @@ def after_failure(
     tries: int = 1,
     unknown: bool = False,
     resend_unknown: bool = False,
-) -> Next:
+) -> NextStep:
     """Choose the next step for a batch of so many messages. Pure.
 
     `tries`: those made, with the failed one. `unknown`: one of them may have stored the
@@ -59,18 +59,18 @@ def after_failure(
     all (`resend_unknown`).
     """
     if isinstance(error, InvalidRequest | OptionError) and messages > 1 and not unknown:
-        return Next.SPLIT
+        return NextStep.SPLIT
     if isinstance(error, ServerFailed):
-        return Next.REPEAT if tries < TRIES_OF_A_BUG else Next.FAIL
+        return NextStep.REPEAT if tries < TRIES_OF_A_BUG else NextStep.FAIL
     if error.code in QUEUE_CLOSED + NODE_AWAY:
         if unknown and not resend_unknown:
-            return Next.REPEAT
+            return NextStep.REPEAT
         if kind != Kind.NAMED:
-            return Next.MOVE
-    return Next.REPEAT if error.retriable or error.outcome_unknown else Next.FAIL
+            return NextStep.MOVE
+    return NextStep.REPEAT if error.retriable or error.outcome_unknown else NextStep.FAIL
 
 
-def named(error: CatmqError, messages: int) -> dict[int, str]:
+def errors_by_index(error: CatmqError, messages: int) -> dict[int, str]:
     """The messages of a batch, by place, that an error names, and what is wrong with each."""
     found = ((_INDEX.match(one.field), one.message) for one in error.errors)
     return {

@@ -34,10 +34,10 @@ from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     OUTBOX_ID_HEADER,
     NewMessage,
-    as_headers,
-    as_text,
-    body_bytes,
-    due,
+    checked_headers,
+    checked_text,
+    due_fields,
+    encode_body,
 )
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
@@ -88,7 +88,7 @@ def send(
     deadlock. Raises OutsideTransaction, OptionError.
     """
     alias = _require_transaction("send", topic, using)
-    data = body_bytes(body, to_json_types(json))
+    data = encode_body(body, to_json_types(json))
     message = NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at)
     row = _build_row(topic, message, alias, conf.current())
     _lock_lanes([row], alias)
@@ -186,18 +186,18 @@ def _build_row(
         raise OptionError(
             f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
         )
-    data = body_bytes(body)
-    own_headers = as_headers(headers or {})
-    slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
+    data = encode_body(body)
+    own_headers = checked_headers(headers or {})
+    slot = None if key is None else slot_of(checked_text("key", key, MAX_KEY))
     for name, text, max_length in (
         ("key", key, MAX_KEY),
         ("tag", tag, MAX_TAG),
         ("trace_id", trace_id, MAX_TRACE),
     ):
-        check_text(name, None if text is None else as_text(name, text, max_length), alias)
+        check_text(name, None if text is None else checked_text(name, text, max_length), alias)
     all_headers = {**own_headers, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
-    at_ms = None if deliver_at is None else due(None, deliver_at)["deliver_at_ms"]
+    at_ms = None if deliver_at is None else due_fields(None, deliver_at)["deliver_at_ms"]
     if at_ms is not None and at_ms > time.time_ns() // 1_000_000 + MAX_DELAY_MS:
         raise OptionError(
             f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"

@@ -47,9 +47,9 @@ from catmq_client.sending.routing import Kind, Layouts, Routes
 from catmq_client.sending.send_request import (
     NODE_AWAY,
     QUEUE_CLOSED,
-    Next,
+    NextStep,
     after_failure,
-    named,
+    errors_by_index,
     send,
 )
 
@@ -218,7 +218,7 @@ class Relay:
             except CatmqError as error:
                 self._looked_up[topic] = error
             else:
-                layout = self._layouts.freshen(topic, suspicious=False)
+                layout = self._layouts.refresh(topic, after_refusal=False)
                 if layout is not None:
                     routes.replace(layout)
                 self._looked_up[topic] = routes
@@ -375,19 +375,19 @@ class Relay:
         next_step = after_failure(
             error, kind=Kind.FREE, messages=count, tries=0, unknown=not is_not_stored
         )
-        if next_step is Next.REPEAT:
+        if next_step is NextStep.REPEAT:
             pacing.not_before = self._clock() + pacing.backoff.next_s(error)
             result.delayed_batches += 1
-        elif next_step is Next.MOVE:
+        elif next_step is NextStep.MOVE:
             result.ready_batches += 1
             self._dissolve(claimed)
             pacing.not_before = self._clock() + pacing.backoff.next_s(error)
             topic, queue = claimed.destination
             if routes := self._routes(topic):
                 routes.avoid(queue, whole_node=error.code in NODE_AWAY)
-                if layout := self._layouts.freshen(topic, suspicious=True):
+                if layout := self._layouts.refresh(topic, after_refusal=True):
                     routes.replace(layout)
-        elif next_step is Next.SPLIT and not named(error, count):
+        elif next_step is NextStep.SPLIT and not errors_by_index(error, count):
             # The error does not name the invalid messages: halve the batch until it has
             # only one message.
             pacing.max_messages = max(1, count // 2)
@@ -396,7 +396,7 @@ class Relay:
         else:
             self._not_stored.discard(claimed.batch_id)
             # An error that names no message concerns all of them.
-            reasons = named(error, count) or dict.fromkeys(range(count), error.detail)
+            reasons = errors_by_index(error, count) or dict.fromkeys(range(count), error.detail)
             failed = {
                 attempt.ids[index]: f"{error.code}: {reason}"
                 for index, reason in reasons.items()

@@ -77,9 +77,9 @@ class TaskConsumer(ShareConsumer):
     """A member of the share group of tasks: a message that is rejected never ends it."""
 
     def _assemble(self) -> None:
-        settle = self._membership.settle
+        handle_error = self._membership.handle_error
         self._reporter = DroppingReporter(
-            transport=self._transport, state=self._state, settle=settle
+            transport=self._transport, state=self._state, handle_error=handle_error
         )
         super()._assemble()
 

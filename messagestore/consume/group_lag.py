@@ -24,8 +24,8 @@ from metadata.grouping import grouped
 from metadata.groups import commits, ownership, subscribers
 from metadata.groups.ownership import QueueOwner
 from metadata.groups.subscribers import Seen
-from metadata.monitoring import metrics_history, progress
-from metadata.monitoring.progress import GroupProgress, Lag
+from metadata.monitoring import lag_trends, metrics_history
+from metadata.monitoring.lag_trends import GroupProgress, Lag
 from metadata.rules.groups.commits import Look
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
     """
     owned = ownership.queues(group=group, actor=actor)
     lags: dict[QueueOwner, QueueLag] = {}
-    for node_id, rows in sweeping.by_node(owned).items():
+    for node_id, rows in sweeping.group_by_node(owned).items():
         try:
             lags |= _of_node(node_id, rows)
         except NodeUnavailable as error:
@@ -89,7 +89,7 @@ def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress
     meanwhile.
     """
     offsets = group_offsets(group=group, actor=actor)
-    return offsets, progress.of_group(group=group, lags=by_topic(offsets))
+    return offsets, lag_trends.of_group(group=group, lags=by_topic(offsets))
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:

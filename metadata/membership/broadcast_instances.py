@@ -6,7 +6,7 @@ subscriptions read, for the instance it names, and the rows of QueueOffset say o
 queues those are. A queue's epoch for an instance is the row's, where the subscription
 began, plus the instance's own, which rises whenever the instance changes hands. Its
 positions are the reader rows on the nodes that carry its id; they outlive its membership,
-until it has not been seen for a week (messagestore.consume.instances).
+until it has not been seen for a week (messagestore.consume.broadcast_positions).
 
 An instance that is to be forgotten gives up its name first, under the group's lock: whoever
 comes under that name later is another instance and finds no half of its positions.

@@ -30,7 +30,7 @@ from metadata.models import (
     Sample,
 )
 from metadata.monitoring.metrics_history import Pace, start_of
-from metadata.rules.groups.progress import WINDOW_S, Progress, Seen, progress
+from metadata.rules.groups.lag_trend import WINDOW_S, Progress, Seen, progress
 
 # a lag that was not recorded for longer is not that of now; the job comes every minute
 STALE_S = 180.0
