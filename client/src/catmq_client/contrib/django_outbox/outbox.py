@@ -194,7 +194,9 @@ def _build_row(
         ("tag", tag, MAX_TAG),
         ("trace_id", trace_id, MAX_TRACE),
     ):
-        check_text(name, None if text is None else checked_text(name, text, max_length), alias)
+        check_text(
+            name, None if text is None else checked_text(name, text, max_length), alias
+        )
     all_headers = {**own_headers, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
     at_ms = None if deliver_at is None else due_fields(None, deliver_at)["deliver_at_ms"]

@@ -396,7 +396,9 @@ class Relay:
         else:
             self._not_stored.discard(claimed.batch_id)
             # An error that names no message concerns all of them.
-            reasons = errors_by_index(error, count) or dict.fromkeys(range(count), error.detail)
+            reasons = errors_by_index(error, count) or dict.fromkeys(
+                range(count), error.detail
+            )
             failed = {
                 attempt.ids[index]: f"{error.code}: {reason}"
                 for index, reason in reasons.items()
