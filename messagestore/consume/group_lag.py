@@ -15,7 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
 from messagestore.tables.shapes import Position
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Standing
+from messagestore.tables.shares.run_sql import LeaseCounts
 from metadata import actors
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -223,7 +223,7 @@ def _leased(
     for group_id, group_rows in grouped((row.group_id, row) for row in lags).items():
         group = groups.get(group_id)
         if group is not None and group.is_share:
-            leases = run_sql.standing(
+            leases = run_sql.count_leases(
                 session, group_id=group_id, queues=[row.queue for row in group_rows]
             )
             for row in group_rows:
@@ -238,7 +238,7 @@ def _leased(
 
 
 def _shared(
-    lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int
+    lag: QueueLag, leases: LeaseCounts, gaps: Sequence[tuple[int, int]], lease_ms: int
 ) -> QueueLag:
     head, first_unleased = lag.head or 0, max(leases.next_offset, lag.low or 0)
     # A node stores when a lease ends; the setting of the group tells when it began.
@@ -272,7 +272,9 @@ class _Clock:
         none.
         """
         if (queue, offset) not in self._stored:
-            stored_at = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
+            stored_at = message_sql.read_stored_at_ms(
+                self._session, queue=queue, offset=offset
+            )
             self._stored[queue, offset] = stored_at
         stored_at = self._stored[queue, offset]
         return 0 if stored_at is None else max(0, self.now - stored_at)

@@ -148,7 +148,7 @@ def count_dead() -> dict[int, Count] | None:
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
-        for group, messages, last_hour, newest_ms in dead_letter_sql.tally_dead(
+        for group, messages, last_hour, newest_ms in dead_letter_sql.count_dead_by_group(
             session, within_s=HOUR_S
         ):
             count = Count(messages, last_hour, newest_ms)

@@ -260,7 +260,7 @@ def _recent(queue: QueueView, days: int) -> Look:
 def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
     """About what a row takes, by the newest ones."""
     first = max(head.low, head.head - 100)
-    rows, size = partition_sql.row_bytes(
+    rows, size = partition_sql.measure_rows(
         session, queue=queue.queue, first=first, end=head.head
     )
     return size / rows if rows else 0.0
@@ -278,10 +278,10 @@ def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
         row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
         row |= {"oldest_at_ms": None, "newest_at_ms": None}
         if head.low < head.head:
-            row["oldest_at_ms"] = message_sql.stored_at_ms(
+            row["oldest_at_ms"] = message_sql.read_stored_at_ms(
                 session, queue=queue.queue, offset=head.low
             )
-            row["newest_at_ms"] = message_sql.stored_at_ms(
+            row["newest_at_ms"] = message_sql.read_stored_at_ms(
                 session, queue=queue.queue, offset=head.head - 1
             )
         return [

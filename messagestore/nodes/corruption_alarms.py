@@ -95,7 +95,7 @@ def _head_too_low(session: Session, queue: int) -> str | None:
     before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
-    _, highest = audit_sql.offset_ends(session, queue=queue, first=before.head)
+    _, highest = audit_sql.read_offset_ends(session, queue=queue, first=before.head)
     # what was stored meanwhile is no contradiction
     after = queue_sql.read_head(session, queue=queue)
     if highest is None or after is None or highest < after.head:

@@ -298,7 +298,7 @@ class _Planner:
     def _estimate_span(self, first: int, end: int) -> Span:
         """Return the span first … end - 1, its size estimated from its first rows."""
         last = min(first + SAMPLE, end)
-        rows, size = partition_sql.row_bytes(
+        rows, size = partition_sql.measure_rows(
             self.session, queue=self.blank.queue, first=first, end=last
         )
         return Span(
@@ -309,7 +309,7 @@ class _Planner:
         """Return why no message may be removed by age, or None if the clocks agree."""
         newest_ms = None
         if self.head.low < self.head.head:
-            newest_ms = message_sql.stored_at_ms(
+            newest_ms = message_sql.read_stored_at_ms(
                 self.session, queue=self.blank.queue, offset=self.head.head - 1
             )
         node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())

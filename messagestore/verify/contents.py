@@ -47,16 +47,16 @@ def read(info: NodeInfo) -> Contents:
             seen.identity = ""  # nobody wrote one
         if info.identity and seen.identity != info.identity:
             return seen
-        seen.readers = audit_sql.all_readers(session)
+        seen.readers = audit_sql.list_all_readers(session)
         seen.heads = queue_sql.read_heads(session, queues=None)
-        seen.tables = frozenset(audit_sql.message_tables(session))
+        seen.tables = frozenset(audit_sql.list_message_tables(session))
         unknown = sorted(seen.tables - snapshot.current().queues.keys())
         seen.empty = frozenset(queue for queue in unknown if is_empty(session, queue))
         return seen
 
 
 def is_empty(session: Session, queue: int) -> bool:
-    return audit_sql.offset_ends(session, queue=queue, first=0) == (None, None)
+    return audit_sql.read_offset_ends(session, queue=queue, first=0) == (None, None)
 
 
 def of_node(seen: Contents, known: ExpectedState) -> Iterator[Finding]:

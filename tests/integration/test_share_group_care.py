@@ -233,14 +233,14 @@ def test_a_run_that_is_taken_over_meanwhile_is_not_changed(
     (run,) = lease(one, max_messages=5)
     end_leases(run)
     raise_low(queue, 2)
-    select, taken = run_sql.select_over, []
+    select, taken = run_sql.select_ended_below, []
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
         found = select(*args, **kwargs)
         taken.extend(lease(two))
         return found
 
-    monkeypatch.setattr(run_sql, "select_over", overtaken)
+    monkeypatch.setattr(run_sql, "select_ended_below", overtaken)
     lost_leases.sweep()
     (again,) = taken
     assert runs(queue)[0].done == again.run.done
