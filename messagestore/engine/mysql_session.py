@@ -222,7 +222,7 @@ class MySqlSession:
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s,
                 write_timeout=READ_TIMEOUT_S,
-                **tls.arguments(*encryption),
+                **tls.connect_arguments(*encryption),
             )  # fmt: skip
             if tls.is_plain(encryption.mode, self._db.server_capabilities):
                 self._db.close()
@@ -259,7 +259,9 @@ class MySqlSession:
             version = self.greeting[0]
             fits = engines.is_supported(version)
             said = Unfit(
-                _POSES.format(version, fault.detail) if fits else engines.too_old(version)
+                _POSES.format(version, fault.detail)
+                if fits
+                else engines.too_old_message(version)
             )
             raise unreachable(name, where, said) from said
 

@@ -17,7 +17,7 @@ from metadata.brokers import discovery, fingerprints
 from metadata.db.clock import UtcNow, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
-from metadata.rules.membership.brokers import Claim, alive, claim
+from metadata.rules.membership.brokers import Claim, counts_as_alive, decide_claim
 
 # a row seen so lately is left alone: an UPDATE a second or so, however many workers there
 # are
@@ -98,8 +98,8 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
     )
     if made or row.incarnation == identity.incarnation:
         return ""
-    lives = alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
-    fate = claim(holder_alive=lives, same_url=row.url == identity.url, held=held)
+    lives = counts_as_alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
+    fate = decide_claim(holder_alive=lives, same_url=row.url == identity.url, held=held)
     if fate is Claim.TAKE:
         Broker.objects.filter(pk=row.pk).update(**new)
         return ""

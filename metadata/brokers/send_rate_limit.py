@@ -24,7 +24,7 @@ from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import KeyInfo, TopicInfo
 from metadata.errors import MetadataUnavailable, RateLimited
-from metadata.rules.rates import Bucket, Rates, share, wait_s
+from metadata.rules.rates import Bucket, Rates, share_of_limit, wait_s
 
 MOST_BUCKETS = 10_000
 MOST_TOLD = 500  # limits that a process names to the others: those it is asked most for
@@ -87,7 +87,9 @@ class _Buckets:
             sums.update(one)
         self.processes, self.divided_at = 1 + len(others), now
         self._shares = {
-            key: share(mine=known.get(key, 0.0), others=sums[key], processes=self.processes)
+            key: share_of_limit(
+                mine=known.get(key, 0.0), others=sums[key], processes=self.processes
+            )
             for key in known.keys() | sums.keys()
             if known.get(key) or sums[key]
         }
