@@ -68,7 +68,7 @@ def select_failing(
     select = step(
         session, "select_failing", table=message_table(queue), offsets=ids(offsets)
     )
-    (result,) = session.run(select, fits=until(most_bytes))
+    (result,) = session.run(select, count_fitting=until(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
 
