@@ -1,6 +1,6 @@
 """Ids of batches: UUID version 7 (RFC 9562).
 
-They begin with the time, so that batches sent one after another are neighbours in the
+They begin with the time, so that batches sent in succession are neighbours in the
 primary key of `sent_batch`.
 """
 
@@ -21,7 +21,7 @@ def new() -> UUID:
 
 def check(batch_id: UUID) -> UUID:
     """Return the id. Raises Invalid if it is not a UUID of version 7."""
-    # A random id would cost one random page read of the index for each batch.
+    # A random id would cost a random page read of the index for each batch.
     if batch_id.version != 7:
         raise Invalid.field(
             "batch_id",

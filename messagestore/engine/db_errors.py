@@ -12,7 +12,7 @@
       Altered      a table is missing or was altered
       Denied       the account lacks a right
 
-All of them are product errors, so an unhandled one still gives the client a correct answer.
+All of them are product errors, so an unhandled error still gives the client a correct answer.
 The numbers are those of MySQL and MariaDB. An unlisted number is Final, because an unknown
 error is a bug.
 """

@@ -157,7 +157,7 @@ def validate(messages: Sequence[NewMessage]) -> None:
 
 def _find_suspects(messages: Sequence[NewMessage]) -> list[int]:
     """Return the indexes of messages that need all checks."""
-    # Most messages have only a body and a short key, and sending is the hot path: this one
+    # Most messages have only a body and a short key, and sending is the hot path: this
     # comprehension spares them the checks of each field.
     max_bytes, max_chars = config.max_body_bytes, config.max_key_chars
     return [
@@ -182,49 +182,28 @@ def _errors_of_message(index: int, message: NewMessage) -> list[FieldError]:
         ("trace_id", len(message.trace_id or ""), config.max_trace_id_chars, "characters"),
     )
     errors = [
-        FieldError(
-            f"messages[{index}].{field}", f"has {size} {unit}; at most {limit} are allowed"
-        )
+        (field, f"has {size} {unit}; at most {limit} are allowed")
         for field, size, limit, unit in limits
         if size > limit
     ]
-    errors += _errors_of_delay(index, message)
-    if message.queue is None and not message.queue_strict:
-        errors.append(
-            FieldError(f"messages[{index}].queue_strict", "names no queue: give queue, too")
-        )
-    headers = message.headers
-    if headers:
-        size = sum(
-            len(name.encode()) + len(value.encode()) for name, value in headers.items()
-        )
-        if len(headers) > config.max_headers or size > config.max_headers_bytes:
-            limit = (
-                f"at most {config.max_headers} of {config.max_headers_bytes} bytes "
-                "together are allowed"
-            )
-            errors.append(
-                FieldError(
-                    f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}"
-                )
-            )
-    return errors
-
-
-def _errors_of_delay(index: int, message: NewMessage) -> list[FieldError]:
-    """Return the errors of a message's delay."""
     # deliver_at_ms is compared with the clock of the queue's node later, by the delayed
     # store.
     if message.delay_ms is not None and message.deliver_at_ms is not None:
-        return [
-            FieldError(
-                f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms"
-            )
-        ]
-    if message.delay_ms is not None and not 0 < message.delay_ms <= MAX_DELAY_MS:
+        errors.append(("deliver_at_ms", "give either delay_ms or deliver_at_ms"))
+    elif message.delay_ms is not None and not 0 < message.delay_ms <= MAX_DELAY_MS:
         text = f"is {message.delay_ms}; it lies between 1 and {MAX_DELAY_MS} ms (a year)"
-        return [FieldError(f"messages[{index}].delay_ms", text)]
-    return []
+        errors.append(("delay_ms", text))
+    if message.queue is None and not message.queue_strict:
+        errors.append(("queue_strict", "names no queue: give queue, too"))
+    headers = message.headers or {}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    if len(headers) > config.max_headers or size > config.max_headers_bytes:
+        text = (
+            f"{len(headers)} of {size} bytes; at most {config.max_headers} of "
+            f"{config.max_headers_bytes} bytes together are allowed"
+        )
+        errors.append(("headers", text))
+    return [FieldError(f"messages[{index}].{field}", text) for field, text in errors]
 
 
 def headers_text(headers: dict[str, str] | None) -> str | None:

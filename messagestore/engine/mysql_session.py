@@ -1,6 +1,6 @@
 """Sessions: the protocol of a connection to a node, and its form on MySQL and MariaDB.
 
-A session sends several statements as one string and reads the result of each. With several
+A session sends several statements as a single string and reads the result of each. With several
 statements in a string, `query()` returns although a later statement failed; the error comes
 only when that result is read. Nor is the end of the results a proof: if the connection
 breaks between two results, the driver reports the end. So results are counted against
@@ -33,7 +33,7 @@ CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
 MALFORMED = 2027  # CR_MALFORMED_PACKET
-LOG_EVERY_S = 60.0  # at most one log line per node and reason
+LOG_EVERY_S = 60.0  # between log lines for the same node and reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
@@ -63,7 +63,7 @@ FETCH_SIZE = 16  # rows fetched at once from a result that may exceed the limit
 
 
 class Result(NamedTuple):
-    """Result of one statement: its rows, or the number of rows that it matched.
+    """Result of a statement: its rows, or the number of rows that it matched.
 
     `number` is its LAST_INSERT_ID().
     """
@@ -111,7 +111,7 @@ def count_statements(steps: Sequence[Step]) -> int:
 
 
 class Session(Protocol):
-    """One connection to a node, used by one thread at a time.
+    """A connection to a node, used by one thread at a time.
 
     `shows_durable_only`: commits of other sessions become visible only when they are on
     disk.
@@ -130,13 +130,13 @@ class Session(Protocol):
     def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
         """Run sections in order, each statement in its own transaction.
 
-        Returns one result per statement. With `count_fitting`, rows of the last statement
+        Returns a result per statement. With `count_fitting`, rows of the last statement
         are fetched only while they fit; the others never enter this process's memory.
         Raises `db_errors.*`.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
-        """Run sections as one transaction and return one result per statement.
+        """Run sections in a transaction and return a result per statement.
 
         Raises `db_errors.*`. Nothing is stored then, unless the error is Ambiguous.
         """
@@ -246,7 +246,7 @@ class MySqlSession:
         variables = dict(self._apply_settings(name, f"{host}:{port}")[-1].rows)
         self.max_packet = int(variables["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(variables)
-        # MySQL deprecates information_schema.processlist. The one in performance_schema is
+        # MySQL deprecates information_schema.processlist. Its successor in performance_schema is
         # empty if that schema is off.
         has_processlist = (
             self.flavour == "mysql" and variables["performance_schema"] == "ON"
@@ -284,7 +284,7 @@ class MySqlSession:
         return b"NULL" if value is None else str(int(value)).encode()  # type: ignore[call-overload]
 
     def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
-        """See Session.run. The sections are one string and cost one round trip."""
+        """See Session.run. All sections are sent in a single round trip."""
         return self.send(
             b";".join(map(self.render, steps)),
             statements=count_statements(steps),
@@ -292,7 +292,7 @@ class MySqlSession:
         )
 
     def transact(self, *steps: Step) -> list[Result]:
-        """See Session.transact. The sections are one string and cost one round trip."""
+        """See Session.transact. All sections are sent in a single round trip."""
         text = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
         return self.send(text, statements=count_statements(steps) + 2)[1:-1]
 
@@ -325,7 +325,9 @@ class MySqlSession:
             else:
                 # Send and receive apart, so that the wait in between can end early.
                 self._db.send_query(text)
-                self._await_answer(self.patience_s)
+                if not self._wait_readable(self.patience_s):
+                    raise db_errors.SlowNode(f"Node {self._name} is slow.")
+                self._db.read_query_result()
             results, is_complete = (
                 (self._read_results(), True)
                 if count_fitting is None
@@ -350,12 +352,6 @@ class MySqlSession:
             self._note_answer()
         self.busy_since = None
         return results
-
-    def _await_answer(self, seconds: float) -> None:
-        """Wait for the answer to begin. Raises SlowNode."""
-        if not self._wait_readable(seconds):
-            raise db_errors.SlowNode(f"Node {self._name} is slow.")
-        self._db.read_query_result()
 
     def _wait_readable(self, seconds: float) -> bool:
         """Wait until the socket has data or is closed; return False after `seconds`."""
@@ -406,7 +402,7 @@ class MySqlSession:
         return True
 
     def _read_fitting(self, count_fitting: CountFitting) -> tuple[list[Result], bool]:
-        """Return the results, and False if rows of the last one did not fit."""
+        """Return the results, and False if rows of the last result did not fit."""
         results: list[Result] = []
         while True:
             is_last = len(results) == self._statements - 1

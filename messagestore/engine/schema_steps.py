@@ -6,7 +6,7 @@ releases can share a node before and after `manage.py upgrade_nodes`. Three rule
 possible:
 
 - A step adds a column at the end (NULL, or with a constant default) or a table. It never
-  removes one.
+  removes any.
 - On MySQL and MariaDB it runs with `ALGORITHM=INSTANT`, so that no table is copied.
 - It is one statement, or one transaction on SQLite. So its `column` exists if and only if
   the step was applied, even if the run was killed.
@@ -23,7 +23,7 @@ QUEUES = "message_<queue>"  # as a table name: the message tables of all queues
 
 
 class SchemaStep(NamedTuple):
-    """A change of one table, or of the message tables of all QUEUES.
+    """A change of a table, or of the message tables of all QUEUES.
 
     The step was applied if `column` exists. `statement` is a section of sql/<engine>.sql,
     with the placeholder `{table}` if it changes the tables of queues.

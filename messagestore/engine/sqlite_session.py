@@ -43,7 +43,11 @@ class FileLock:
     def held(self) -> Iterator[None]:
         """Hold the lock. Raises `db_errors.RolledBack` after LOCK_TIMEOUT_S."""
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        turn = self._enqueue()
+        turn = threading.Event()
+        with self._guard:
+            self._queue.append(turn)
+            if len(self._queue) == 1:
+                turn.set()
         try:
             if not turn.wait(LOCK_TIMEOUT_S):
                 raise db_errors.RolledBack(
@@ -53,21 +57,11 @@ class FileLock:
                 self._flock(lock_file.fileno(), deadline)
                 yield
         finally:
-            self._leave(turn)
-
-    def _enqueue(self) -> threading.Event:
-        turn = threading.Event()
-        with self._guard:
-            self._queue.append(turn)
-            if len(self._queue) == 1:
-                turn.set()
-        return turn
-
-    def _leave(self, turn: threading.Event) -> None:
-        with self._guard:
-            self._queue.remove(turn)
-            if self._queue:
-                self._queue[0].set()
+            # A waiter that timed out leaves the queue, too; the first one gets the lock.
+            with self._guard:
+                self._queue.remove(turn)
+                if self._queue:
+                    self._queue[0].set()
 
     def _flock(self, descriptor: int, deadline: float) -> None:
         # Polling instead of a blocking flock, which could not time out.
@@ -89,11 +83,6 @@ _file_locks: dict[str, FileLock] = {}
 _file_locks_guard = threading.Lock()
 
 
-def _file_lock(path: Path) -> FileLock:
-    with _file_locks_guard:
-        return _file_locks.setdefault(os.fspath(path), FileLock(path))
-
-
 class SqliteSession:
     """A connection to an SQLite file. Raises NodeUnavailable if it cannot be opened."""
 
@@ -108,10 +97,10 @@ class SqliteSession:
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name
         self._path = path
-        self._lock = _file_lock(path)
-        self._lock_files: list[
-            IO[bytes]
-        ] = []  # open as long as the session: closing releases the lock
+        with _file_locks_guard:
+            self._lock = _file_locks.setdefault(os.fspath(path), FileLock(path))
+        # Open as long as the session: closing a file releases its lock.
+        self._lock_files: list[IO[bytes]] = []
         self.clean = True
         try:
             self._db = sqlite3.connect(
@@ -125,13 +114,16 @@ class SqliteSession:
     def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
         results: list[Result] = []
         try:
-            for step in steps[:-1]:
+            for step in steps if count_fitting is None else steps[:-1]:
                 results += self._run_section(step)
-            results += (
-                self._run_section(steps[-1])
-                if count_fitting is None
-                else [self._run_fitting(steps[-1], count_fitting)]
-            )
+            if count_fitting is not None:
+                last = steps[-1]
+                (text,) = last.statement.single(last.parameters)
+                cursor = self._db.execute(text, last.parameters)
+                rows, _ = fetch_fitting(cursor.fetchmany, count_fitting)
+                # An open cursor would hold a read lock of the file.
+                cursor.close()
+                results.append(Result(rows, len(rows)))
         except sqlite3.Error as error:
             raise db_errors.from_sqlite(error, self._name) from error
         return results
@@ -173,13 +165,6 @@ class SqliteSession:
             cursor = self._db.execute(text, step.parameters)
             results.append(Result(cursor.fetchall(), cursor.rowcount))
         return results
-
-    def _run_fitting(self, step: Step, count_fitting: CountFitting) -> Result:
-        (text,) = step.statement.single(step.parameters)
-        cursor = self._db.execute(text, step.parameters)
-        rows, _ = fetch_fitting(cursor.fetchmany, count_fitting)
-        cursor.close()
-        return Result(rows, len(rows))
 
     def lock_file(self, purpose: str) -> bool:
         """Take an advisory lock on `<file>.<purpose>` until this session is closed.

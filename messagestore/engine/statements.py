@@ -55,16 +55,12 @@ class Statement:
         return b"".join(parts)
 
     def single(self, parameters: Mapping[str, object]) -> list[str]:
-        """Return the statements one by one: placeholders filled, values left as `:name`."""
-        # SQLite's driver binds `:name` itself, and runs only one statement per call.
+        """Return the single statements: placeholders filled, values left as `:name`."""
+        # SQLite's driver binds `:name` itself, and runs a single statement per call.
         text = _TOKEN.sub(
             lambda token: str(parameters[token[2]]) if token[2] else token[0], self.text
         )
-        return [
-            statement
-            for statement in (part.strip() for part in text.split(";"))
-            if statement
-        ]
+        return [part.strip() for part in text.split(";") if part.strip()]
 
 
 def parse(text: str) -> dict[str, Statement]:
