@@ -202,7 +202,7 @@ class _Look:
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
         begun = time.monotonic()
-        found = message_sql.search_from(
+        found = message_sql.search_range(
             session,
             queue=queue,
             bounds=(first, end),

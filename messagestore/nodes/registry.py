@@ -89,7 +89,7 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
             check_way(session, info, unsafe=unsafe)
-            check_server(node_sql.server_facts(session), info, unsafe=unsafe)
+            check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in of_rights(session, info):
             _refuse(finding, info)
         _make_tables(session)

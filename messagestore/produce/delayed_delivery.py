@@ -183,7 +183,7 @@ class DelayedDelivery:
                 time.monotonic(),
                 board.shared.delayed_at(self._node_id),
             )
-            due_in_ms = delayed_sql.delayed_queues(session)
+            due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - started_at)
             next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000

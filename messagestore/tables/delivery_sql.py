@@ -22,8 +22,8 @@ from messagestore.engine.mysql_session import (
 )
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, message_table, step
 from messagestore.tables.shapes import DelayedRow, NewBatch
+from messagestore.tables.sql_steps import id_list, message_table, step
 
 # a row as the batch of one message that is made of it
 Ready = Callable[[DelayedRow], NewBatch]
@@ -88,7 +88,7 @@ def _move_mysql(
         return {}
     moved = [row.id for move in moves for row in move.rows]
     steps = [one for move in moves for one in _steps(session, move)]
-    steps.append(step(session, "delete_delayed", rows=ids(moved)))
+    steps.append(step(session, "delete_delayed", rows=id_list(moved)))
     results = _send_open(session, steps)
     if results[-1].matched != len(moved):
         _send(session, [step(session, "move_rollback")])
@@ -129,7 +129,7 @@ def _lock(
     session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int
 ) -> tuple[dict[int, int], list[DelayedRow]]:
     """Begin the transaction: {queue: head} of the open queues, and the rows."""
-    wanted = ids([row for rows in targets.values() for row in rows])
+    wanted = id_list([row for rows in targets.values() for row in rows])
     steps = [
         step(session, "lock_head", queue=queue, node_epoch=node_epoch)
         for queue in sorted(targets)
@@ -189,7 +189,7 @@ def _move_sqlite(
             head = {"queue": queue, "node_epoch": node_epoch}
             for found in database.execute(statements["lock_head"].text, head):
                 heads[queue], stored_at[queue] = found
-        (select,) = statements["select_delayed"].single({"rows": ids(wanted)})
+        (select,) = statements["select_delayed"].single({"rows": id_list(wanted)})
         rows = [DelayedRow(*row) for row in database.execute(select)]
         moves = _moves(targets, heads, rows, ready)
         moved = [row.id for move in moves for row in move.rows]
@@ -203,7 +203,7 @@ def _move_sqlite(
                 database.execute(statements["publish_batch"].text, values)
             (insert,) = statements["move_rows"].single({"table": message_table(move.queue)})
             database.executemany(insert, _values(move, at))
-        (delete,) = statements["delete_delayed"].single({"rows": ids(moved)})
+        (delete,) = statements["delete_delayed"].single({"rows": id_list(moved)})
         if database.execute(delete).rowcount != len(moved):
             raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}

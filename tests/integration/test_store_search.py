@@ -91,7 +91,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
 
 def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
     with node_pools.node_of(queues[0]).reading() as session:
-        at_ms = message_sql.stored_at_ms(session, queue=queues[0], offset=0)
+        at_ms = message_sql.read_stored_at_ms(session, queue=queues[0], offset=0)
     assert at_ms is not None
     assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
     assert len(look(times=Times(from_ms=at_ms)).messages) == 15
