@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from django.db import transaction
 
 from metadata.actors import Actor, job
@@ -37,8 +35,16 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
     if row is None:
         raise discovery.no_broker(name)
     if row.state != state:
-        if state == Broker.State.OUT:
-            _check_not_last(row, rows)
+        serving = [
+            broker.name
+            for broker in rows
+            if broker.state == Broker.State.IN and discovery.is_alive(broker)
+        ]
+        if state == Broker.State.OUT and serving == [name]:
+            raise Conflict(
+                f"Broker {name} is the last live broker that is enabled: enable another one first.",
+                code=Code.LAST_BROKER,
+            )
         audit.record(
             actor=actor,
             verb="update",
@@ -51,19 +57,6 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         row.save(update_fields=("state",))
     transaction.on_commit(discovery.reload_memory)
     return discovery.broker_view(row)
-
-
-def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
-    serving = [
-        broker.name
-        for broker in rows
-        if broker.state == Broker.State.IN and discovery.is_alive(broker)
-    ]
-    if serving == [row.name]:
-        raise Conflict(
-            f"Broker {row.name} is the last live broker that is enabled: enable another one first.",
-            code=Code.LAST_BROKER,
-        )
 
 
 @transactional

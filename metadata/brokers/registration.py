@@ -73,7 +73,7 @@ def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
             problem = mismatch or _register(identity=identity, held=held)
             rows = discovery.read_rows()
             own_row = _find_own(rows, identity)
-        elif not 0 <= _age_s(own_row) < FRESH_S:
+        elif not 0 <= (own_row.now - own_row.last_seen).total_seconds() < FRESH_S:  # type: ignore[attr-defined]
             # The incarnation is a fence: this must not refresh the row of a broker that has
             # taken the name since the read.
             Broker.objects.filter(pk=own_row.pk, incarnation=identity.incarnation).update(
@@ -148,7 +148,3 @@ def evict() -> None:
 def _find_own(rows: Iterable[Broker], identity: BrokerIdentity) -> Broker | None:
     key = (identity.name, identity.incarnation)
     return next((row for row in rows if (row.name, row.incarnation) == key), None)
-
-
-def _age_s(row: Broker) -> float:
-    return float((row.now - row.last_seen).total_seconds())  # type: ignore[attr-defined]  # see discovery.read_rows

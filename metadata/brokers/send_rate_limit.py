@@ -29,7 +29,7 @@ from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import KeyInfo, TopicInfo
 from metadata.errors import MetadataUnavailable, RateLimited
-from metadata.rules.rates import Bucket, Rates, share, wait_s
+from metadata.rules.rates import Bucket, share, wait_s
 
 MAX_BUCKETS = 10_000
 MAX_REPORTED = 500  # limits that a process reports; those with the highest demand
@@ -132,41 +132,33 @@ def admit(
     if all(rates.unlimited for *_, rates in limits):
         return
     with _buckets.lock:
-        _take(limits, messages, size)
-
-
-def _take(
-    limits: list[tuple[str, int, str, Rates]], messages: int, size: Callable[[], int]
-) -> None:
-    now, longest_wait_s, exceeded = monotonic(), 0.0, ""
-    payments: list[tuple[Bucket, int]] = []
-    for kind, row, name, rates in limits:
-        for unit, limit in (("messages", rates.messages), ("bytes", rates.bytes)):
-            if limit is None:
-                continue
-            key = (kind, row, unit)
-            bucket = _buckets.bucket(key, now=now)
-            amount = messages if unit == "messages" else size()
-            # Refused sends count as demand, too: else a process without a share would never
-            # get one.
-            _buckets.add_demand(key, amount)
-            wait = wait_s(
-                bucket, rate=limit * _buckets.share(key, now), amount=amount, now=now
+        now, longest_wait_s, exceeded = monotonic(), 0.0, ""
+        payments: list[tuple[Bucket, int]] = []
+        for kind, row, name, rates in limits:
+            for unit, limit in (("messages", rates.messages), ("bytes", rates.bytes)):
+                if limit is None:
+                    continue
+                limit_key = (kind, row, unit)
+                bucket = _buckets.bucket(limit_key, now=now)
+                amount = messages if unit == "messages" else size()
+                # Refused sends count as demand, too: else a process without a share would
+                # never get one.
+                _buckets.add_demand(limit_key, amount)
+                rate = limit * _buckets.share(limit_key, now)
+                wait = wait_s(bucket, rate=rate, amount=amount, now=now)
+                payments.append((bucket, amount))
+                if wait > longest_wait_s:
+                    longest_wait_s = wait
+                    exceeded = f"{kind} {name} takes {limit} {unit} a second"
+        if longest_wait_s > 0:
+            raise RateLimited(
+                f"Quota exceeded on all brokers together: {exceeded}.",
+                retry_after_ms=int(longest_wait_s * 1000) + 1,
             )
-            payments.append((bucket, amount))
-            if wait > longest_wait_s:
-                longest_wait_s, exceeded = (
-                    wait,
-                    f"{kind} {name} takes {limit} {unit} a second",
-                )
-    if longest_wait_s > 0:
-        raise RateLimited(
-            f"Quota exceeded on all brokers together: {exceeded}.",
-            retry_after_ms=int(longest_wait_s * 1000) + 1,
-        )
-    # Only when every limit admits the messages: a refused send must not use up any of them.
-    for bucket, amount in payments:
-        bucket.level -= amount
+        # Only when every limit admits the messages: a refused send must not use up any of
+        # them.
+        for bucket, amount in payments:
+            bucket.level -= amount
 
 
 def share_limits(*, name: str) -> int:
