@@ -132,10 +132,22 @@ def _load(alias: str, changed: Changes | None) -> Content:
         queues={info.id: info for info in queues},
         groups={
             group.pk: make_view(GroupInfo, group)
-            for group in _load_rows(lambda: _groups(alias), changed, "group")
+            for group in _load_rows(
+                lambda: (
+                    ConsumerGroup.objects.using(alias)
+                    .filter(deleted_at__isnull=True)
+                    .annotate(member_count=Count("members"))
+                ),
+                changed,
+                "group",
+            )
         },
         subscriptions={
-            subscription.pk: _subscription_info(subscription)
+            subscription.pk: make_view(
+                SubscriptionInfo,
+                subscription,
+                stopped_queues=frozenset(subscription.stopped_queues),
+            )
             for subscription in _load_rows(
                 ConsumerGroupTopic.objects.using(alias).all, changed, "subscription"
             )
@@ -159,11 +171,6 @@ def _load_rows(
         return list(rows().order_by("pk"))
     ids = changed.get(kind)
     return list(rows().filter(pk__in=sorted(ids)).order_by("pk")) if ids else []
-
-
-def _groups(alias: str) -> QuerySet[ConsumerGroup]:
-    groups = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
-    return groups.annotate(member_count=Count("members"))
 
 
 def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
@@ -200,12 +207,17 @@ def _load_routings(alias: str, topics: Collection[int] | None) -> dict[int, list
     rows = TopicRouting.objects.using(alias).order_by("until_at", "pk")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
-    return grouped((row.topic_id, _routing_info(row)) for row in rows)
-
-
-def _routing_info(row: TopicRouting) -> Routing:
-    return Routing(
-        tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at)
+    return grouped(
+        (
+            row.topic_id,
+            Routing(
+                tuple(json.loads(row.layout)),
+                row.keyed,
+                tuple(row.queues),
+                ms(row.until_at),
+            ),
+        )
+        for row in rows
     )
 
 
@@ -236,19 +248,6 @@ def _topic_info(
         rates=_rates(row),
         earlier=routings,
         send_tokens=frozenset(token["digest"] for token in row.send_tokens or ()),
-    )
-
-
-def _subscription_info(row: ConsumerGroupTopic) -> SubscriptionInfo:
-    return SubscriptionInfo(
-        id=row.pk,
-        group_id=row.group_id,
-        topic_id=row.topic_id,
-        state=row.state,
-        start=row.start,
-        stopped=row.stopped,
-        stopped_queues=frozenset(row.stopped_queues),
-        delivery=row.delivery,
     )
 
 

@@ -86,7 +86,8 @@ class _Holder:
                         "The metadata database is slow to answer.", retry_after_ms=1000
                     )
             if self.ended >= needed:
-                self._raise_if_failed()
+                if self.failed:
+                    raise MetadataUnavailable.no_answer()
                 return _changed(before, self.snapshot)
             self.begun += 1
             self.loading, self.began_at = True, time.monotonic()
@@ -109,16 +110,8 @@ class _Holder:
         if failure is not None:
             # Closed, because a broken connection would fail again at every load.
             connections[ALIAS].close()
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            ) from failure
+            raise MetadataUnavailable.no_answer() from failure
         return _changed(before, self.snapshot)
-
-    def _raise_if_failed(self) -> None:
-        if self.failed:
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            )
 
     def renew_after_miss(self) -> None:
         """Load for a look-up that missed, at most every 50 ms.
@@ -127,12 +120,10 @@ class _Holder:
         database is silent. Else requests for unknown names would each hold a thread for
         seconds.
         """
-        if bulkhead.watched and contact.silent_s() > SILENT_S:
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            )
-        if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
-            self._raise_if_failed()
+        failed_lately = time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S
+        is_silent = bulkhead.watched and contact.silent_s() > SILENT_S
+        if is_silent or (self.failed and failed_lately):
+            raise MetadataUnavailable.no_answer()
         begun_before = self.begun
         pause_s = self.began_at + MISS_EVERY_S - time.monotonic()
         if pause_s > 0:
@@ -240,23 +231,22 @@ def _load_newest(old: Snapshot | None) -> Snapshot:
         return replace(old, loaded_at=now)
     with transaction.atomic(using=ALIAS):
         version = loading.read_version(ALIAS)
-        if old is None or version[0] != old.version[0] or version[1] < old.version[1]:
-            return _load_full(version, now)
-        if now - old.full_at > FULL_EVERY_S:
-            return _load_full(version, now)
-        if version == old.version:
-            return replace(old, loaded_at=now)
-        changes = loading.read_changes(ALIAS, above=old.version[1], upto=version[1])
-        if changes is None:
-            return _load_full(version, now)
-        content = loading.load_changed(ALIAS, old, changes)
-        return build_snapshot(version=version, at=now, full_at=old.full_at, content=content)
-
-
-def _load_full(version: tuple[str, int], now: float) -> Snapshot:
-    return build_snapshot(
-        version=version, at=now, full_at=now, content=loading.load_all(ALIAS)
-    )
+        if (
+            old is not None
+            and now - old.full_at <= FULL_EVERY_S
+            and version[0] == old.version[0]
+            and version[1] >= old.version[1]
+        ):
+            if version == old.version:
+                return replace(old, loaded_at=now)
+            changes = loading.read_changes(ALIAS, above=old.version[1], upto=version[1])
+            if changes is not None:
+                content = loading.load_changed(ALIAS, old, changes)
+                return build_snapshot(
+                    version=version, at=now, full_at=old.full_at, content=content
+                )
+        content = loading.load_all(ALIAS)
+        return build_snapshot(version=version, at=now, full_at=now, content=content)
 
 
 def _find(look_up: Callable[[Snapshot], T | None]) -> T | None:

@@ -198,12 +198,8 @@ class Snapshot(Content):
         """Return a group's delivery settings for a topic, the defaults if the group does not
         subscribe to it.
         """
-        settings = (
-            subscription.delivery
-            for subscription in self.subscriptions_of(group_id)
-            if subscription.topic_id == topic_id
-        )
-        return next(settings, _DEFAULTS)
+        subscription = self.subscription(group_id, topic_id)
+        return _DEFAULTS if subscription is None else subscription.delivery
 
     def queue_name(self, queue: int) -> str | None:
         """Return the display name of a queue, its topic and its number: orders/3. None if it
