@@ -255,7 +255,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
 def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     """Check that a registered node's database holds what it must."""
     try:
-        found = promotion_sql.read_standing(session)
+        found = promotion_sql.read_contents(session)
     except db_errors.Final:
         return Finding("data", "bad", "foreign")
     if info.identity and found.identity != info.identity:
@@ -319,7 +319,7 @@ def _of_session(
 ) -> Iterator[Finding]:
     if info.engine == "mysql":
         yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
-        facts = node_sql.server_facts(session)
+        facts = node_sql.read_server_facts(session)
         rights = rights and not facts.read_only
         yield from of_way(session, unsafe=unsafe)
         yield from of_server(facts, database=info.database, unsafe=unsafe)
@@ -351,7 +351,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
         yield Finding("rights", "ok", "rights")
         return
     user, host = (
-        node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+        node_sql.read_account(session) if isinstance(session, MySqlSession) else ("", "")
     )
     for optional in (False, True):
         some = [one for one in lacking if one.optional == optional]
