@@ -55,11 +55,7 @@ def text_list(session: Session, values: Sequence[str]) -> str | bytes:
     return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)
 
 
-<<<<<<< HEAD:messagestore/tables/running.py
-def until(most_bytes: int) -> CountFitting:
-=======
 def up_to_bytes(most_bytes: int) -> CountFitting:
->>>>>>> 61e7ccaf36a14cabdf17a9cc3600fbf6ca54f4b2:messagestore/tables/sql_steps.py
     """Take rows of messages until their bodies have reached so many bytes: the last may
     exceed them.
     """
