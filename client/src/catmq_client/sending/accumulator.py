@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
@@ -23,43 +24,31 @@ from catmq_client.sending.receipts import Batch, Callbacks, SendFuture, size_of
 from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
 
 
+@dataclass(eq=False, slots=True)
 class QueueBuffer:
     """The batches of one queue and kind, oldest first. Not locked."""
 
-    __slots__ = (
-        "backoff",
-        "batches",
-        "current",
-        "held_slots",
-        "kind",
-        "last_error",
-        "not_before",
-        "options",
-        "queue",
-        "routes",
-        "taken_by",
-    )
+    routes: Routes
+    queue: int | None
+    kind: Kind
+    options: ProducerOptions
+    backoff: Backoff = field(init=False)
+    batches: deque[Batch] = field(default_factory=deque)
+    # The batch in flight, and the thread that took it.
+    current: Batch | None = None
+    taken_by: int = 0
+    # Monotonic time before which no batch is sent, after a failed try.
+    not_before: float = 0.0
+    # Error text of the last try of a batch of this buffer; "" after a success.
+    last_error: str = ""
+    # Slots that a newer layout assigned to another queue while messages of their keys
+    # must stay in this buffer.
+    held_slots: set[int] = field(default_factory=set)
 
-    def __init__(
-        self, routes: Routes, queue: int | None, kind: Kind, options: ProducerOptions
-    ) -> None:
-        self.routes = routes
-        self.queue = queue
-        self.kind = kind
-        self.options = options
-        self.batches: deque[Batch] = deque()
-        # The batch in flight, and the thread that took it.
-        self.current: Batch | None = None
-        self.taken_by = 0
-        self.not_before = 0.0
-        # Error text of the last try of a batch of this buffer; "" after a success.
-        self.last_error = ""
+    def __post_init__(self) -> None:
         self.backoff = Backoff(
-            base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms
+            base_ms=self.options.retry_backoff_ms, max_ms=self.options.retry_backoff_max_ms
         )
-        # Slots that a newer layout assigned to another queue while messages of their keys
-        # must stay in this buffer.
-        self.held_slots: set[int] = set()
 
     def open_batch(self, size: int, *, count: int = 1) -> Batch:
         """Return a batch with room for `count` messages of `size` bytes."""
@@ -510,16 +499,13 @@ class Accumulator:
         elif moved_slots:
             buffer.batches = deque()
             for batch in batches:
-                self._move_batch(routes, batch)
-
-    def _move_batch(self, routes: Routes, batch: Batch) -> None:
-        """Move the messages of a batch to the batches of their new queues."""
-        for message, future in zip(batch.messages, batch.futures, strict=True):
-            message.pop("queue", None)
-            target = self._route(routes, message).open_batch(size_of(message))
-            target.adopt_message(message, future, batch.expires_at)
-            target.urgent = target.urgent or batch.urgent
-        batch.wake_waiters()
+                for message, future in zip(batch.messages, batch.futures, strict=True):
+                    # Without it, _route() chooses by the key and the new layout.
+                    message.pop("queue", None)
+                    target = self._route(routes, message).open_batch(size_of(message))
+                    target.adopt_message(message, future, batch.expires_at)
+                    target.urgent = target.urgent or batch.urgent
+                batch.wake_waiters()
 
     # Called at the end.
 

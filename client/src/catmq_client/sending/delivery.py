@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from catmq_client.errors import (
     AnswerLost,
@@ -24,8 +24,8 @@ from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
-from catmq_client.sending.receipts import Batch, Outcome, SendFuture
-from catmq_client.sending.routing import Kind, Layouts, Routes, slot_of
+from catmq_client.sending.receipts import Batch, SendFuture
+from catmq_client.sending.routing import Kind, Layouts, slot_of
 from catmq_client.sending.send_request import (
     NODE_AWAY,
     NextStep,
@@ -103,7 +103,24 @@ class Delivery:
             )
         except CatmqError as error:
             return self._after_failure(buffer, batch, error)
-        return self._after_answer(buffer, batch, outcomes)
+        if any(
+            isinstance(outcome, CatmqError) and outcome.retriable for outcome in outcomes
+        ):
+            # A repeat under the same batch_id stores only the messages that are missing.
+            delay_s = buffer.backoff.next_s()
+            if time.monotonic() + delay_s < batch.expires_at:
+                # Some messages may be stored by now, so queue and batch_id stay.
+                batch.unknown = True
+                self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
+                return None
+        batch.set_outcomes(outcomes)
+        buffer.last_error = ""
+        self._failures.ended()
+        self._accumulator.finish_batch(buffer, batch)
+        layout = self._layouts.refresh(batch.topic, after_refusal=False)
+        if layout is not None:
+            self._accumulator.apply_layout(self._layouts.cached(batch.topic), layout)
+        return batch
 
     def log_failure(self, error: CatmqError) -> None:
         """Log that no broker answers, at once and every minute: a send may wait for long."""
@@ -157,26 +174,6 @@ class Delivery:
         )
         final_error.__cause__ = error
         return self._end(buffer, batch, final_error)
-
-    def _after_answer(
-        self, buffer: QueueBuffer, batch: Batch, outcomes: Sequence[Outcome]
-    ) -> Batch | None:
-        """Finish a batch after an answer, or put it back if a message was refused for now."""
-        refusals = [outcome for outcome in outcomes if isinstance(outcome, CatmqError)]
-        if any(refusal.retriable for refusal in refusals):
-            # A repeat under the same batch_id stores only the messages that are missing.
-            delay_s = buffer.backoff.next_s()
-            if time.monotonic() + delay_s < batch.expires_at:
-                # Some messages may be stored by now, so queue and batch_id stay.
-                batch.unknown = True
-                self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
-                return None
-        batch.set_outcomes(outcomes)
-        buffer.last_error = ""
-        self._failures.ended()
-        self._accumulator.finish_batch(buffer, batch)
-        self._refresh_layout(batch.topic)
-        return batch
 
     def _after_failure(
         self, buffer: QueueBuffer, batch: Batch, error: CatmqError
@@ -246,7 +243,11 @@ class Delivery:
             if buffer.kind == Kind.KEYED:
                 # Compare with the layout in use, not the result of refresh(): another thread
                 # may have fetched the newer layout.
-                if not _has_moved_keys(batch, routes):
+                slots = routes.layout.slots
+                slots_stay = not slots or all(
+                    slots[slot_of(m["key"])] == batch.queue for m in batch.messages
+                )
+                if slots_stay:
                     return False
                 batch.unknown = False
                 self._accumulator.apply_layout(
@@ -301,20 +302,6 @@ class Delivery:
                 target = routes.another_queue({batch.queue})
                 if target is not None:
                     batch.move_to(target)
-
-    def _refresh_layout(self, topic: str) -> None:
-        """Look up the topic's layout again if it is old."""
-        layout = self._layouts.refresh(topic, after_refusal=False)
-        if layout is not None:
-            self._accumulator.apply_layout(self._layouts.cached(topic), layout)
-
-
-def _has_moved_keys(batch: Batch, routes: Routes) -> bool:
-    """Return True if the layout assigns a key of the batch to another queue."""
-    slots = routes.layout.slots
-    return bool(slots) and any(
-        slots[slot_of(message["key"])] != batch.queue for message in batch.messages
-    )
 
 
 def _final_error(batch: Batch, error: CatmqError) -> CatmqError:

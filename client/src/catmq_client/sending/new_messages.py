@@ -113,7 +113,17 @@ def encode_body(body: Any, json: Any = NOT_GIVEN) -> bytes:
     if json is not NOT_GIVEN:
         if body is not None:
             raise OptionError("body and json are both given: give one of them")
-        return checked_text("json", _json_text(json)).encode()
+        try:
+            text = json_text.dumps(
+                json, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            # The error text leaves out the value, which may be large.
+            raise OptionError(
+                f"json cannot be written as JSON: {error}. Give text, finite numbers, True, "
+                "False, None, and lists and dicts of them"
+            ) from error
+        return checked_text("json", text).encode()
     if type(body) is bytes:
         return body
     if body is None:
@@ -125,21 +135,6 @@ def encode_body(body: Any, json: Any = NOT_GIVEN) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
-
-
-def _json_text(value: Any) -> str:
-    """Return a value as JSON that every parser accepts. Raises OptionError."""
-    try:
-        return json_text.dumps(
-            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        # The error text leaves out the value, which may be large.
-        raise OptionError(
-            f"json cannot be written as JSON: {error}. Give text, finite numbers, True, "
-            "False, None, and "
-            "lists and dicts of them"
-        ) from error
 
 
 def build_batch_message(

@@ -106,8 +106,17 @@ class Routes:
             return Route(
                 queue, Kind.NAMED if strict_queue and queue is not None else Kind.FREE
             )
+        if queue is not None and strict_queue:
+            if queue not in layout.nodes:
+                queue_ids = ", ".join(map(str, sorted(layout.nodes)))
+                raise OptionError(
+                    f"queue {queue} is not one of {layout.topic}'s queues: {queue_ids}"
+                )
+            return Route(queue, Kind.NAMED)
         if queue is not None:
-            return self._named_route(queue, strict_queue)
+            return Route(
+                queue if self.is_usable(queue) else self._sticky_queue(), Kind.FREE
+            )
         if key is None:
             return Route(self._sticky_queue(), Kind.FREE)
         slot = zlib.crc32(key.encode()) % SLOTS
@@ -171,16 +180,6 @@ class Routes:
         candidates = candidates or list(layout.writable) or sorted(layout.nodes)
         return candidates[turn % len(candidates)]
 
-    def _named_route(self, queue: int, strict: bool) -> Route:
-        if strict:
-            if queue not in self.layout.nodes:
-                queue_ids = ", ".join(map(str, sorted(self.layout.nodes)))
-                raise OptionError(
-                    f"queue {queue} is not one of {self.layout.topic}'s queues: {queue_ids}"
-                )
-            return Route(queue, Kind.NAMED)
-        return Route(queue if self.is_usable(queue) else self._sticky_queue(), Kind.FREE)
-
 
 class Layouts:
     """The layouts of the topics that a producer has sent to."""
@@ -239,13 +238,14 @@ class Layouts:
             return None
 
     def _load(self, topic: str, within_s: float, **arguments: Any) -> Layout:
-        path, arguments = (
-            api_path("topics", topic),
-            {**arguments, "timeout_s": self._timeout_s},
-        )
         try:
             answer = request_until(
-                self._transport, "GET", path, within_s=within_s, **arguments
+                self._transport,
+                "GET",
+                api_path("topics", topic),
+                within_s=within_s,
+                timeout_s=self._timeout_s,
+                **arguments,
             )
         except Forbidden:
             # The API key may send but not read the topic. Without slots the broker chooses

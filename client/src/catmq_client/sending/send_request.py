@@ -93,10 +93,8 @@ def send(
     Raises what Transport.request raises, and AnswerLost if the answer cannot be read or
     does not cover all messages.
     """
-    path, body = (
-        api_path("topics", topic, "messages"),
-        {"messages": messages, "batch_id": batch_id},
-    )
+    path = api_path("topics", topic, "messages")
+    body = {"messages": messages, "batch_id": batch_id}
     try:
         answer = transport.request(
             "POST", path, body={**body, "receipts": "runs"}, timeout_s=timeout_s
@@ -108,34 +106,24 @@ def send(
         answer = transport.request("POST", path, body=body, timeout_s=timeout_s)
     try:
         runs = answer.get("runs")
-        outcomes = (
-            _outcomes_of_runs(topic, runs)
-            if runs is not None
-            else [_outcome(topic, result) for result in answer["results"]]
-        )
+        if runs is None:
+            runs = [{"count": 1, "result": result} for result in answer["results"]]
+        outcomes: list[Outcome] = []
+        # A run covers `count` messages: at successive offsets from `offset` of its queue,
+        # or with one `result` that all of them share.
+        for run in runs:
+            if "result" in run:
+                outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
+                continue
+            queue, first = run["queue"], run["offset"]
+            outcomes += [
+                Receipt(topic, queue, offset, f"{queue}-{offset}")
+                for offset in range(first, first + run["count"])
+            ]
     except (KeyError, TypeError, ValueError) as error:
         raise AnswerLost(f"the response to a send cannot be read: {error!r}") from error
     if len(outcomes) != len(messages):
         raise AnswerLost(f"{len(outcomes)} results for {len(messages)} messages")
-    return outcomes
-
-
-def _outcomes_of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:
-    """Return the outcome of each message of an answer in runs.
-
-    A run covers `count` messages: at successive offsets from `offset` of its queue, or with
-    one `result` that all of them share.
-    """
-    outcomes: list[Outcome] = []
-    for run in runs:
-        if "result" in run:
-            outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
-            continue
-        queue, first = run["queue"], run["offset"]
-        offsets = range(first, first + run["count"])
-        outcomes += [
-            Receipt(topic, queue, offset, f"{queue}-{offset}") for offset in offsets
-        ]
     return outcomes
 
 
