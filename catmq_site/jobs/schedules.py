@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from catmq_site.jobs import alarm_mails, daily
 from messagestore import retention, verify
-from messagestore.consume import instances, lag
+from messagestore.consume import broadcast_positions, group_lag
 from messagestore.inspect import alarm_job
 from messagestore.nodes import disks, registry
 from messagestore.produce import batches
@@ -28,7 +28,7 @@ from metadata.config import config
 from metadata.db import audit
 from metadata.groups import commits, handling_traces, offset_resets
 from metadata.jobs import reports, runs
-from metadata.membership import history, rebalance
+from metadata.membership import rebalance, rebalance_history
 from metadata.monitoring import alarms, mails, metrics_history, rollups
 from metadata.nodes import size_rows
 from metadata.topics import producers, routings
@@ -99,13 +99,15 @@ def sweep_rebalances() -> int:
     """Rebalance the groups whose mark is set, or that have a queue without a reader; return
     how many.
     """
-    return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
+    return rebalance.rebalance_each(
+        {*rebalance.pending_groups(), *rebalance.groups_with_unassigned_queues()}
+    )
 
 
 def record_lag() -> int:
     """Record how far every subscription is behind, for lists and charts."""
     snapshot.refresh()
-    count = lag.record()
+    count = group_lag.record()
     metrics_history.sum_lag()
     return count
 
@@ -132,9 +134,13 @@ JOBS = {
     "sweep_rebalances": Job(
         "Rebalance groups that nobody has rebalanced", 1, sweep_rebalances
     ),
-    "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),
+    "prune_rebalances": Job(
+        "Delete old rebalances from the history", 5, rebalance_history.prune
+    ),
     "prune_instances": Job(
-        "Delete instances of broadcasting groups that are gone", 60, instances.prune
+        "Delete instances of broadcasting groups that are gone",
+        60,
+        broadcast_positions.prune,
     ),
     "retire_queues": Job(
         "Retire drained queues that every group has read", 1, drains.retire_drained

@@ -33,9 +33,11 @@ def connect() -> None:
     from catmq_site.jobs.schedules import JOBS
 
     rebalance.set_background(ask_for_rebalance)
-    listed = {name: runs.Listed(job.text, job.every_minutes) for name, job in JOBS.items()}
-    runs.announce(listed, ask_for_job)
-    pipeline.announce(ask_for_run, place)
+    listed = {
+        name: runs.ScheduledJob(job.text, job.every_minutes) for name, job in JOBS.items()
+    }
+    runs.set_scheduled_jobs(listed, ask_for_job)
+    pipeline.set_runner(ask_for_run, place)
 
 
 def ask_for_rebalance(group_id: int) -> None:
@@ -107,6 +109,6 @@ def run_here(name: str) -> int:
     """Run the job in this process and record the run; return how many things it did."""
     from catmq_site.jobs.schedules import JOBS
 
-    with runs.record(name) as run:
+    with runs.record_run(name) as run:
         run.count = JOBS[name].run()
     return run.count

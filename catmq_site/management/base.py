@@ -55,7 +55,7 @@ class CatmqCommand(BaseCommand):
         tasks.connect()
         try:
             if self.checks_keys:
-                fingerprints.require()
+                fingerprints.require_same_keys()
             self.run(**options)
         except CatmqError as error:
             raise CommandError(

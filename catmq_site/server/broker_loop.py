@@ -36,7 +36,7 @@ class BrokerLoop:
         """One heartbeat; a good-bye instead if the broker stops."""
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
                 return
             known = registration.heartbeat(identity=self.identity, held=master.registered())
             self._acknowledge()
@@ -53,7 +53,7 @@ class BrokerLoop:
         for that.
         """
         change = snapshot.current().version[1]
-        if node_pools.follows():
+        if node_pools.is_current():
             registry.report_heads()
             self.ack.acknowledge(identity=self.identity, change=change)
 
@@ -81,6 +81,6 @@ class BrokerLoop:
         """
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
         finally:
             registration.evict()

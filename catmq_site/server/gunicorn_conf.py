@@ -80,7 +80,7 @@ def on_starting(server: Any) -> None:
         end(graceful)
 
     server.stop = stop
-    private.at_start(ours.data_dir)
+    private.protect_or_exit(ours.data_dir)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -50,13 +50,13 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import (
-    consumers,
-    grants,
+    expiry,
+    granted_queues,
     heartbeats,
-    history,
     java_beats,
     java_pulls,
     rebalance,
+    rebalance_history,
 )
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
@@ -133,14 +133,14 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             "traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush
         ),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
-        Each("circuits", node_pools.in_use, circuit_loop),
+        Each("circuits", node_pools.used_node_ids, circuit_loop),
         Loop(
             "rates",
             send_rate_limit.EVERY_S,
-            lambda: send_rate_limit.divide(name=process_name()),
+            lambda: send_rate_limit.share_limits(name=process_name()),
         ),
-        Loop("history", 2.0, history.catch_up),
-        leased("expiry", EXPIRY_EVERY_S, consumers.expire),
+        Loop("history", 2.0, rebalance_history.write_late_notes),
+        leased("expiry", EXPIRY_EVERY_S, expiry.expire_silent_members),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
@@ -246,7 +246,9 @@ class OverdueRebalances:
 
     def look(self) -> None:
         now = time.monotonic()
-        self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+        self.since = {
+            group: self.since.get(group, now) for group in rebalance.pending_groups()
+        }
 
     def run_once(self) -> int:
         """The number of groups rebalanced in this pass, of those that the last look found."""
@@ -256,7 +258,7 @@ class OverdueRebalances:
             for group, first_seen in self.since.items()
             if now - first_seen >= PATIENCE_S
         ]
-        return rebalance.each(overdue, rebalance.settle)
+        return rebalance.rebalance_each(overdue, rebalance.rebalance_if_due)
 
 
 def finish_creations() -> None:
@@ -399,7 +401,7 @@ class Loops:
         for one in running:
             one.end()
         # what passes wait for
-        for wake in (board.wake_all, heartbeats.wake, grants.wake, snapshot.wake):
+        for wake in (board.wake_all, heartbeats.wake, granted_queues.wake, snapshot.wake):
             wake()
         end = time.monotonic() + limit_s
         for one in running:

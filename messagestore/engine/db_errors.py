@@ -151,7 +151,7 @@ def is_full(number: int, text: str) -> bool:
     return number in FULL or (number in UNWRITTEN and _NO_SPACE.search(text) is not None)
 
 
-def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
+def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
     """The fault of a MySQL error number, before any ROLLBACK was tried."""
     detail = f"Node {node} answered {number}: {text}"
     if number in _BY_NUMBER:
@@ -170,7 +170,7 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
     return kind(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 
-def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
+def from_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
     """The fault of an SQLite error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     detail = f"Node {node} answered {getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')}: {error}"

@@ -11,7 +11,7 @@ import msgspec
 from metadata.config import config
 from metadata.errors import FieldError, Invalid, TooLarge
 
-MOST_DELAY_MS: Final = 366 * 86_400_000
+MAX_DELAY_MS: Final = 366 * 86_400_000
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def masked(message: StoredMessage) -> StoredMessage:
     return msgspec.structs.replace(message, body=b"", headers=None)
 
 
-class Wanted(NamedTuple):
+class MessageSearch(NamedTuple):
     """Values that a wanted message carries; None: anything. `body_part`: bytes in its body."""
 
     key: str | None = None
@@ -90,11 +90,19 @@ ROW_STORED_AT: Final = 6
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:
     offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
     return StoredMessage(
-        queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt
+        queue,
+        offset,
+        key,
+        tag,
+        parse_headers(headers),
+        body,
+        trace_id,
+        stored_at_ms,
+        attempt,
     )
 
 
-def headers_of(text: str | None) -> dict[str, str] | None:
+def parse_headers(text: str | None) -> dict[str, str] | None:
     return msgspec.json.decode(text, type=dict[str, str]) if text else None
 
 
@@ -205,8 +213,8 @@ def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
                 f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms"
             )
         ]
-    if message.delay_ms is not None and not 0 < message.delay_ms <= MOST_DELAY_MS:
-        what = f"is {message.delay_ms}; it lies between 1 and {MOST_DELAY_MS} ms (a year)"
+    if message.delay_ms is not None and not 0 < message.delay_ms <= MAX_DELAY_MS:
+        what = f"is {message.delay_ms}; it lies between 1 and {MAX_DELAY_MS} ms (a year)"
         return [FieldError(f"messages[{index}].delay_ms", what)]
     return []
 

@@ -4,7 +4,7 @@ A session runs whole strings and reads every result: with several statements in 
 `query()`
 returns although a later statement failed, and the error comes only when its result is asked
 for. The end of the results proves nothing either: a connection that breaks between two of
-them looks to the driver's callers like their end, so results are counted against
+them looks to the driver's callers like their end, so results are count_statements against
 statements. `clean` is true only while nothing is open and nothing is unread; a session that
 is not clean is closed by the pool, never used again.
 """
@@ -105,7 +105,7 @@ class Step(NamedTuple):
     parameters: Mapping[str, object]
 
 
-def counted(steps: Sequence[Step]) -> int:
+def count_statements(steps: Sequence[Step]) -> int:
     return sum(step.statement.count for step in steps)
 
 
@@ -274,13 +274,15 @@ class MySqlSession:
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session: one string, one round trip."""
         return self.send(
-            b";".join(map(self.render, steps)), statements=counted(steps), fits=fits
+            b";".join(map(self.render, steps)),
+            statements=count_statements(steps),
+            fits=fits,
         )
 
     def transact(self, *steps: Step) -> list[Result]:
         """See Session: one string, one round trip."""
         whole = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
-        return self.send(whole, statements=counted(steps) + 2)[1:-1]
+        return self.send(whole, statements=count_statements(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:
         return step.statement.render(step.parameters, self.literal)
@@ -397,7 +399,7 @@ class MySqlSession:
         self.busy_since = None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
-        fault = db_errors.of_mysql(number, text, self._name)
+        fault = db_errors.from_mysql(number, text, self._name)
         if not (isinstance(fault, db_errors.Ambiguous) and fault.lost):
             self.answered_at = time.monotonic()
         return fault, isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT

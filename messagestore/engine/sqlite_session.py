@@ -127,7 +127,7 @@ class SqliteSession:
                 self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)]
             )
         except sqlite3.Error as error:
-            raise db_errors.of_sqlite(error, self._name) from error
+            raise db_errors.from_sqlite(error, self._name) from error
         return results
 
     def transact(self, *steps: Step) -> list[Result]:
@@ -147,7 +147,7 @@ class SqliteSession:
                 yield self._db
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._roll_back(db_errors.of_sqlite(error, self._name)) from error
+                raise self._roll_back(db_errors.from_sqlite(error, self._name)) from error
             except BaseException:
                 self._roll_back(db_errors.RolledBack("abandoned"))
                 raise

@@ -1,5 +1,5 @@
 """Causes of a group's lag: facts from nodes and metadata, put to
-`metadata.rules.groups.lagging`.
+`metadata.rules.groups.lag_causes`.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from messagestore.consume.lag import QueueLag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.heads import corruption
 from messagestore.inspect import browse
 from messagestore.shares.known_queues import MAX_RUNS
 from metadata.actors import Actor
 from metadata.errors import CatmqError
 from metadata.groups.groups import GroupView, MemberView
-from metadata.monitoring import progress
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import (
+from metadata.monitoring import lag_trends
+from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.lag_causes import (
     BEHIND,
     Cause,
     Facts,
@@ -51,7 +51,7 @@ def of_group(
 def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -> Facts:
     behind = {one.topic for one in offsets if one.lag}
     settings = [one.delivery for one in view.subscriptions if one.topic in behind]
-    lately = progress.lately(group_id=view.id)
+    lately = lag_trends.read_recent_events(group_id=view.id)
     return Facts(
         trend=found.said.state,
         queues=_queues(view, offsets),

@@ -179,7 +179,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone
     afterwards. Raises NotFound (node_not_found).
     """
-    found = node_rows.named(name=name, actor=actor)
+    found = node_rows.find_node(name=name, actor=actor)
     info = snapshot.node_by_id(found.id)
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
@@ -243,7 +243,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     found = ""
     with suppress(db_errors.Final):  # no such table
         found = promotion_sql.read_identity(session)
-    owner = node_rows.with_identity(found) if found else None
+    owner = node_rows.find_name_by_identity(found) if found else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
@@ -255,7 +255,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
 def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     """Check that a registered node's database holds what it must."""
     try:
-        found = promotion_sql.read_standing(session)
+        found = promotion_sql.read_contents(session)
     except db_errors.Final:
         return Finding("data", "bad", "foreign")
     if info.identity and found.identity != info.identity:
@@ -319,7 +319,7 @@ def _of_session(
 ) -> Iterator[Finding]:
     if info.engine == "mysql":
         yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
-        facts = node_sql.server_facts(session)
+        facts = node_sql.read_server_facts(session)
         rights = rights and not facts.read_only
         yield from of_way(session, unsafe=unsafe)
         yield from of_server(facts, database=info.database, unsafe=unsafe)
@@ -351,7 +351,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
         yield Finding("rights", "ok", "rights")
         return
     user, host = (
-        node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+        node_sql.read_account(session) if isinstance(session, MySqlSession) else ("", "")
     )
     for optional in (False, True):
         some = [one for one in lacking if one.optional == optional]
@@ -387,7 +387,7 @@ def _of_clock(session: Session) -> Finding:
 
 def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
-    others = node_rows.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    others = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
     if info.kind == "normal" and not any(one.kind == "failure" for one in others):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":

@@ -191,7 +191,7 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
     if group is None or topic is None or subscription is None:
         return None
     try:
-        failures = retry_topics.of(group=group, topic=topic)
+        failures = retry_topics.find_or_make(group=group, topic=topic)
     except (Unavailable, Conflict) as error:
         if error.code == Code.NO_FAILURE_TOPIC:
             raise

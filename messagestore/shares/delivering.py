@@ -209,7 +209,7 @@ class Delivery:
                 # The grant guards the change: a run that was finished or leased to another
                 # member
                 # meanwhile stays as it is.
-                run_sql.finish(
+                run_sql.finish_runs(
                     session, group_id=self._group.id, grants=[(run.queue, run.grant)]
                 )
             known_queues.touch(self._group.id, [run.queue])

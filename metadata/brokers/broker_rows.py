@@ -13,7 +13,7 @@ from metadata.brokers import discovery
 from metadata.brokers.discovery import BrokerView
 from metadata.db import access, audit
 from metadata.db.clock import UtcNow, before, database_now
-from metadata.db.rows import by_name
+from metadata.db.rows import find_by_name
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict
 from metadata.models import Broker
@@ -49,8 +49,8 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         )
         row.state = state
         row.save(update_fields=("state",))
-    transaction.on_commit(discovery.read_again)
-    return discovery.view(row)
+    transaction.on_commit(discovery.reload_memory)
+    return discovery.broker_view(row)
 
 
 def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
@@ -65,20 +65,20 @@ def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
 
 
 @transactional
-def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
+def forget_broker(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Take a broker that is no longer alive out of the registry. Needs `admin`.
 
     Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
     """
     access.require_everything(actor, name, what="broker")
-    row = by_name(
+    row = find_by_name(
         Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker
     )
     check_confirmed(name, confirm)
     if discovery.is_alive(row):
         raise Conflict(f"Broker {name} is alive: stop it first.", code=Code.IN_USE)
     _delete(row, actor)
-    transaction.on_commit(discovery.read_again)
+    transaction.on_commit(discovery.reload_memory)
 
 
 @transactional

@@ -13,7 +13,7 @@ from time import monotonic
 
 from metadata.actors import Actor
 from metadata.db.clock import UtcNow, ms
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
@@ -52,18 +52,20 @@ class _Memory:
         """The brokers whose old rows prove nothing yet."""
         if self.views is None or monotonic() > self.spare_until:
             return frozenset()
-        return frozenset(view.name for view in self.views if view.alive)
+        return frozenset(
+            broker_view.name for broker_view in self.views if broker_view.alive
+        )
 
 
 _memory = _Memory()
 
 
-def take(rows: Iterable[Broker]) -> None:
+def remember(rows: Iterable[Broker]) -> None:
     now = monotonic()
     if _memory.views is not None and now - _memory.read_at > MAX_BLIND_S:
         _memory.spare_until = now + ALIVE_S
     _memory.read_at = now
-    _memory.views = tuple(map(view, rows))
+    _memory.views = tuple(map(broker_view, rows))
 
 
 def evict() -> None:
@@ -72,14 +74,14 @@ def evict() -> None:
     _memory = _Memory()
 
 
-def read_again() -> None:
+def reload_memory() -> None:
     """Let the process that made a change show it at once, if it remembers any."""
     if _memory.views is not None:
         with suppress(MetadataUnavailable), reachable():
-            take(rows())
+            remember(read_rows())
 
 
-def listed(*, actor: Actor) -> tuple[BrokerView, ...]:
+def list_brokers(*, actor: Actor) -> tuple[BrokerView, ...]:
     """All brokers, by name; anybody may ask. From memory, if a loop of this process keeps
     it fresh.
 
@@ -95,7 +97,7 @@ def is_alone(name: str) -> bool:
     return known is not None and not any(one.alive and one.name != name for one in known)
 
 
-def named(*, name: str, actor: Actor) -> BrokerView:
+def find_broker(*, name: str, actor: Actor) -> BrokerView:
     """The broker called `name`; anybody may ask. While metadata is away, as it was.
 
     Raises NotFound(broker_not_found), MetadataUnavailable.
@@ -115,10 +117,10 @@ def named(*, name: str, actor: Actor) -> BrokerView:
 @bulkhead.permit()
 def _read() -> tuple[BrokerView, ...]:
     with reachable():
-        return tuple(map(view, rows()))
+        return tuple(map(broker_view, read_rows()))
 
 
-def rows() -> list[Broker]:
+def read_rows() -> list[Broker]:
     """All rows by name, each with the database's time as `now`."""
     return list(Broker.objects.annotate(now=UtcNow()).order_by("name"))
 
@@ -130,8 +132,10 @@ def is_alive(row: Broker) -> bool:
     return alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=row.now)  # type: ignore[attr-defined]
 
 
-def view(row: Broker) -> BrokerView:
-    return shown(BrokerView, row, alive=is_alive(row), last_seen_at_ms=ms(row.last_seen))
+def broker_view(row: Broker) -> BrokerView:
+    return make_view(
+        BrokerView, row, alive=is_alive(row), last_seen_at_ms=ms(row.last_seen)
+    )
 
 
 def no_broker(name: str) -> NotFound:

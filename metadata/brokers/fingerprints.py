@@ -41,7 +41,7 @@ REMEDY = (
 )
 
 
-def trouble() -> str:
+def find_mismatch() -> str:
     """Return why this process may not work on this metadata, '' if it may. Raises
     MetadataUnavailable.
     """
@@ -49,17 +49,17 @@ def trouble() -> str:
         return _trouble()
 
 
-def require() -> None:
+def require_same_keys() -> None:
     """Raise Conflict(foreign_keys) if other keys than this process's are used here,
     MetadataUnavailable.
     """
-    found = trouble()
+    found = find_mismatch()
     if found:
         raise Conflict(found, code=Code.FOREIGN_KEYS)
 
 
 @transactional
-def record() -> None:
+def record_keys() -> None:
     """Record what this process signs and seals with; before it seals, and before it serves.
 
     Raises Conflict(foreign_keys). Two that come first at once do so one after the other.
@@ -78,7 +78,7 @@ def record() -> None:
 
 
 @transactional
-def accept(*, actor: Actor) -> list[str]:
+def accept_keys(*, actor: Actor) -> list[str]:
     """Make this process's keys those of the installation; the nodes whose passwords are
     lost by that.
 

@@ -19,7 +19,7 @@ from django.db.models import F
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import JavaCaller
 from metadata.topics.producers import HOUR_S, last_hour
@@ -54,7 +54,7 @@ _guard = threading.Lock()
 _counts: dict[Caller, Counter[str]] = {}
 
 
-def count(*, address: str, sdk: str, outcome: Outcome) -> None:
+def count_request(*, address: str, sdk: str, outcome: Outcome) -> None:
     """Count a request."""
     caller = (address[:MOST_CHARS], sdk[:MOST_CHARS].strip())
     with _guard:
@@ -77,7 +77,7 @@ def flush() -> int:
     return len(counts)
 
 
-def latest(*, actor: Actor) -> list[CallerView]:
+def list_callers(*, actor: Actor) -> list[CallerView]:
     """Return the callers of the last 7 days, the last one first. Needs `admin`; raises
     Forbidden.
     """
@@ -133,4 +133,4 @@ def _write(counts: dict[Caller, Counter[str]]) -> None:
     JavaCaller.objects.filter(pk__in=list(surplus)).delete()
 
 
-prune = Rule(JavaCaller.objects.all(), "last_seen", KEPT_DAYS)
+prune = PruneRule(JavaCaller.objects.all(), "last_seen", KEPT_DAYS)

@@ -63,19 +63,19 @@ def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
     """
     global _mine
     with reachable():
-        rows = discovery.rows()
+        rows = discovery.read_rows()
         own = _own(rows, identity)
         reason = foreign = ""
         if own is None:
-            foreign = fingerprints.trouble()
+            foreign = fingerprints.find_mismatch()
             reason = foreign or _register(identity=identity, held=held)
-            rows = discovery.rows()
+            rows = discovery.read_rows()
             own = _own(rows, identity)
         elif not 0 <= _age_s(own) < FRESH_S:
             Broker.objects.filter(pk=own.pk, incarnation=identity.incarnation).update(
                 last_seen=UtcNow()
             )
-    discovery.take(rows)
+    discovery.remember(rows)
     alone = Broker.State.OUT if foreign else Broker.State.IN
     _mine = Registration(own.state if own else alone, reason)
     return _mine
@@ -109,7 +109,7 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
     return f"Another live broker has taken the name {identity.name} and has the same URL. {remedy}"
 
 
-def stopped(*, identity: BrokerIdentity) -> bool:
+def record_stop(*, identity: BrokerIdentity) -> bool:
     """Record that a broker stops for good: discovery leaves it out at once. Whether this
     was news.
 
@@ -120,11 +120,11 @@ def stopped(*, identity: BrokerIdentity) -> bool:
             name=identity.name, incarnation=identity.incarnation, stopped_at__isnull=True
         )
         gone = mine.update(stopped_at=UtcNow()) > 0
-        discovery.take(discovery.rows())
+        discovery.remember(discovery.read_rows())
     return gone
 
 
-def complaint() -> str:
+def registration_problem() -> str:
     return _mine.complaint
 
 

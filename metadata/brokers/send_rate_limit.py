@@ -148,7 +148,7 @@ def _take(
         bucket.level -= amount
 
 
-def divide(*, name: str) -> int:
+def share_limits(*, name: str) -> int:
     """One pass: tells the others what this worker, of that name, is asked for, and takes
     its shares; by how many processes the limits are shared. Keeps them if metadata cannot
     say, and for a while where nothing is limited."""
@@ -160,8 +160,8 @@ def divide(*, name: str) -> int:
         return _buckets.processes
     with suppress(MetadataUnavailable):
         if mine or was_told:
-            snapshot_acks.demand(name=name, text=json.dumps(mine) if mine else "")
-        said = snapshot_acks.demands()
+            snapshot_acks.report_demand(name=name, text=json.dumps(mine) if mine else "")
+        said = snapshot_acks.read_demands()
         others = [_read(text) for other, text in said.items() if other != name]
         with _buckets.lock:
             _buckets.divide(mine, others, monotonic())

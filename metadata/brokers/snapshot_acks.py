@@ -64,14 +64,14 @@ def _record(*, identity: BrokerIdentity, name: str, change: int) -> bool:
     return True
 
 
-def serving() -> int:
+def count_workers() -> int:
     """Number of recently heard workers of live brokers that are in. Raises
     MetadataUnavailable.
     """
-    return len(demands())
+    return len(read_demands())
 
 
-def demands() -> dict[str, str]:
+def read_demands() -> dict[str, str]:
     """Name → what it said of its demand, of those workers. Raises MetadataUnavailable."""
     with reachable():
         now = database_now()
@@ -88,13 +88,13 @@ def demands() -> dict[str, str]:
         }
 
 
-def demand(*, name: str, text: str) -> None:
+def report_demand(*, name: str, text: str) -> None:
     """Tell the others what a worker is asked for. Raises MetadataUnavailable."""
     with reachable():
         BrokerProcess.objects.filter(name=name).exclude(demand=text).update(demand=text)
 
 
-def behind(change: int) -> list[str]:
+def find_late_workers(change: int) -> list[str]:
     """The live workers that have not followed metadata to a change, by name, and live
     brokers whose workers have said nothing yet. Raises MetadataUnavailable."""
     with reachable():

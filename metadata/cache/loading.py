@@ -24,10 +24,10 @@ from metadata.cache.snapshot_types import (
     Snapshot,
     SubscriptionInfo,
     TopicInfo,
-    merged,
+    merge_rows,
 )
 from metadata.db.clock import ms
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.secrets import Undecryptable, decrypt
 from metadata.grouping import grouped
 from metadata.models import (
@@ -51,13 +51,13 @@ _VERSION = f"SELECT id, incarnation, n FROM {ChangeCounter._meta.db_table}"  # n
 MAX_CHANGES = 2_000  # log rows; above it a full load is cheaper than long lists of ids
 
 
-def version(alias: str) -> tuple[str, int]:
+def read_version(alias: str) -> tuple[str, int]:
     """The database's incarnation and the number of its last change."""
     (row,) = ChangeCounter.objects.using(alias).raw(_VERSION)
     return row.incarnation, row.n
 
 
-def changes(alias: str, *, above: int, upto: int) -> Changes | None:
+def read_changes(alias: str, *, above: int, upto: int) -> Changes | None:
     """Read what changed in numbers above+1 … upto; None when the log does not tell all of
     it, or too much.
     """
@@ -74,11 +74,11 @@ def changes(alias: str, *, above: int, upto: int) -> Changes | None:
     return named
 
 
-def everything(alias: str) -> Content:
+def load_all(alias: str) -> Content:
     return _content(alias, None)
 
 
-def patched(alias: str, old: Snapshot, named: Changes) -> Content:
+def load_changed(alias: str, old: Snapshot, named: Changes) -> Content:
     """The content of `old` with the named rows read anew; a row that is gone leaves it."""
     fresh = _content(alias, named)
     topics = named.get("topic", set())
@@ -88,14 +88,14 @@ def patched(alias: str, old: Snapshot, named: Changes) -> Content:
         else set()
     )
     return Content(
-        nodes=merged(old.nodes, fresh.nodes, asked=named.get("node", set())),
-        topics=merged(old.topics, fresh.topics, asked=topics),
-        queues=merged(old.queues, fresh.queues, asked=queues),
-        groups=merged(old.groups, fresh.groups, asked=named.get("group", set())),
-        subscriptions=merged(
+        nodes=merge_rows(old.nodes, fresh.nodes, asked=named.get("node", set())),
+        topics=merge_rows(old.topics, fresh.topics, asked=topics),
+        queues=merge_rows(old.queues, fresh.queues, asked=queues),
+        groups=merge_rows(old.groups, fresh.groups, asked=named.get("group", set())),
+        subscriptions=merge_rows(
             old.subscriptions, fresh.subscriptions, asked=named.get("subscription", set())
         ),
-        keys=merged(old.keys, fresh.keys, asked=named.get("key", set())),
+        keys=merge_rows(old.keys, fresh.keys, asked=named.get("key", set())),
     )
 
 
@@ -120,7 +120,7 @@ def _content(alias: str, named: Changes | None) -> Content:
         },
         queues={one.id: one for one in queues},
         groups={
-            one.pk: shown(GroupInfo, one)
+            one.pk: make_view(GroupInfo, one)
             for one in _rows(lambda: _groups(alias), named, "group")
         },
         subscriptions={
@@ -204,11 +204,11 @@ def _node(row: DbNode) -> NodeInfo:
         )
         password = ""
     ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
-    return shown(NodeInfo, row, password=password, **ports)
+    return make_view(NodeInfo, row, password=password, **ports)
 
 
 def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) -> TopicInfo:
-    return shown(
+    return make_view(
         TopicInfo,
         row,
         layout=tuple(json.loads(row.layout)) if row.layout else (),

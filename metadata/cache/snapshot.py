@@ -33,7 +33,7 @@ from metadata.cache.snapshot_types import (
     QueueInfo,
     Snapshot,
     TopicInfo,
-    build,
+    build_snapshot,
 )
 from metadata.config import config
 from metadata.db.contact import SILENT_S, contact
@@ -217,26 +217,28 @@ def _loaded(old: Snapshot | None) -> Snapshot:
     if (
         old is not None
         and now - old.full_at <= FULL_EVERY_S
-        and loading.version(ALIAS) == old.version
+        and loading.read_version(ALIAS) == old.version
     ):
         return replace(old, loaded_at=now)  # nearly always: in one statement
     with transaction.atomic(using=ALIAS):
-        version = loading.version(ALIAS)
+        version = loading.read_version(ALIAS)
         if old is None or version[0] != old.version[0] or version[1] < old.version[1]:
             return _full(version, now)
         if now - old.full_at > FULL_EVERY_S:
             return _full(version, now)
         if version == old.version:
             return replace(old, loaded_at=now)
-        changes = loading.changes(ALIAS, above=old.version[1], upto=version[1])
+        changes = loading.read_changes(ALIAS, above=old.version[1], upto=version[1])
         if changes is None:
             return _full(version, now)
-        content = loading.patched(ALIAS, old, changes)
-        return build(version=version, at=now, full_at=old.full_at, content=content)
+        content = loading.load_changed(ALIAS, old, changes)
+        return build_snapshot(version=version, at=now, full_at=old.full_at, content=content)
 
 
 def _full(version: tuple[str, int], now: float) -> Snapshot:
-    return build(version=version, at=now, full_at=now, content=loading.everything(ALIAS))
+    return build_snapshot(
+        version=version, at=now, full_at=now, content=loading.load_all(ALIAS)
+    )
 
 
 def _find(look: Callable[[Snapshot], T | None]) -> T | None:

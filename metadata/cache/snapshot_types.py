@@ -271,7 +271,7 @@ class Snapshot(Content):
         )
 
 
-def build(
+def build_snapshot(
     *, version: tuple[str, int], at: float, full_at: float, content: Content
 ) -> Snapshot:
     """A snapshot of `content`, with its lookup maps; `at` and `full_at` are
@@ -303,7 +303,7 @@ def build(
     )
 
 
-def merged(
+def merge_rows(
     old: Mapping[int, V], fresh: Mapping[int, V], *, asked: set[int]
 ) -> dict[int, V]:
     """`old` with the rows `asked` for replaced by `fresh`; those that are no longer there

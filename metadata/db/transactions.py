@@ -53,7 +53,7 @@ def note_connection() -> None:
     _mine.has_connected = True
 
 
-def give_back() -> None:
+def release_connections() -> None:
     """Give the connections of this thread back, at the end of a request."""
     if _mine.has_connected:
         close_old_connections()
@@ -152,7 +152,7 @@ def reachable() -> Iterator[None]:
         ) from error
 
 
-def in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
+def read_in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
     """All rows by rising id, PAGE at a time, each page read when it is wanted.
 
     For sweeps: rows that cannot be dealt with now are passed, and hide none behind them.

@@ -108,7 +108,7 @@ class _There:
             raise Invalid.field(kind, f"{name} is spelled {found} where it is made")
 
 
-def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
+def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
     """Compare a document with what is there. Needs the rights that each entry needs to be
     made.
 
@@ -217,7 +217,7 @@ def _subscription(entry: Entry, there: _There) -> Step:
     subscription_rows.check_fits(group, there.modes[key_of(group)], entry.settings)
     found = _read_by(there.groups.get(key_of(group)), key_of(topic))
     if found is None:
-        problem = subscription_rows.taken_failure_name(group=group, topic=topic)
+        problem = subscription_rows.explain_taken_retry_name(group=group, topic=topic)
         return Step(entry, "conflict" if problem else "create", problem=problem)
     if found.state != "ready":
         return Step(entry, "unfinished", problem=UNFINISHED)

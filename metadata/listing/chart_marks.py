@@ -35,7 +35,7 @@ class Mark:
     name: str = ""
 
 
-def marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list[Mark]:
+def list_marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list[Mark]:
     """Return the events of the last `for_s` seconds of a group, a topic, or all, oldest
     first.
 

@@ -15,7 +15,7 @@ from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.listing.operation_lists import AlarmRow, alarms
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import GroupRow, check_look, groups, with_minutes
 from metadata.models import (
     Alarm,
@@ -67,10 +67,10 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    asked = Wanted(sort="-lag", rows=CANDIDATES)
+    asked = ListQuery(sort="-lag", rows=CANDIDATES)
     behind = groups(wanted=asked, actor=actor, lines=False, among=_furthest()).items
     lasting = alarms(
-        wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True
+        wanted=ListQuery(rows=MOST), actor=actor, lasting=True, unacknowledged=True
     )
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
@@ -91,7 +91,7 @@ def overview(*, actor: Actor) -> Overview:
             unread=_first(_unread()[:most], quiet),
             stopped_behind=_first(_stopped_behind()[:most], quiet),
             stalled=_first(_stalled(behind), quiet),
-            dead=dead_letter_counts.dead(),
+            dead=dead_letter_counts.list_dead_letters(),
             alarms=lasting.items,
             alarm_count=lasting.total,
             acknowledged_count=_lasting().filter(acknowledged_at__isnull=False).count(),

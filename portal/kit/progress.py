@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.progress import Progress
+from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.lag_trend import Progress
 from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
 

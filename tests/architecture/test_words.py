@@ -101,7 +101,7 @@ def of_settings() -> Iterator[Words]:
 
 def of_config() -> Iterator[Words]:
     """What the settings of a process mean."""
-    yield from config.meanings().values()
+    yield from config.setting_comments().values()
 
 
 def is_translated(words: Words) -> bool:

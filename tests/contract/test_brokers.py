@@ -251,7 +251,7 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
         passes.append(1)
         raise OperationalError(2006, "gone")
 
-    monkeypatch.setattr(discovery, "rows", away)
+    monkeypatch.setattr(discovery, "read_rows", away)
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
     assert [

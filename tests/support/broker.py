@@ -25,8 +25,7 @@ from tests.support.serving import Serving
 MSGPACK = "application/msgpack"
 THREADS = 64
 # Other loops start when a test lasts: half of all end before, and few wait for what those
-# do. Starting and
-# ending them costs more than the requests of a test.
+# do. Starting and ending them costs more than the requests of a test.
 OTHER_LOOPS_AFTER_S = 0.3
 LOOPS_AT_ONCE = (
     *("metadata", "heartbeats", "grants", "snapshot", "broker"),

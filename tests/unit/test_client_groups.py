@@ -449,7 +449,9 @@ def test_what_failed_to_be_acquired_does_not_travel_with_what_is_new() -> None:
     state.add(failed)
     failed.rest(most_s=0.0)
     acquirer = Acquirer(
-        transport=SimulatedBroker(), state=state, settle=lambda error, consumer_id: False
+        transport=SimulatedBroker(),
+        state=state,
+        handle_error=lambda error, consumer_id: False,
     )
     assert acquirer._due() == [failed]
     state.add(new)

@@ -20,9 +20,8 @@ from catmq_client.testing import FakeBroker
 LIMIT_S = 10.0
 PACKAGE = str(Path(catmq_client.__file__).parent)
 # Where an exception is raised into a thread. From Python 3.12 on, signal handlers run only
-# where functions
-# begin, at jumps back and after calls. At any line, an exception could leave the lock of a
-# `with` held.
+# where functions begin, at jumps back and after calls. At any line, an exception could
+# leave the lock of a `with` held.
 PLACES = {"line"} if sys.version_info < (3, 12) else {"call"}
 # Where the FakeBroker is at work, or the request is on its way to it.
 ELSEWHERE = ("testing", "http", "telemetry")

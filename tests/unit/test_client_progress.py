@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catmq_client.message import Message, Source, row_of
+from catmq_client.message import Message, Source, make_row
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Fetcher
@@ -25,7 +25,7 @@ def message(offset: int, queue: int = 1, body: str = "x") -> Message:
         "stored_at_ms": 0,
         "body": body,
     }
-    return Message(Source("t", queue, 1), row_of(view))
+    return Message(Source("t", queue, 1), make_row(view))
 
 
 def owned(queue: int = 1, *, start: int = 0) -> OwnedQueue:
@@ -166,7 +166,7 @@ def test_message_gives_text_json_and_time() -> None:
         "stored_at_ms": 1_000,
         "body_base64": "eyJhIjoxfQ==",
     }
-    made = Message(Source("t", 1, 2), row_of(view))
+    made = Message(Source("t", 1, 2), make_row(view))
     assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
     assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"
@@ -177,7 +177,7 @@ def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
     state.in_run = True
     state.consumer_id = "me"
     return state, Fetcher(
-        transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False
+        transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False
     )
 
 

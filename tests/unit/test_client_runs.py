@@ -35,17 +35,17 @@ def test_of_a_run_that_was_lost_once_nothing_begins_before_the_broker_knows_what
     None
 ):
     again = run(deliveries=2)
-    assert again.gives(), "a message that takes long holds up no other"
+    assert again.can_hand_out(), "a message that takes long holds up no other"
     again.finish(0, again.version)
-    assert not again.gives()
+    assert not again.can_hand_out()
     again.sent(RunReport.of(again, renews=False))
-    assert again.gives()
+    assert again.can_hand_out()
 
 
 def test_a_first_delivery_waits_for_no_report() -> None:
     first = run(deliveries=1)
     first.finish(0, first.version)
-    assert first.gives()
+    assert first.can_hand_out()
 
 
 def test_the_broker_soon_knows_of_several_messages_that_are_done() -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.rules.groups.lagging import Facts, Reader, ReadQueue, causes
-from metadata.rules.groups.progress import State
+from metadata.rules.groups.lag_causes import Facts, Reader, ReadQueue, causes
+from metadata.rules.groups.lag_trend import State
 from metadata.rules.membership.process_report import SlowHandler
 
 TWO = (Reader("m1"), Reader("m2"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.rules.groups.progress import LEAST_S, Progress, Seen, State, progress
+from metadata.rules.groups.lag_trend import LEAST_S, Progress, Seen, State, progress
 
 BEHIND = Seen(
     members=1,

@@ -10,7 +10,7 @@ import pytest
 
 from catmq_site.server.maintenance import Each, Loop, Loops
 from messagestore.heads.heads import board
-from metadata.membership import grants, heartbeats
+from metadata.membership import granted_queues, heartbeats
 
 LIMIT_S = 20.0
 
@@ -100,10 +100,10 @@ def test_a_stop_ends_the_waits_for_heartbeats_and_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeats, "SERVE_S", 3600.0)
-    monkeypatch.setattr(grants, "_served", False)
+    monkeypatch.setattr(granted_queues, "_served", False)
     waits = [
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
-        Loop("grants", 0.0, lambda: grants.take(3600.0)),
+        Loop("grants", 0.0, lambda: granted_queues.take(3600.0)),
     ]
     loops = Loops(waits)
     loops.start()

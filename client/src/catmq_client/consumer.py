@@ -10,7 +10,7 @@ from catmq_client.callables import check_result
 from catmq_client.errors import CatmqError, CommitFailed, OptionError
 from catmq_client.http.transport import api_path, request_until
 from catmq_client.message import Message
-from catmq_client.options import ConsumerOptions, checked
+from catmq_client.options import ConsumerOptions, check_options
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
 from catmq_client.reading.fetcher import Fetcher
@@ -42,15 +42,21 @@ class Consumer(Reader[Message]):
     options: ConsumerOptions
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        self.options = checked(ConsumerOptions, options)
+        self.options = check_options(ConsumerOptions, options)
         self._state = GroupState(self.options)
 
     def _assemble(self) -> None:
-        transport, state, settle = self._transport, self._state, self._membership.settle
-        self._fetcher = Fetcher(transport=transport, state=state, settle=settle)
+        transport, state, handle_error = (
+            self._transport,
+            self._state,
+            self._membership.handle_error,
+        )
+        self._fetcher = Fetcher(transport=transport, state=state, handle_error=handle_error)
         state.on_gain = self._fetcher.nudge
         state.on_silent_broker = self._fetcher.interrupt
-        self._acquirer = Acquirer(transport=transport, state=state, settle=settle)
+        self._acquirer = Acquirer(
+            transport=transport, state=state, handle_error=handle_error
+        )
         self._committer = Committer(transport=transport, state=state)
 
     def _parts(self) -> Iterable[Callable[[], object]]:

@@ -16,7 +16,7 @@ Row = Sequence[Any]
 OFFSET, KEY, TAG, HEADERS, BODY, TRACE_ID, STORED_AT_MS, ATTEMPT = range(8)
 
 
-def row_of(view: Mapping[str, Any]) -> Row:
+def make_row(view: Mapping[str, Any]) -> Row:
     headers = view.get("headers")
     return (
         view["offset"],
@@ -171,13 +171,17 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def messages_of(item: Mapping[str, Any], source: Source, make: Callable[..., M]) -> list[M]:
+def parse_messages(
+    item: Mapping[str, Any], source: Source, make: Callable[..., M]
+) -> list[M]:
     """The messages of an answer, which has them as rows or, with a name for each value, as
     objects.
     """
     rows = item.get("rows")
     if rows is None:
-        return [make(source, row_of(view), view.get("origin")) for view in item["messages"]]
+        return [
+            make(source, make_row(view), view.get("origin")) for view in item["messages"]
+        ]
     if "origins" not in item:
         return [make(source, row) for row in rows]
     pairs = zip(rows, item["origins"], strict=True)

@@ -232,7 +232,7 @@ _RANGES = {
 _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
 
 
-def checked(kind: type[O], given: Mapping[str, Any]) -> O:
+def check_options(kind: type[O], given: Mapping[str, Any]) -> O:
     """The options, or OptionError naming the wrong one and the remedy."""
     known = {field.name for field in fields(kind)}
     for name in given:

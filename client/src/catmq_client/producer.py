@@ -20,7 +20,7 @@ from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
-from catmq_client.options import ProducerOptions, checked
+from catmq_client.options import ProducerOptions, check_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
 from catmq_client.sending.new_messages import (
@@ -198,7 +198,7 @@ class Producer(AbstractContextManager["Producer"]):
         `urls` is the URL of a broker or several; see HttpTransport, and ProducerOptions for
         `options`.
         """
-        self.options = checked(ProducerOptions, options)
+        self.options = check_options(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(

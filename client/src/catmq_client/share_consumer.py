@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from catmq_client.errors import CommitFailed, Unavailable
-from catmq_client.options import ShareConsumerOptions, checked
+from catmq_client.options import ShareConsumerOptions, check_options
 from catmq_client.reading.reader import Reader
 from catmq_client.reading.workers import Handler
 from catmq_client.sharing.leases import LeaseBook
@@ -40,15 +40,19 @@ class ShareConsumer(Reader[ShareMessage]):
     _state: LeaseBook
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        self.options = checked(ShareConsumerOptions, options)
+        self.options = check_options(ShareConsumerOptions, options)
         self._state = LeaseBook(self.options)
 
     def _assemble(self) -> None:
-        transport, book, settle = self._transport, self._state, self._membership.settle
-        self._puller = Puller(
-            transport=transport, book=book, settle=settle, topics=self.topics
+        transport, book, handle_error = (
+            self._transport,
+            self._state,
+            self._membership.handle_error,
         )
-        self._renewer = Renewer(transport=transport, book=book, settle=settle)
+        self._puller = Puller(
+            transport=transport, book=book, handle_error=handle_error, topics=self.topics
+        )
+        self._renewer = Renewer(transport=transport, book=book, handle_error=handle_error)
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
 
@@ -123,7 +127,7 @@ class ShareConsumer(Reader[ShareMessage]):
         return self.options.close_timeout_ms / 1000
 
     def _take(self, limit: int, timeout_s: float | None) -> list[ShareMessage]:
-        self._state.asked = limit
+        self._state.demand = limit
         return super()._take(limit, timeout_s)
 
     def _finish_hand(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from messagestore.consume import lag
-from messagestore.consume.lag import QueueLag
+from messagestore.consume import group_lag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
@@ -19,9 +19,9 @@ from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import dead_letter_counts, metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
+from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import LONG_MS
+from metadata.rules.groups.lag_causes import LONG_MS
 from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
-    dead = dead_letter_counts.of_groups([row.pk for row in found.items])
+    dead = dead_letter_counts.read_group_counts([row.pk for row in found.items])
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
         *figures,
@@ -97,14 +97,14 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
-    offsets, found = lag.standing(group=name, actor=actor(request))
+    offsets, found = group_lag.standing(group=name, actor=actor(request))
     whose: dict[str, Any] = {
         "group_id": view.id,
         "sent_to": [one.topic_id for one in view.subscriptions],
     }
     span = charts.span(request, **whose)
-    points = metrics_history.points(for_s=span.for_s, **whose)
-    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
+    points = metrics_history.read_points(for_s=span.for_s, **whose)
+    marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
         view=view, offsets=offsets, found=found, actor=actor(request)
@@ -116,7 +116,9 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         **places.of_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found, manages=manages),
+        tiles=_tiles(
+            view, offsets, metrics_history.read_pace(**whose), found, manages=manages
+        ),
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
@@ -162,7 +164,7 @@ def _tiles(
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
     state, tone, trend = progress.state(found)
-    dead = dead_letter_counts.of_group(view.id)
+    dead = dead_letter_counts.read_group_count(view.id)
     if dead is not None and dead.unseen and tone == "ok":
         tone = "warn"  # it reads, but not all of it was handled
     return [

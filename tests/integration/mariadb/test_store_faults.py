@@ -286,7 +286,7 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(
     def read() -> None:
         while not stop.is_set() or len(seen) < bench_head():
             with node_pools.node_of(bench.queue).reading() as session:
-                rows = message_sql.select_from(
+                rows = message_sql.select_messages(
                     session,
                     queue=bench.queue,
                     first=seen[-1] + 1,

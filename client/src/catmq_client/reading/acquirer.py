@@ -19,7 +19,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part, Settle
+from catmq_client.reading.part import ErrorHandler, Part
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -36,8 +36,10 @@ IDLE_S = 60.0
 class Acquirer(Part):
     """Acquires for one consumer; `run` is its thread."""
 
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         self._listen_at = 0.0
         self._retrying = False
         self._failures = FailureLog(log, "acquiring queues")
@@ -126,7 +128,7 @@ class Acquirer(Part):
         with self._state.changed:
             for owned in batch:
                 owned.rest(least_s=(error.retry_after_ms or 0) / 1000, most_s=PAUSE_S)
-        if not self._settle(error, consumer_id):
+        if not self._handle_error(error, consumer_id):
             self._failures.failed(error)
 
     def _acquired(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
@@ -160,6 +162,6 @@ class Acquirer(Part):
             answer = self._post("consumers", consumer_id, "pull", body=body)
         except CatmqError as error:
             self._listen_at = time.monotonic() + PAUSE_S
-            self._settle(error, consumer_id)
+            self._handle_error(error, consumer_id)
             return
         self._state.hear(answer["generation"])

@@ -22,7 +22,7 @@ from catmq_client.http.backoff import delay_s
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part, Settle
+from catmq_client.reading.part import ErrorHandler, Part
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -69,8 +69,10 @@ class Report:
 class Reporter(Part):
     """Reports for one consumer; its two threads begin with the first failure."""
 
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         self._started = False
         self._new: deque[Report] = deque()
         self._again: list[Report] = []
@@ -205,7 +207,7 @@ class Reporter(Part):
     def _after_error(
         self, error: CatmqError, consumer_id: str, batch: list[Report]
     ) -> None:
-        if self._settle(error, consumer_id):
+        if self._handle_error(error, consumer_id):
             return
         state = self._state
         with state.changed:

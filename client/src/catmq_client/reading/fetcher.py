@@ -22,9 +22,9 @@ from typing import Any
 from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import MAX_ABANDONED, LongPoll, Settle
+from catmq_client.reading.part import MAX_ABANDONED, ErrorHandler, LongPoll
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -105,8 +105,10 @@ class Pace:
 
 
 class Fetcher(LongPoll):
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         # When the pull under way ends by itself, monotonic.
         self._ends_at = 0.0
         self._turn = 0
@@ -285,7 +287,7 @@ class Fetcher(LongPoll):
 
     def _add(self, owned: OwnedQueue, item: dict[str, Any]) -> bool:
         source = Source(owned.subscription, owned.queue, owned.epoch)
-        messages = messages_of(item, source, Message)
+        messages = parse_messages(item, source, Message)
         self._state.fill(owned, messages, item["next_offset"])
         return bool(messages)
 
@@ -331,7 +333,7 @@ class Fetcher(LongPoll):
             f"{owned}: offset {owned.position} is outside {item['low']} to {item['head']}"
         )
         if choice == "none":
-            self._state.die(OffsetReset(what))
+            self._state.fail_with(OffsetReset(what))
             return
         target = item["low"] if choice == "earliest" else item["head"]
         log.warning("%s; continuing at %d", what, target)

@@ -151,7 +151,7 @@ class Membership(Part):
                 error,
             )
 
-    def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
+    def handle_error(self, error: CatmqError, consumer_id: str | None) -> bool:
         """Draw the consequences of an error of any of the consumer's requests, made under
         `consumer_id`.
 
@@ -160,7 +160,7 @@ class Membership(Part):
         if isinstance(error, Gone) or error.code == "consumer_not_found":
             self.lost(error, consumer_id)
         elif isinstance(error, Unauthenticated | Forbidden | InvalidRequest):
-            self._state.die(error)
+            self._state.fail_with(error)
         else:
             return False
         return True
@@ -444,7 +444,7 @@ class Membership(Part):
             self.lost(error, consumer_id)
             return 0.0
         if isinstance(error, HOPELESS) and not error.retriable:
-            state.die(error)
+            state.fail_with(error)
             return 0.0
         with state.changed:
             state.heartbeat_wanted = False

@@ -149,7 +149,7 @@ class OwnedQueue:
         self.failures = 0
         self.position = self.committed = offset
 
-    def gives(self) -> bool:
+    def can_hand_out(self) -> bool:
         """Return True if a message may be handed out."""
         is_ours = self.revoked_until is None and lease_clock() < self.begins_until
         return bool(self.buffer) and not self.is_shut() and is_ours

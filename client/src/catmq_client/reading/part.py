@@ -18,7 +18,7 @@ log = logging.getLogger("catmq.consumer")
 # given up.
 MAX_ABANDONED = 4
 
-Settle = Callable[[CatmqError, str | None], bool]
+ErrorHandler = Callable[[CatmqError, str | None], bool]
 
 
 class Part:
@@ -29,14 +29,14 @@ class Part:
         *,
         transport: Transport,
         state: GroupState,
-        settle: Settle = lambda error, consumer_id: False,
+        handle_error: ErrorHandler = lambda error, consumer_id: False,
     ) -> None:
-        """`settle(error, consumer_id)` draws the consequences of an error; False: trying
+        """`handle_error(error, consumer_id)` draws the consequences of an error; False: trying
         again may help.
         """
         self._transport = transport
         self._state = state
-        self._settle = settle
+        self._handle_error = handle_error
         self._options = state.options
 
     def _post(
@@ -62,8 +62,10 @@ class LongPoll(Part):
     Then the request's ticket no longer counts, and another thread goes on.
     """
 
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         self._ticket = 0
         self._abandoned = 0
         self._in_pull = False
@@ -126,7 +128,7 @@ class LongPoll(Part):
             if current:
                 self._in_pull = False
             pokes = self._pokes
-        if self._settle(error, consumer_id) or not current:
+        if self._handle_error(error, consumer_id) or not current:
             return
         # A broker that is stopping says so: nothing is wrong.
         log.log(

@@ -92,7 +92,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             consumer_id=lambda: self._state.consumer_id,
         )
         self._reporter = Reporter(
-            transport=transport, state=self._state, settle=self._membership.settle
+            transport=transport,
+            state=self._state,
+            handle_error=self._membership.handle_error,
         )
         self._dispatcher: Dispatcher | None = None
         # What the application has taken from and not come back from.
@@ -259,7 +261,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         while True:
             self._call_back()
             with state.changed:
-                self._raise_what_ended_us()
+                self._raise_if_ended()
                 if state.next_event() is not None:
                     # A queue may have come in between: on_assigned is called before its
                     # first message.
@@ -285,7 +287,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                 "after the fork"
             )
 
-    def _raise_what_ended_us(self) -> None:
+    def _raise_if_ended(self) -> None:
         state = self._state
         if state.fatal is not None:
             raise state.fatal

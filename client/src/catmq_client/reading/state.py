@@ -178,7 +178,7 @@ class GroupState:
         )
         return self.heard > self.generation or any(not owned.failures for owned in coming)
 
-    def die(self, error: CatmqError) -> None:
+    def fail_with(self, error: CatmqError) -> None:
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
@@ -437,7 +437,7 @@ class GroupState:
         while empty < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
             before = len(taken)
-            if owned.gives():
+            if owned.can_hand_out():
                 self._take_turn(owned, limit, most, taken)
             empty = 0 if len(taken) > before else empty + 1
             if len(taken) < limit or not owned.turn_left:

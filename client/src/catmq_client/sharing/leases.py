@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any
 
 from catmq_client.errors import HandlerFailed, OptionError
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
 from catmq_client.options import ShareConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.sharing.messages import ShareMessage
-from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
+from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, RunKey, RunReport, run_key
 from catmq_client.telemetry.process_report import AtWork
 
 log = logging.getLogger("catmq.consumer")
@@ -57,7 +57,7 @@ class LeaseBook(GroupState):
     def __init__(self, options: ShareConsumerOptions) -> None:
         super().__init__(options.of_member())
         self.share_options = options
-        self.runs: dict[Place, HeldRun] = {}
+        self.runs: dict[RunKey, HeldRun] = {}
         # Rises when a membership ends. Brokers end its leases then, so an answer to a
         # request of an
         # earlier one extends none, however late it comes.
@@ -67,7 +67,7 @@ class LeaseBook(GroupState):
         # run(): how many messages its threads may have at work.
         self.most_at_work = 1
         # How many messages the application waits for, if it does.
-        self.asked = 0
+        self.demand = 0
         # When the application last took a message or was done with one, monotonic.
         self.progress_at = time.monotonic()
         # All news are to be reported at once.
@@ -114,12 +114,14 @@ class LeaseBook(GroupState):
         """
         brought = False
         for item in items:
-            if place_of(item) in self.runs or self._is_again(item, sent_at):
+            if run_key(item) in self.runs or self._is_again(item, sent_at):
                 continue
             run = HeldRun(item, serial=next(self._serials), sent_at=sent_at)
             source = Source(run.subscription, run.queue, run.epoch)
-            run.fill(messages_of(item, source, partial(ShareMessage, run=run, book=self)))
-            self.runs[run.place] = run
+            run.fill(
+                parse_messages(item, source, partial(ShareMessage, run=run, book=self))
+            )
+            self.runs[run.key] = run
             self.lease_s = run.lease_s
             self._rotation.append(run)
             self._count(run, 1)
@@ -134,9 +136,9 @@ class LeaseBook(GroupState):
         """
         run = next((run for run in self.runs.values() if run.is_same(item)), None)
         if run is not None:
-            del self.runs[run.place]
+            del self.runs[run.key]
             run.granted_again(item, sent_at=sent_at)
-            self.runs[run.place] = run
+            self.runs[run.key] = run
             self._told_again(run)
         return run is not None
 
@@ -154,7 +156,7 @@ class LeaseBook(GroupState):
         self.changed.notify_all()
 
     def _drop(self, run: HeldRun) -> None:
-        if self.runs.pop(run.place, None) is run:
+        if self.runs.pop(run.key, None) is run:
             self._rotation.remove(run)
         self.evict(run)
 
@@ -218,9 +220,9 @@ class LeaseBook(GroupState):
     def progressed(self, owned: OwnedQueue) -> None:
         """The application is done with messages of a run: there may be room, and news."""
         self.progress_at = time.monotonic()
-        self._tell(owned)
+        self._notify_progress(owned)
 
-    def _tell(self, owned: OwnedQueue) -> None:
+    def _notify_progress(self, owned: OwnedQueue) -> None:
         self._tell_room()
         is_urgent = isinstance(owned, HeldRun) and owned.has_urgent_news()
         if is_urgent or any(run.begins_later() for run in self.runs.values()):
@@ -233,7 +235,7 @@ class LeaseBook(GroupState):
             run.give_back(offset)
         self._count(run, 1)
         self.on_start()
-        self._tell(run)
+        self._notify_progress(run)
 
     def part(self) -> None:
         """Give back what the application never got; it counts as not delivered."""
@@ -311,16 +313,19 @@ class LeaseBook(GroupState):
         soon = min(most, self._pace.per_s(self.finished) * AHEAD_S)
         ahead = int(soon) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
-        room = min(self._idle() + ahead - waiting, options.max_in_flight - self.in_flight())
+        room = min(
+            self._idle_capacity() + ahead - waiting,
+            options.max_in_flight - self.in_flight(),
+        )
         return room if room >= max(1, ahead // 2) or (room > 0 and not waiting) else 0
 
-    def _idle(self) -> int:
+    def _idle_capacity(self) -> int:
         """Return how many messages the application would begin with at once."""
         if self.in_run:
             return max(
                 0, self.most_at_work - sum(run.running for run in self.runs.values())
             )
-        return max(self.asked, 1) if self.away_since is None else 0
+        return max(self.demand, 1) if self.away_since is None else 0
 
     def may_pull(self) -> bool:
         """Return False while a lease has run out and is about to be renewed: a pull might
@@ -375,7 +380,7 @@ class LeaseBook(GroupState):
         ]
         if not later:
             return False
-        idle = self._idle()
+        idle = self._idle_capacity()
         ready = [run for run in self.runs.values() if run.may_begin or run.wants_begin]
         free = idle - sum(run.waiting for run in ready)
         if idle > 0 and time.monotonic() - self.progress_at >= STALLED_S:
@@ -410,12 +415,12 @@ class LeaseBook(GroupState):
         """Draw the consequences of the answer to reports that were sent at `sent_at`, lease
         clock.
         """
-        known = {place_of(state): state for state in states}
+        known = {run_key(state): state for state in states}
         for report in reports:
             run = report.run
             if report.grant == run.grant and not run.lost:
                 run.sending = False
-                self._answered(report, known.get(run.place, {}), sent_at)
+                self._answered(report, known.get(run.key, {}), sent_at)
         self.changed.notify_all()
 
     def is_settled(self) -> bool:
@@ -457,7 +462,7 @@ class LeaseBook(GroupState):
             was_held_back = not run.may_begin
             run.sent(report)
             if was_held_back and run.may_begin:
-                self._began(run)
+                self._after_begin_recorded(run)
             if report.renews and report.term == self.term:
                 self._renewed(
                     run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000
@@ -479,7 +484,7 @@ class LeaseBook(GroupState):
         else:
             run.rest(most_s=PAUSE_S)
 
-    def _began(self, run: HeldRun) -> None:
+    def _after_begin_recorded(self, run: HeldRun) -> None:
         """Brokers know that messages of a run begin: the application may have them."""
         self.on_start()
 

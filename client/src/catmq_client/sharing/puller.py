@@ -18,9 +18,9 @@ from typing import Any
 from catmq_client.errors import CatmqError, Conflict, ConnectFailed, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
 from catmq_client.reading.clocks import lease_clock
-from catmq_client.reading.part import LongPoll, Settle
+from catmq_client.reading.part import ErrorHandler, LongPoll
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 
@@ -50,9 +50,14 @@ class Puller(LongPoll):
     """Pulls for one consumer."""
 
     def __init__(
-        self, *, transport: Transport, book: LeaseBook, settle: Settle, topics: list[str]
+        self,
+        *,
+        transport: Transport,
+        book: LeaseBook,
+        handle_error: ErrorHandler,
+        topics: list[str],
     ) -> None:
-        super().__init__(transport=transport, state=book, settle=settle)
+        super().__init__(transport=transport, state=book, handle_error=handle_error)
         self._book = book
         self._topics = topics
         self._plans = itertools.count(1)
@@ -163,7 +168,7 @@ class Puller(LongPoll):
                 pause_s = self._empty.next_s()
             pause_s = max(pause_s, answer.get("retry_after_ms", 0) / 1000)
         if parting:
-            self._free(plan.consumer_id, runs)
+            self._return_runs(plan.consumer_id, runs)
         elif pause_s:
             pokes = self._pokes
             book.wait(pause_s, lambda: book.stopping or self._pokes != pokes)
@@ -177,7 +182,7 @@ class Puller(LongPoll):
             if not isinstance(error, ConnectFailed) and error.code not in NOTHING_DONE:
                 self._recovers = True
         if isinstance(error, NotFound | Conflict) and error.code != "consumer_not_found":
-            book.die(error)
+            book.fail_with(error)
         else:
             self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
 
@@ -192,11 +197,15 @@ class Puller(LongPoll):
             log.info("queue %d can be read again", queue)
         self._shut = shut
 
-    def _free(self, consumer_id: str, runs: list[dict[str, Any]]) -> None:
+    def _return_runs(self, consumer_id: str, runs: list[dict[str, Any]]) -> None:
         """Give back what came after the end."""
         done = [
             {name: run[name] for name in ("queue", "first", "grant")}
-            | {"unseen": [message.offset for message in messages_of(run, NOBODY, Message)]}
+            | {
+                "unseen": [
+                    message.offset for message in parse_messages(run, NOBODY, Message)
+                ]
+            }
             | ({"delivery": run["deliveries"]} if run.get("uncounted") else {})
             for run in runs
         ]

@@ -11,7 +11,7 @@ from catmq_client.http.backoff import Backoff
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
 from catmq_client.reading.clocks import lease_clock
-from catmq_client.reading.part import Part, Settle
+from catmq_client.reading.part import ErrorHandler, Part
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 
@@ -25,8 +25,10 @@ MOST_PAUSE_MS = 2_000
 class Renewer(Part):
     """Reports for one consumer; `run` is its thread."""
 
-    def __init__(self, *, transport: Transport, book: LeaseBook, settle: Settle) -> None:
-        super().__init__(transport=transport, state=book, settle=settle)
+    def __init__(
+        self, *, transport: Transport, book: LeaseBook, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=book, handle_error=handle_error)
         self._book = book
         options = book.share_options
         most_ms = min(MOST_PAUSE_MS, options.retry_backoff_max_ms)
@@ -78,7 +80,7 @@ class Renewer(Part):
         except CatmqError as error:
             with book.changed:
                 book.unsent(reports)
-            if not self._settle(error, consumer_id):
+            if not self._handle_error(error, consumer_id):
                 self._failures.failed(error)
                 book.wait(self._backoff.next_s(error))
             return

@@ -21,10 +21,10 @@ MOST_UNTOLD = 4
 # Part of the lease after which it is renewed.
 RENEWED_AFTER = 1 / 3
 # Queue, first offset and grant: a run that is leased again comes under another grant.
-Place = tuple[int, int, str]
+RunKey = tuple[int, int, str]
 
 
-def place_of(item: Mapping[str, Any]) -> Place:
+def run_key(item: Mapping[str, Any]) -> RunKey:
     return item["queue"], item["first"], item["grant"]
 
 
@@ -100,7 +100,7 @@ class HeldRun(OwnedQueue):
         return f"{self.topic} queue {self.queue} offsets {self.first} to {self.end - 1}"
 
     @property
-    def place(self) -> Place:
+    def key(self) -> RunKey:
         return self.queue, self.first, self.grant
 
     @property
@@ -171,13 +171,13 @@ class HeldRun(OwnedQueue):
         """Return True if messages of it wait until brokers are told that they begin."""
         return not self.may_begin and not self.wants_begin and bool(self.open)
 
-    def gives(self) -> bool:
+    def can_hand_out(self) -> bool:
         """Return True if the application may have a message of it.
 
         What was lost with a worker before may be lost again: the broker is to know first
         what is finished.
         """
-        return super().gives() and not (self.deliveries > 1 and self.finished)
+        return super().can_hand_out() and not (self.deliveries > 1 and self.finished)
 
     def is_shut(self) -> bool:
         return super().is_shut() or self.rests()

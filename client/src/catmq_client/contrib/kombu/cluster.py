@@ -21,7 +21,7 @@ from catmq_client.contrib.kombu.registry import Entry, Registry, Table
 from catmq_client.contrib.kombu.transients import Transients
 from catmq_client.errors import Forbidden, NotFound, OptionError
 from catmq_client.http.transport import HttpTransport
-from catmq_client.message import Message, Source, row_of
+from catmq_client.message import Message, Source, make_row
 from catmq_client.producer import Producer
 
 log = logging.getLogger("catmq.kombu")
@@ -192,7 +192,7 @@ class Cluster:
     def stored(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
         """Return messages of a queue from an offset on."""
         views = self.admin.messages(topic, queue=queue, offset=offset, limit=PAGE, **more)
-        return [Message(Source(topic, queue, 0), row_of(view)) for view in views]
+        return [Message(Source(topic, queue, 0), make_row(view)) for view in views]
 
     def _read_bindings(self, offset: int) -> tuple[list[bytes], int]:
         topic = self.names.bindings

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from metadata.rules.groups.progress import State
+from metadata.rules.groups.lag_trend import State
 from metadata.rules.membership.process_report import SlowHandler
 
 Kind = Literal[
