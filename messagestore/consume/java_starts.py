@@ -69,7 +69,7 @@ class JavaStarts:
 def _is_stopped(silent: SilentQueue) -> bool:
     current = snapshot.current()
     info = current.queues.get(silent.queue)
-    return info is None or current.stopped(silent.consumer.group_id, info)
+    return info is None or current.is_stopped(silent.consumer.group_id, info)
 
 
 def _handled(silent_queues: list[SilentQueue]) -> list[int]:

@@ -104,7 +104,9 @@ def _send(
 ) -> list[Result]:
     """Run sections as one string, inside a transaction that stays open unless it `ends`."""
     return session.send(
-        b";".join(map(session.render, steps)), statements=count_statements(steps), ends=ends
+        b";".join(map(session.render, steps)),
+        statements=count_statements(steps),
+        ends_transaction=ends,
     )
 
 
@@ -115,9 +117,11 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
     texts = [session.render(one) for one in steps]
     whole = b";".join(texts)
     if len(whole) <= session.max_packet:
-        return session.send(whole, statements=count_statements(steps), ends=False)
+        return session.send(
+            whole, statements=count_statements(steps), ends_transaction=False
+        )
     for text, one in zip(texts, steps, strict=True):
-        results = session.send(text, statements=one.statement.count, ends=False)
+        results = session.send(text, statements=one.statement.count, ends_transaction=False)
     return results
 
 

@@ -84,9 +84,9 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     else:
         # Too large for one packet: the same transaction in several strings; any error in
         # between ends it.
-        results = session.send(opening, statements=len(_OPENING), ends=False)
+        results = session.send(opening, statements=len(_OPENING), ends_transaction=False)
         for text in inserts:
-            session.send(text, statements=1, ends=False)
+            session.send(text, statements=1, ends_transaction=False)
         session.send(closing, statements=1)
     raised_to = results[_OPENING.index("UPDATE")].number
     # something between us and the server leaves it out
@@ -203,7 +203,7 @@ def select_rows(
 ) -> list[StoredRow]:
     """The same as rows; see select_owned for `only`."""
     select = _select(session, queue, first=first, end=end, only=only)
-    (result,) = session.run(select.step, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
 
 
@@ -213,7 +213,7 @@ def select_copies(
     """The same of a failure topic's queue, and the origins of the rows."""
     span = {"first_offset": first, "end_offset": end}
     select = step(session, "select_copies", table=message_table(queue), **span)
-    (result,) = session.run(select, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return _split(result)
 
 
@@ -243,7 +243,7 @@ def search_range(
         **values,
         body_part=wanted.body_part,
     )
-    (result,) = session.run(search, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(search, count_fitting=up_to_bytes(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
 
 
@@ -321,7 +321,7 @@ def select_owned(
             queues=id_list([reader.queue, *beside]),
         ),
         select.step,
-        fits=up_to_bytes(most_bytes),
+        count_fitting=up_to_bytes(most_bytes),
     )
     found = {row[0]: Position(*row) for row in positions.rows}
     if not copies:

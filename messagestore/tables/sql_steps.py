@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from messagestore.engine.messages import ROW_BODY
-from messagestore.engine.mysql_session import Fits, MySqlSession, Rows, Session, Step
+from messagestore.engine.mysql_session import (
+    CountFitting,
+    MySqlSession,
+    Rows,
+    Session,
+    Step,
+)
 from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
 
@@ -49,7 +55,7 @@ def text_list(session: Session, values: Sequence[str]) -> str | bytes:
     return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)
 
 
-def up_to_bytes(most_bytes: int) -> Fits:
+def up_to_bytes(most_bytes: int) -> CountFitting:
     """Take rows of messages until their bodies have reached so many bytes: the last may
     exceed them.
     """

@@ -395,7 +395,7 @@ def test_a_stopped_queue_stays_with_its_owner_and_is_told_at_the_next_heartbeat(
     known = snapshot.current()
     group = known.group("billing")
     assert group is not None
-    assert [known.stopped(group.id, known.queues[queue]) for queue in queues] == [
+    assert [known.is_stopped(group.id, known.queues[queue]) for queue in queues] == [
         False,
         True,
         False,
