@@ -105,8 +105,12 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
     )
     if created or row.incarnation == identity.incarnation:
         return ""
-    holder_alive = alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
-    decision = claim(holder_alive=holder_alive, same_url=row.url == identity.url, held=held)
+    holder_alive = counts_as_alive(
+        last_seen=row.last_seen, stopped_at=row.stopped_at, now=now
+    )
+    decision = decide_claim(
+        holder_alive=holder_alive, same_url=row.url == identity.url, held=held
+    )
     if decision is Claim.TAKE:
         Broker.objects.filter(pk=row.pk).update(**values)
         return ""
