@@ -87,6 +87,8 @@ def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead)
     Raises `db_errors.Duplicate` if the batch id is stored already.
     """
     results = session.transact(
+        # The head row is part of the statement: a retry queue that was fenced takes
+        # nothing.
         step(session, "insert_dead", queue=queue, node_epoch=node_epoch, **dead._asdict())
     )
     return results[-1].matched == 1
@@ -120,6 +122,7 @@ def search_dead(
     """
     values = _filter_values(session, selection)
     values |= {"until_ms": before.died_at_ms, "below": before.id}
+    # Bounds the scan by rows, so that a rare key costs no scan of all dead letters.
     last_scanned = fetch_rows(session, "find_dead_stretch", **values, skipped=scan - 1)
     end = DeadPosition(last_scanned[0][1], last_scanned[0][0]) if last_scanned else None
     begin = end or START

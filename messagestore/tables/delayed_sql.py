@@ -59,6 +59,7 @@ def _insert_mysql(
         step(session, "delay_close", **columns),
     )
     text = b";".join(map(session.render, steps))
+    # The record and the rows must commit together, so the string is not split.
     if len(text) > session.max_packet:
         raise TooLarge(
             f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
@@ -75,24 +76,25 @@ def _literal_row(session: MySqlSession, batch: DelayedBatch, index: int) -> byte
     due = b"@t + INTERVAL %d MICROSECOND" % (1000 * (message.delay_ms or 0))
     if message.deliver_at_ms is not None:
         due = b"'1970-01-01' + INTERVAL %d MICROSECOND" % (1000 * message.deliver_at_ms)
-    columns = (
+    values = (
         int(row.by_key),
         row.known_as,
         batch.batch_id,
         index,
         *_text_columns(message),
         message.body,
+        message.trace_id,
+        batch.producer,
     )
-    sender_columns = (message.trace_id, batch.producer)
-    retry_columns = (row.attempt, row.origin)
-    values = [
+    literals = [
         b"@q",
         due,
-        *map(session.literal, (*columns, *sender_columns)),
+        *map(session.literal, values),
         b"@t",
-        *map(session.literal, retry_columns),
+        session.literal(row.attempt),
+        session.literal(row.origin),
     ]
-    return b"(" + b",".join(values) + b")"
+    return b"(" + b",".join(literals) + b")"
 
 
 def _text_columns(message: NewMessage) -> tuple[str | None, str | None, str | None]:
@@ -157,6 +159,7 @@ def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | N
     rows = session.run(step(session, "select_delayed_batch", batch_id=batch_id))[-1].rows
     if not rows:
         return None
+    # Found by the record, or by the rows themselves if the record has expired.
     first, digest, stored_at_ms = rows[0]
     return StoredDelays(int(first), digest, int(stored_at_ms))
 
@@ -268,6 +271,7 @@ def leave_delayed(
     `message_count` is 1 if the message was stored elsewhere, 0 if it was recalled. Unless
     `also_due`, a row that is due stays, because it may be on its way to another node.
     """
+    # A record needs a digest, but nobody repeats this send: zeros do.
     columns = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
     deleted, _ = session.transact(
         step(session, "leave_delayed", **columns, also_due=int(also_due))

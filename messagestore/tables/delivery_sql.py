@@ -91,10 +91,12 @@ def _move_mysql(
     heads, locked_rows = _lock(session, targets, node_epoch)
     moves = _moves(targets, heads, locked_rows, to_batch)
     if not moves:
+        # All rows are being moved by another session, or their queues are closed.
         _send(session, [step(session, "move_rollback")])
         return {}
     moved = [row.id for move in moves for row in move.rows]
     steps = [insert_step for move in moves for insert_step in _move_steps(session, move)]
+    # In the same transaction as the inserts: a crash moves each row or leaves it.
     steps.append(step(session, "delete_delayed", rows=id_list(moved)))
     results = _send_open(session, steps)
     # A row that was inserted but not deleted would be delivered twice.
@@ -194,6 +196,7 @@ def _move_sqlite(
         heads, stored_at = {}, {}
         for queue in sorted(targets):
             head = {"queue": queue, "node_epoch": node_epoch}
+            # A closed queue has no row here. Its messages stay.
             for head_row in database.execute(statements["lock_head"].text, head):
                 heads[queue], stored_at[queue] = head_row
         (select,) = statements["select_delayed"].single({"rows": id_list(row_ids)})

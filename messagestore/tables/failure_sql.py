@@ -154,6 +154,7 @@ def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, St
     """Return the records of those copies that are stored on this node, by batch id."""
     if not batches:
         return {}
+    # A copy's id follows from the failed message, so a repeated report finds its record.
     rows = fetch_rows(session, "select_stored_copies", batches=literal_batches(batches))
     return {
         batch: StoredCopy(queue == DEAD, stored_at_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
@@ -150,6 +150,7 @@ def _insert_sqlite(
 ) -> int:
     statements = load("sqlite")
     with session.transaction() as database:
+        # SQLite has no multi-statement string, so the same steps run one by one.
         row = database.execute(statements["publish_head"].text, head).fetchone()
         if row is None:
             raise db_errors.Refused("The queue is closed or has another epoch.")
@@ -270,19 +271,17 @@ def count_matching(
         heads = session.run(
             *(step(session, "select_head", queue=queue) for queue in queues)
         )
-        head_rows = [
-            (queue, row)
-            for queue, result in zip(queues, heads, strict=True)
-            for row in result.rows
-        ]
         latest = [
             step(
                 session,
                 "select_latest_headers",
-                **_range_values(queue, row),
+                table=message_table(queue),
+                first_offset=low,
+                end_offset=head,
                 most=shares[queue],
             )
-            for queue, row in head_rows
+            for queue, result in zip(queues, heads, strict=True)
+            for head, low, *_ in result.rows
         ]
         for result in session.run(*latest) if latest else ():
             looked_at += len(result.rows)
@@ -290,11 +289,6 @@ def count_matching(
                 only.takes(tag, parse_headers(headers)) for tag, headers in result.rows
             )
     return looked_at, matching
-
-
-def _range_values(queue: int, head_row: tuple[Any, ...]) -> dict[str, object]:
-    head, low, *_ = head_row
-    return {"table": message_table(queue), "first_offset": low, "end_offset": head}
 
 
 def select_owned(
@@ -404,6 +398,7 @@ def _select(
             if only.takes(tag, parse_headers(headers))
         ]
         if most is not None and len(matching) > most:
+            # End before the next match: the caller continues there, and passes no match by.
             values["end_offset"] = matching[most]
         chosen_step = step(
             session,
@@ -449,6 +444,7 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
     rows: list[bytes] = []
     for batch in batches:
         producer = quoted(batch.producer.encode())
+        # The same for all messages of a batch: escape it once.
         end = b"',NULL," + producer + b",@t)"
         for index, message in enumerate(batch.messages, len(rows)):
             key = message.key

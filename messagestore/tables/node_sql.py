@@ -142,6 +142,7 @@ def try_rights(session: Session, *, table: str) -> list[Grant]:
     if not _has_right(session, "SELECT", table):
         remaining = [grant for grant in remaining if grant.right not in _NEED_SELECT]
     lacking = [grant for grant in remaining if not _has_right(session, grant.right, table)]
+    # DROP was tried first, so this cannot fail for lack of the right.
     session.run(step(session, "drop_message_table", table=table))
     return lacking
 
@@ -231,6 +232,7 @@ class NodeFigures(NamedTuple):
 
 def read_figures(session: Session) -> NodeFigures:
     """Return positions, bounds and gaps of the whole node, in a single round trip."""
+    # Readers first, so that no committed offset is above the head that is read after it.
     readers, bounds, gaps, now = (
         result.rows for result in session.run(step(session, "select_figures"))
     )

@@ -66,6 +66,7 @@ def take_table_lock(session: Session, *, table: str, seconds: int) -> bool:
     session has it.
     """
     rows = fetch_rows(session, "take_table_lock", table_name=table, seconds=seconds)
+    # GET_LOCK: 1 if taken, 0 after the timeout, NULL on an error.
     return bool(rows[0][0] == 1)
 
 
@@ -102,6 +103,8 @@ def delete_below(session: Session, *, queue: int, end: int) -> int:
 
     Return how many.
     """
+    # The statement compares with the stored log start offset, so that no served message is
+    # deleted even if the caller is wrong.
     values = {"table": message_table(queue), "queue": queue, "end_offset": end}
     return session.transact(step(session, "delete_below", **values))[0].matched
 
@@ -138,6 +141,8 @@ def read_used_bytes(session: Session) -> tuple[int, int]:
         return int(size), int(free)
     try:
         view = _TABLESPACES[session.flavour]
+        # InnoDB returns free pages of a table to that table only, so they do not count as
+        # free.
         return int(fetch_rows(session, "select_tablespaces", view=view)[0][0]), 0
     # Statistics of tables are less exact, but every account may read them.
     except db_errors.Final:  # the account lacks the right PROCESS

@@ -122,6 +122,7 @@ def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
 
 def write_identity(session: Session, *, identity: str) -> None:
     """Mark a database as that of a node. If it has this mark, its schema version stays."""
+    # The table first: databases that were nodes of an early release lack it.
     session.run(step(session, "create_identity", version=schema_steps.VERSION))
     session.transact(step(session, "write_identity", identity=identity))
 
@@ -240,6 +241,7 @@ def may_stop_replicating(session: Session, *, right: str) -> bool:
         if grantee.replace("'", "") == account
     }
     has_role = any(role not in (None, "", "NONE") for *_, role in rows)
+    # SUPER includes the right on older servers.
     return has_role or not own_rights.isdisjoint((right, "SUPER"))
 
 

@@ -26,6 +26,7 @@ def create_queue(
     results = session.run(*_table_steps(session, queue, comment))
     if unused and results[-1].rows[0][0]:
         return False
+    # After the table: a queue with a head row accepts writes.
     session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
     return True
 
@@ -51,6 +52,7 @@ def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
         step(session, "delete_head", queue=queue),
         step(session, "delete_queue_readers", queue=queue),
     )
+    # DROP TABLE commits by itself on MySQL, so it cannot be part of the transaction.
     session.run(step(session, "drop_message_table", table=message_table(queue)))
     position_sql.delete_queue_shares(session, queue=queue)
 

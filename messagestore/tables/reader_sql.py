@@ -33,6 +33,7 @@ def insert_readers(
         "group_id": group_id,
         "queues": id_list(queues),
         "epoch": epoch,
+        # The statement limits the position to the low and the head of each queue.
         "position": _END if latest else 0,
     }
     _insert(session, rows, instances)
@@ -125,6 +126,7 @@ def acquire_reader(
     The claim succeeded if epoch and owner are the caller's. From this commit on, no earlier
     owner can pull or commit. None if no reader row exists.
     """
+    # One statement sets and reads: a check before it could be overtaken by another owner.
     results = session.transact(
         step(session, "acquire_reader", **reader_columns(reader), epoch=epoch, owner=owner)
     )
@@ -169,6 +171,7 @@ def update_committed(
     else:
         before = [result.number for result in results]
     return [
+        # The statement allows a lower offset without a change: then nothing moved.
         max(0, offset - former) if result.matched == 1 else None
         for (_queue, _epoch, offset), former, result in zip(
             offsets, before, results, strict=True
@@ -182,6 +185,7 @@ def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound
     Return the new epoch and the former offset, None if no reader row exists. A former owner
     can neither pull nor commit any more.
     """
+    # In the same transaction, so that the former offset is the one that was replaced.
     before = step(session, "select_committed", **reader_columns(reader))
     rows = session.transact(
         before, step(session, "reset_reader", **reader_columns(reader), position=offset)

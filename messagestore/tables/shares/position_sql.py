@@ -61,6 +61,7 @@ def read_views(
     views, runs = session.run(step(session, "select_share_views", **values))
     views_by_queue = {row[0]: ShareView(*row) for row in views.rows}
     for queue, count, due_us in runs.rows:
+        # Runs of a group that is no longer subscribed have no reader row.
         if queue in views_by_queue:
             views_by_queue[queue] = views_by_queue[queue]._replace(
                 runs=int(count), due_in_ms=int(due_us) // 1000
@@ -124,5 +125,6 @@ def delete_shares(
 
 def delete_queue_shares(session: Session, *, queue: int) -> None:
     """Delete the positions and runs of all groups in a queue."""
+    # As above: a node that is not upgraded yet has no such tables.
     with suppress(db_errors.Altered):
         session.transact(step(session, "delete_queue_shares", queue=queue))

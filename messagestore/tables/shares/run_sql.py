@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import Session, Step
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.shares import position_sql
 from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.grouping import grouped
@@ -129,14 +129,8 @@ def _run(queue: int, row: Sequence[Any]) -> Run:
 
 def _guard(group_id: int, run: Run) -> dict[str, object]:
     """Return the values that identify a run and that its row must still have."""
-    columns = {
-        "group_id": group_id,
-        "queue": run.queue,
-        "first_offset": run.first,
-        "end_offset": run.end,
-    }
     done_bits = sharing.row_of(run.done, length=run.length)
-    return {**columns, "epoch": run.epoch, "grant_no": run.grant_no, "seen": done_bits}
+    return {**_grant_values(group_id, run.queue, run.grant), "seen": done_bits}
 
 
 def lease_new_runs(
@@ -217,6 +211,7 @@ def select_due(
         queue=queue,
         epoch=epoch,
         limit_at=limit or NEVER,
+        # A message at the delivery limit becomes a dead letter instead of being delivered.
         at_limit=int(exhausted),
         most=most,
     )
@@ -282,8 +277,10 @@ def lease_again(
     (result,) = session.transact(
         step(session, "take_over_run", **values, counted=int(counted))
     )
+    # Another broker leased the run first, or its member finished something.
     if result.matched != 1:
         return None
+    # The row is not read again: the guard proves its former values.
     return run._replace(
         grant_no=run.grant_no + 1,
         owner=lease.owner,
@@ -310,41 +307,30 @@ def remove_offsets(
     """
     done = run.done | bits
     values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
-    all_done = done == sharing.full(run.length)
-    steps = [step(session, "delete_run" if all_done else "mark_run", **values)]
-    # A new run has a grant number above that of its former run. Otherwise a run that leaves
-    # whole and comes back could get a number that a former owner still holds.
-    new_runs = [] if lease is None else _split_run(run, bits, lease, deliveries)
-    steps += [
-        _add_step(session, group_id, new_run, lease)
-        for new_run in new_runs
-        if lease is not None
-    ]
+    row_change = "delete_run" if done == sharing.full(run.length) else "mark_run"
+    steps, new_runs = [step(session, row_change, **values)], []
+    if lease is not None:
+        # `add_run` inserts only if the statement before it changed a row, so nothing is added
+        # if the run is not as it was read. A new run has a grant number above that of its
+        # former run. Otherwise a run that leaves whole and comes back could get a number
+        # that a former owner still holds.
+        new_runs = [
+            Run(run.queue, first, end, run.epoch, run.grant_no + 1, lease.owner, deliveries)
+            for first, end in sharing.spans_of(bits, first=run.first)
+        ]
+        steps += [
+            step(
+                session,
+                "add_run",
+                **_grant_values(group_id, run.queue, new_run.grant),
+                owner=lease.owner,
+                lease_us=1000 * lease.lease_ms,
+                deliveries=deliveries,
+            )
+            for new_run in new_runs
+        ]
     results = session.transact(*steps)
     return new_runs if results[0].matched == 1 else None
-
-
-def _split_run(run: Run, bits: int, lease: Lease, deliveries: int) -> list[Run]:
-    return [
-        Run(run.queue, first, end, run.epoch, run.grant_no + 1, lease.owner, deliveries)
-        for first, end in sharing.spans_of(bits, first=run.first)
-    ]
-
-
-def _add_step(session: Session, group_id: int, run: Run, lease: Lease) -> Step:
-    return step(
-        session,
-        "add_run",
-        group_id=group_id,
-        queue=run.queue,
-        first_offset=run.first,
-        end_offset=run.end,
-        epoch=run.epoch,
-        grant_no=run.grant_no,
-        owner=run.owner,
-        lease_us=1000 * lease.lease_ms,
-        deliveries=run.deliveries,
-    )
 
 
 def release_run(session: Session, *, group_id: int, run: Run) -> bool:
@@ -489,21 +475,22 @@ def count_leases(
         for listed in list_runs(session, group_id=group_id, queues=queues, most=MOST_LISTED)
         if listed.run.queue in views and listed.run.epoch == views[listed.run.queue].epoch
     )
-    return {
-        queue: _sum_leases(view.next_offset or 0, runs.get(queue, []))
-        for queue, view in views.items()
-        if view.has_started
-    }
-
-
-def _sum_leases(next_offset: int, runs: Sequence[ListedRun]) -> LeaseCounts:
-    live = [listed for listed in runs if listed.lease_left_ms > 0]
-    redelivered = (
-        listed.run.left.bit_count() for listed in live if listed.run.deliveries > 1
-    )
-    unfinished = sum(listed.run.left.bit_count() for listed in runs)
-    oldest = min((listed.lease_left_ms for listed in live), default=None)
-    return LeaseCounts(next_offset, len(runs), unfinished, sum(redelivered), oldest)
+    counts = {}
+    for queue, view in views.items():
+        if not view.has_started:
+            continue
+        queue_runs = runs.get(queue, [])
+        live = [listed for listed in queue_runs if listed.lease_left_ms > 0]
+        counts[queue] = LeaseCounts(
+            next_offset=view.next_offset or 0,
+            runs=len(queue_runs),
+            in_flight=sum(listed.run.left.bit_count() for listed in queue_runs),
+            redelivered=sum(
+                listed.run.left.bit_count() for listed in live if listed.run.deliveries > 1
+            ),
+            oldest_left_ms=min((listed.lease_left_ms for listed in live), default=None),
+        )
+    return counts
 
 
 def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
@@ -511,6 +498,8 @@ def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
     groups on a node.
     """
     try:
+        # The runs of all groups at once: a query for each group would cost a round trip
+        # each.
         positions, runs = (
             result.rows for result in session.run(step(session, "select_leased"))
         )
@@ -528,6 +517,8 @@ def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
 def has_finished(session: Session, *, group_id: int, queue: int, offset: int) -> bool:
     """Return True if a share group has finished a message, even above its committed offset."""
     view = position_sql.read_views(session, group_id=group_id, queues=[queue]).get(queue)
+    # Above the next offset nothing was leased yet. Below it, an offset that is in no run is
+    # finished.
     if view is None or not view.has_started or offset >= (view.next_offset or 0):
         return False
     runs = list_runs(session, group_id=group_id, queues=[queue], most=MOST_LISTED)
@@ -554,6 +545,7 @@ def list_queue_shares(session: Session, *, queue: int) -> list[QueueShare]:
         return []
     shares: dict[int, QueueShare] = {}
     for group_id, epoch, next_offset, *run_columns in rows:
+        # A group without runs has one row whose run columns are NULL.
         share = shares.setdefault(group_id, QueueShare(group_id, epoch, next_offset, []))
         if run_columns[0] is not None:
             share.runs.append(_run(queue, run_columns))
