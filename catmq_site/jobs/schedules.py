@@ -99,7 +99,9 @@ def sweep_rebalances() -> int:
     """Rebalance the groups whose mark is set, or that have a queue without a reader; return
     how many.
     """
-    return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
+    return rebalance.rebalance_each(
+        {*rebalance.pending_groups(), *rebalance.groups_with_unassigned_queues()}
+    )
 
 
 def record_lag() -> int:

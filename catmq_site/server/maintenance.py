@@ -139,8 +139,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             send_rate_limit.EVERY_S,
             lambda: send_rate_limit.share_limits(name=process_name()),
         ),
-        Loop("history", 2.0, rebalance_history.catch_up),
-        leased("expiry", EXPIRY_EVERY_S, expiry.expire),
+        Loop("history", 2.0, rebalance_history.write_late_notes),
+        leased("expiry", EXPIRY_EVERY_S, expiry.expire_silent_members),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
@@ -246,7 +246,9 @@ class OverdueRebalances:
 
     def look(self) -> None:
         now = time.monotonic()
-        self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+        self.since = {
+            group: self.since.get(group, now) for group in rebalance.pending_groups()
+        }
 
     def run_once(self) -> int:
         """The number of groups rebalanced in this pass, of those that the last look found."""
@@ -256,7 +258,7 @@ class OverdueRebalances:
             for group, first_seen in self.since.items()
             if now - first_seen >= PATIENCE_S
         ]
-        return rebalance.each(overdue, rebalance.settle)
+        return rebalance.rebalance_each(overdue, rebalance.rebalance_if_due)
 
 
 def finish_creations() -> None:

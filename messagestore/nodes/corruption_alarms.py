@@ -54,11 +54,11 @@ def review(*, calm_s: float = CALM_S) -> int:
     many.
     """
     ended = []
-    for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
-        info = snapshot.current().queue_called(name)
+    for name, offset in alarms.list_calm_alarms(kind=KIND, calm_s=calm_s):
+        info = snapshot.current().find_queue_by_name(name)
         if info is None or problem(queue=info.id, offset=offset) is None:
             ended.append(name)
-    return alarms.end(kind=KIND, names=ended) if ended else 0
+    return alarms.end_alarms(kind=KIND, names=ended) if ended else 0
 
 
 def problem(*, queue: int, offset: int | None) -> str | None:

@@ -126,7 +126,7 @@ def _alarm(node: str, state: str, what: str) -> None:
         if kind in lasting:
             alarms.raise_alarm(kind=kind, name=node, detail=what)
         else:
-            alarms.end(kind=kind, names=[node])
+            alarms.end_alarms(kind=kind, names=[node])
 
 
 def record() -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import MySqlSession, Session, Unfit
+from messagestore.engine.mysql_session import MySqlSession, Session, UnsupportedServer
 from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
@@ -209,7 +209,7 @@ def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
     known.
     """
     found = encryption.failure(error, info)
-    known = "" if isinstance(error.__cause__, Unfit) else remedy
+    known = "" if isinstance(error.__cause__, UnsupportedServer) else remedy
     return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
 
 
@@ -309,7 +309,7 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
         found = encryption.failure(error, info)
-        text = "unfit" if isinstance(error.__cause__, Unfit) else "away"
+        text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
         away = Finding("reachable", "bad", text, {"reason": reason(error, info)})
         yield Finding("tls", *found) if found else away
 

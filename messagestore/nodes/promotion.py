@@ -498,14 +498,14 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     for topic_id, mine in grouped(
         (one.topic_id, one.queue) for one in inspection.queues
     ).items():
-        for reading in subscribers.readings(topic_id):
+        for reading in subscribers.active_subscriptions(topic_id):
             reader_sql.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
                 epoch=reading.base_epoch,
                 latest=False,
-                instances=broadcast_instances.readers(reading.group_id),
+                instances=broadcast_instances.reader_names(reading.group_id),
             )
     epochs = [
         (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)

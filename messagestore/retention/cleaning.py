@@ -270,7 +270,7 @@ def _alarm(results: Sequence[Cleaned]) -> None:
             continue
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
         alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
-    alarms.end(kind="not_cleaned", names=cleaned)
+    alarms.end_alarms(kind="not_cleaned", names=cleaned)
 
 
 def _read_low(node: Node, queue: int) -> int:

@@ -14,7 +14,7 @@ from messagestore.tables.shapes import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
-from metadata.groups.subscribers import Reading
+from metadata.groups.subscribers import ActiveSubscription
 from metadata.rules.alarm_texts import say
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
@@ -77,7 +77,7 @@ class _Readers:
     stay.
     """
 
-    groups: Mapping[int, Reading]
+    groups: Mapping[int, ActiveSubscription]
     rows: Mapping[int, Sequence[ReaderRow]]
     active: frozenset[int]
 
@@ -171,7 +171,9 @@ def _readers(
     """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be
     read.
     """
-    groups = {reading.group_id: reading for reading in subscribers.readings(topic.id)}
+    groups = {
+        reading.group_id: reading for reading in subscribers.active_subscriptions(topic.id)
+    }
     rows: dict[int, list[ReaderRow]] = {}
 
     def read(session: Session, node_queues: Sequence[QueueView]) -> None:
@@ -191,7 +193,7 @@ def _readers(
     # Without the rows of a node the sums would be others than last time, and groups without
     # any
     # commit would look active. So no progress is compared or recorded then.
-    active_ids = activity.active(
+    active_ids = activity.find_active_subscriptions(
         topic_id=topic.id, progress={} if skipped else progress, record=record
     )
     active = frozenset(

@@ -83,7 +83,7 @@ def limit_of(group: GroupInfo, queue: int) -> int:
     retry_topic = (
         None
         if info is None
-        else current.failure_topics.get((group.id, current.origin(info.topic_id)))
+        else current.failure_topics.get((group.id, current.origin_topic(info.topic_id)))
     )
     return group.max_deliveries if retry_topic is not None else 0
 

@@ -125,7 +125,7 @@ def free_departed() -> int:
     current = snapshot.current()
     return sum(
         _free_runs(current.groups[group_id], owner)
-        for group_id, owner in ended_share_members.taken()
+        for group_id, owner in ended_share_members.take_ended()
         if group_id in current.groups
     )
 

@@ -114,7 +114,9 @@ def _send(
 ) -> list[Result]:
     """Send steps as one string, in a transaction that stays open unless `ends` is set."""
     return session.send(
-        b";".join(map(session.render, steps)), statements=count_statements(steps), ends=ends
+        b";".join(map(session.render, steps)),
+        statements=count_statements(steps),
+        ends_transaction=ends,
     )
 
 
@@ -125,9 +127,13 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
     texts = [session.render(move_step) for move_step in steps]
     packet = b";".join(texts)
     if len(packet) <= session.max_packet:
-        return session.send(packet, statements=count_statements(steps), ends=False)
+        return session.send(
+            packet, statements=count_statements(steps), ends_transaction=False
+        )
     for text, move_step in zip(texts, steps, strict=True):
-        results = session.send(text, statements=move_step.statement.count, ends=False)
+        results = session.send(
+            text, statements=move_step.statement.count, ends_transaction=False
+        )
     return results
 
 

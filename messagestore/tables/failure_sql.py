@@ -77,7 +77,7 @@ def select_failing(
     select = step(
         session, "select_failing", table=message_table(queue), offsets=id_list(offsets)
     )
-    (result,) = session.run(select, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
 

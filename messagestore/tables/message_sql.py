@@ -89,9 +89,11 @@ def _insert_mysql(
     else:
         # Too large for one packet: the transaction is sent in several strings. An error in
         # any of them ends it.
-        results = session.send(opening, statements=len(_OPENING_STATEMENTS), ends=False)
+        results = session.send(
+            opening, statements=len(_OPENING_STATEMENTS), ends_transaction=False
+        )
         for text in inserts:
-            session.send(text, statements=1, ends=False)
+            session.send(text, statements=1, ends_transaction=False)
         session.send(closing, statements=1)
     raised_to = results[_OPENING_STATEMENTS.index("UPDATE")].number
     # Some proxies do not pass LAST_INSERT_ID() of an UPDATE on. The offset is unknown then.
@@ -213,7 +215,7 @@ def select_rows(
 ) -> list[StoredRow]:
     """Return the same messages as rows. `only` is explained at select_owned."""
     select = _select(session, queue, first=first, end=end, only=only)
-    (result,) = session.run(select.step, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
 
 
@@ -223,7 +225,7 @@ def select_copies(
     """Return rows of a retry topic's queue in the same way, and the origins of the rows."""
     span = {"first_offset": first, "end_offset": end}
     select = step(session, "select_copies", table=message_table(queue), **span)
-    (result,) = session.run(select, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return _split(result)
 
 
@@ -254,7 +256,7 @@ def search_range(
         **values,
         body_part=wanted.body_part,
     )
-    (result,) = session.run(search, fits=up_to_bytes(most_bytes))
+    (result,) = session.run(search, count_fitting=up_to_bytes(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
 
 
@@ -329,7 +331,7 @@ def select_owned(
             queues=id_list([reader.queue, *beside]),
         ),
         select.step,
-        fits=up_to_bytes(most_bytes),
+        count_fitting=up_to_bytes(most_bytes),
     )
     positions_by_queue = {row[0]: Position(*row) for row in positions.rows}
     if not copies:

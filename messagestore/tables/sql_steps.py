@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from messagestore.engine.messages import ROW_BODY
-from messagestore.engine.mysql_session import Fits, MySqlSession, Rows, Session, Step
+from messagestore.engine.mysql_session import (
+    CountFitting,
+    MySqlSession,
+    Rows,
+    Session,
+    Step,
+)
 from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
 
@@ -50,7 +56,7 @@ def text_list(session: Session, values: Sequence[str]) -> str | bytes:
     return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)
 
 
-def up_to_bytes(most_bytes: int) -> Fits:
+def up_to_bytes(most_bytes: int) -> CountFitting:
     """Return a filter that takes message rows until their bodies reach `most_bytes`.
 
     The last row may exceed the limit, so that a message larger than the limit is returned,

@@ -100,7 +100,7 @@ def _drop_readers(session: Session, finding: Finding) -> None:
     its own.
     """
     rows = audit_sql.list_all_readers(session)
-    known = expected_state.read()
+    known = expected_state.read_state()
     for row in rows:
         if (
             row.group_id == finding.group

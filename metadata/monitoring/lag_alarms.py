@@ -12,7 +12,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.grouping import grouped
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Queue, QueueOffset
-from metadata.monitoring.alarms import Found
+from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_texts import say
 
@@ -20,7 +20,7 @@ STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
 MOST_NAMED = 8  # queues in a text
 
 
-def behind() -> Found:
+def find_lagging_subscriptions() -> AlarmFindings:
     """Subscriptions with more unread messages, or older ones, than their group's limits
     allow.
 
@@ -36,7 +36,7 @@ def behind() -> Found:
         "group__alarm_lag",
         "group__alarm_lag_s",
     )
-    seen = Found()
+    seen = AlarmFindings()
     with reachable():
         fresh = before(database_now(), seconds=STALE_S)
         for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
@@ -57,7 +57,7 @@ def behind() -> Found:
     return seen
 
 
-def hold(seen: Found, *, topics: Collection[str]) -> Found:
+def hold_cut_off_topics(seen: AlarmFindings, *, topics: Collection[str]) -> AlarmFindings:
     """Let a look find nothing new at subscriptions of some topics, whose node is away: one
     alarm is enough.
 
@@ -65,7 +65,7 @@ def hold(seen: Found, *, topics: Collection[str]) -> Found:
     """
     held = {name for name in seen.found if name.partition("/")[2] in topics}
     found = {name: detail for name, detail in seen.found.items() if name not in held}
-    return Found(found, seen.unclear | held)
+    return AlarmFindings(found, seen.unclear | held)
 
 
 def _reading() -> Any:
@@ -84,7 +84,7 @@ def _reading() -> Any:
     )
 
 
-def idle() -> Found:
+def find_subscriptions_without_consumer() -> AlarmFindings:
     """Subscriptions with unread messages in queues that no consumer owns, and share groups
     without any.
     """
@@ -108,7 +108,7 @@ def idle() -> Found:
             for group, topic, queue, number, off in found
             if queue not in off
         )
-    seen = Found()
+    seen = AlarmFindings()
     for (group, topic), queues in lone.items():
         named = ", ".join(f"{topic}/{one}" for one in sorted(queues)[:MOST_NAMED])
         more = len(queues) - MOST_NAMED

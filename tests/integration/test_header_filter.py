@@ -247,7 +247,7 @@ def test_a_change_is_written_down_and_the_same_filter_is_no_change(queue: int) -
     before = AuditLog.objects.count()
     change(headers=WANTED)
     assert AuditLog.objects.count() == before
-    view = subscription_rows.named(group="billing", topic="orders", actor=ME)
+    view = subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
     assert view.delivery.headers == (("region", ("eu", "us")),)
 
 

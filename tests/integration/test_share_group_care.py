@@ -51,7 +51,7 @@ def queue(node: str) -> int:
 
 
 def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
-    ended_share_members.taken()
+    ended_share_members.take_ended()
     one = member()
     send(*TEN)
     assert offsets(lease(one, max_messages=2)) == [0, 1]
@@ -100,9 +100,9 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     registry.note_heads()
     registry.note_heads()
     group_lag.record()
-    assert lag_alarms.idle().found == {}
+    assert lag_alarms.find_subscriptions_without_consumer().found == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*lag_alarms.idle().found] == ["mails/orders"]
+    assert [*lag_alarms.find_subscriptions_without_consumer().found] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(

@@ -200,12 +200,12 @@ def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     monkeypatch.setattr(maintenance, "PATIENCE_S", 0.0)
-    assert rebalance.pending()
+    assert rebalance.pending_groups()
     loop = maintenance.OverdueRebalances()
     assert loop.run_once() == 0
     loop.look()
     assert loop.run_once() == 1
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_takes_it(
