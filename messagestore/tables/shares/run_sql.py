@@ -59,7 +59,7 @@ class Run(NamedTuple):
     @property
     def left(self) -> int:
         """Bits of the offsets that are still in the run."""
-        return sharing.full(self.length) & ~self.done
+        return sharing.all_bits(self.length) & ~self.done
 
     @property
     def delivery(self) -> int:
@@ -124,12 +124,14 @@ class ListedRun(NamedTuple):
 
 def _run(queue: int, row: Sequence[Any]) -> Run:
     first, end, epoch, grant_no, owner, deliveries, done = row
-    return Run(queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_of(done))
+    return Run(
+        queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_from_bytes(done)
+    )
 
 
 def _guard(group_id: int, run: Run) -> dict[str, object]:
     """Return the values that identify a run and that its row must still have."""
-    done_bits = sharing.row_of(run.done, length=run.length)
+    done_bits = sharing.bytes_from_bits(run.done, length=run.length)
     return {**_grant_values(group_id, run.queue, run.grant), "seen": done_bits}
 
 
@@ -306,8 +308,11 @@ def remove_offsets(
     deleted with its last offset.
     """
     done = run.done | bits
-    values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
-    row_change = "delete_run" if done == sharing.full(run.length) else "mark_run"
+    values = {
+        **_guard(group_id, run),
+        "done": sharing.bytes_from_bits(done, length=run.length),
+    }
+    row_change = "delete_run" if done == sharing.all_bits(run.length) else "mark_run"
     steps, new_runs = [step(session, row_change, **values)], []
     if lease is not None:
         # `add_run` inserts only if the statement before it changed a row, so nothing is added
@@ -507,7 +512,7 @@ def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
         return {}  # the node is not upgraded yet
     counts: Counter[tuple[int, int]] = Counter()
     for group_id, queue, length, done in runs:
-        counts[group_id, queue] += length - sharing.bits_of(done).bit_count()
+        counts[group_id, queue] += length - sharing.bits_from_bytes(done).bit_count()
     return {
         (group_id, queue): (int(offset), counts[group_id, queue])
         for group_id, queue, offset in positions
