@@ -55,7 +55,7 @@ class BrokerLoop:
         for that.
         """
         change = snapshot.current().version[1]
-        if node_pools.follows():
+        if node_pools.is_current():
             registry.report_heads()
             self.ack.acknowledge(identity=self.identity, change=change)
 

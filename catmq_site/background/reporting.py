@@ -87,7 +87,9 @@ def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
     """A row of the report on latency with what the job needs to know of the group's
     commits.
     """
-    steps = commits.history(topic=row["topic"], group=row["group"], days=days, actor=actor)
+    steps = commits.commit_times(
+        topic=row["topic"], group=row["group"], days=days, actor=actor
+    )
     return {**row, "steps": steps}
 
 

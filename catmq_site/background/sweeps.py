@@ -48,14 +48,15 @@ class OverdueRebalances:
     def look(self) -> None:
         now = time.monotonic()
         self.pending_since = {
-            group: self.pending_since.get(group, now) for group in rebalance.pending()
+            group: self.pending_since.get(group, now)
+            for group in rebalance.pending_groups()
         }
 
     def run_once(self) -> int:
         """Rebalance the groups that are overdue at the last look. Return their number."""
         latest = time.monotonic() - PATIENCE_S
         overdue = [group for group, since in self.pending_since.items() if since <= latest]
-        return rebalance.each(overdue, rebalance.settle)
+        return rebalance.rebalance_each(overdue, rebalance.rebalance_if_due)
 
 
 def finish_creations() -> None:
@@ -70,7 +71,9 @@ def finish_creations() -> None:
 
 def sweep_rebalances() -> int:
     """Rebalance the groups that are pending, or that have a queue without a reader."""
-    return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
+    return rebalance.rebalance_each(
+        {*rebalance.pending_groups(), *rebalance.groups_with_unassigned_queues()}
+    )
 
 
 def drop_tables() -> int:

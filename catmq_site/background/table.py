@@ -42,7 +42,7 @@ from metadata.groups import handling_traces, offset_resets
 from metadata.jobs import reports, runs
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import (
-    consumers,
+    expiry,
     heartbeats,
     java_beats,
     java_pulls,
@@ -114,7 +114,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         leased(
             "expiry",
             EXPIRY_EVERY_S,
-            consumers.expire,
+            expiry.expire_silent_members,
             purpose="Expire members whose heartbeats stopped",
         ),
         leased(
@@ -127,7 +127,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         Loop(
             "history",
             2.0,
-            rebalance_history.catch_up,
+            rebalance_history.write_late_notes,
             purpose="Write the history of rebalances",
         ),
         Loop(
@@ -153,7 +153,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         ),
         NodeLoops(
             "circuits",
-            node_pools.in_use,
+            node_pools.used_node_ids,
             _circuit_loop,
             CIRCUIT_EVERY_S,
             purpose="Probe a node that does not answer until it does",

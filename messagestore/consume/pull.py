@@ -123,7 +123,7 @@ def _by_node(
         info = known_queues.get(ask.queue)
         if info is None:
             answers[ask.queue] = PulledQueue(ask.queue, unknown_state, [], ask.offset)
-        elif current.stopped(consumer.group_id, info):
+        elif current.is_stopped(consumer.group_id, info):
             answers[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
@@ -239,7 +239,7 @@ class _NodePull:
         offsets were scanned.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
-        only = snapshot.current().only(group_id, ask.queue)
+        only = snapshot.current().message_filter(group_id, ask.queue)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=group_id, queue=ask.queue
         )

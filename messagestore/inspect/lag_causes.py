@@ -51,7 +51,7 @@ def of_group(
 def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -> Facts:
     behind = {one.topic for one in offsets if one.lag}
     settings = [one.delivery for one in view.subscriptions if one.topic in behind]
-    lately = lag_trends.lately(group_id=view.id)
+    lately = lag_trends.read_recent_events(group_id=view.id)
     return Facts(
         trend=found.said.state,
         queues=_queues(view, offsets),

@@ -59,8 +59,8 @@ def tag_matches(
         mine = {queue: shares[queue] for queue in queues}
         counts.append(message_sql.count_matching(session, shares=mine, only=only))
 
-    away = sweeping.ask(
-        sweeping.queues_by_node(shares), count, what="Number of matching messages"
+    away = sweeping.query_nodes(
+        sweeping.queues_by_node(shares), count, subject="Number of matching messages"
     )
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching, tuple(sorted(away)))

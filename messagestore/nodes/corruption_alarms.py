@@ -54,11 +54,11 @@ def review(*, calm_s: float = CALM_S) -> int:
     many.
     """
     ended = []
-    for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
-        info = snapshot.current().queue_called(name)
+    for name, offset in alarms.list_calm_alarms(kind=KIND, calm_s=calm_s):
+        info = snapshot.current().find_queue_by_name(name)
         if info is None or problem(queue=info.id, offset=offset) is None:
             ended.append(name)
-    return alarms.end(kind=KIND, names=ended) if ended else 0
+    return alarms.end_alarms(kind=KIND, names=ended) if ended else 0
 
 
 def problem(*, queue: int, offset: int | None) -> str | None:
@@ -95,7 +95,7 @@ def _head_too_low(session: Session, queue: int) -> str | None:
     before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
-    _, highest = audit_sql.offset_ends(session, queue=queue, first=before.head)
+    _, highest = audit_sql.read_offset_ends(session, queue=queue, first=before.head)
     # what was stored meanwhile is no contradiction
     after = queue_sql.read_head(session, queue=queue)
     if highest is None or after is None or highest < after.head:

@@ -56,7 +56,7 @@ def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
     """Yield what is to be said of the encryption of a connection, and of the server's
     certificate.
     """
-    facts = node_sql.tls_facts(session)
+    facts = node_sql.read_tls_facts(session)
     if not facts.cipher:
         if tls.is_local(info.host):
             yield "ok", "tls_local", {}

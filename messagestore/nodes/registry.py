@@ -89,7 +89,7 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
             check_way(session, info, unsafe=unsafe)
-            check_server(node_sql.server_facts(session), info, unsafe=unsafe)
+            check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in of_rights(session, info):
             _refuse(finding, info)
         _make_tables(session)
@@ -425,7 +425,7 @@ def note_heads() -> int:
         heads.update(queue_sql.read_heads(session, queues=None))
         delayed[info.id] = DelayedCounts(info.epoch, counts.given, counts.waiting)
 
-    sweeping.ask(sweeping.online(), read, what="Log end offsets")
+    sweeping.query_nodes(sweeping.online_nodes(), read, subject="Log end offsets")
     failovers.record_delayed(delayed)
     known = snapshot.current().queues
     return failovers.record_heads(

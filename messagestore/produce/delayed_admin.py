@@ -177,7 +177,7 @@ def of_topic(
     # An offline node with queues of the topic is included, so that the page names it in
     # `away`.
     # All online nodes are included, because a row can wait on another node than its queue.
-    nodes = dict(sorted((sweeping.online() | home_nodes).items()))
+    nodes = dict(sorted((sweeping.online_nodes() | home_nodes).items()))
     queues, counts = list(node_of_queue), []
     messages: list[WaitingMessage] = []
 
@@ -198,10 +198,10 @@ def of_topic(
         )
         messages.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    nodes_away = sweeping.ask(
-        nodes, read, what="Delayed messages", prepare=delayed_store.prepare
+    nodes_away = sweeping.query_nodes(
+        nodes, read, subject="Delayed messages", prepare=delayed_store.prepare
     )
-    sweeping.require_any(nodes_away, asked=nodes)
+    sweeping.require_answer(nodes_away, nodes=nodes)
     page = tuple(messages[:limit])
     return Waiting(
         page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away)

@@ -183,7 +183,7 @@ class DelayedDelivery:
                 time.monotonic(),
                 board.shared.delayed_at(self._node_id),
             )
-            due_in_ms = delayed_sql.delayed_queues(session)
+            due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - started_at)
             next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
@@ -299,7 +299,7 @@ class DelayedDelivery:
         # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
         # them are woken.
         for queue, head in heads.items():
-            known_heads.stored(queue, head)
+            known_heads.note_stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
 

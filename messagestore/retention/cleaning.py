@@ -15,7 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sweeping import Progress
-from messagestore.tables import audit_sql, partition_sql, queue_sql, running
+from messagestore.tables import audit_sql, partition_sql, queue_sql, sql_steps
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
@@ -208,7 +208,7 @@ class Run:
         low, deleted, total = _read_low(node, plan.queue), 0, 0
         while time.monotonic() < self.ends:
             with node.reading() as session:
-                lowest, _ = audit_sql.offset_ends(session, queue=plan.queue, first=0)
+                lowest, _ = audit_sql.read_offset_ends(session, queue=plan.queue, first=0)
                 if lowest is None or lowest >= low:
                     break
                 total = total or low - lowest
@@ -270,7 +270,7 @@ def _alarm(results: Sequence[Cleaned]) -> None:
             continue
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
         alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
-    alarms.end(kind="not_cleaned", names=cleaned)
+    alarms.end_alarms(kind="not_cleaned", names=cleaned)
 
 
 def _read_low(node: Node, queue: int) -> int:
@@ -292,5 +292,5 @@ def _drop_one(session: Session, queue: int) -> int | None:
     if not below_low:
         return None
     drop = partial(partition_sql.drop_partition, session, queue=queue, name=below_low[0])
-    partitions.alter(session, table=running.message_table(queue), change=drop)
+    partitions.alter(session, table=sql_steps.message_table(queue), change=drop)
     return len(below_low) - 1

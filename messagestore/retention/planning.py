@@ -14,7 +14,7 @@ from messagestore.tables.shapes import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
-from metadata.groups.subscribers import Reading
+from metadata.groups.subscribers import ActiveSubscription
 from metadata.rules.alarm_texts import say
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
@@ -77,7 +77,7 @@ class _Readers:
     stay.
     """
 
-    groups: Mapping[int, Reading]
+    groups: Mapping[int, ActiveSubscription]
     rows: Mapping[int, Sequence[ReaderRow]]
     active: frozenset[int]
 
@@ -171,7 +171,9 @@ def _readers(
     """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be
     read.
     """
-    groups = {reading.group_id: reading for reading in subscribers.readings(topic.id)}
+    groups = {
+        reading.group_id: reading for reading in subscribers.active_subscriptions(topic.id)
+    }
     rows: dict[int, list[ReaderRow]] = {}
 
     def read(session: Session, node_queues: Sequence[QueueView]) -> None:
@@ -182,8 +184,8 @@ def _readers(
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
-    skipped = sweeping.ask(
-        sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}"
+    skipped = sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject=f"Readers of topic {topic.name}"
     )
     progress = dict.fromkeys((reading.id for reading in groups.values()), 0)
     for row in (row for queue_rows in rows.values() for row in queue_rows):
@@ -191,7 +193,7 @@ def _readers(
     # Without the rows of a node the sums would be others than last time, and groups without
     # any
     # commit would look active. So no progress is compared or recorded then.
-    active_ids = activity.active(
+    active_ids = activity.find_active_subscriptions(
         topic_id=topic.id, progress={} if skipped else progress, record=record
     )
     active = frozenset(
@@ -296,7 +298,7 @@ class _Planner:
     def _estimate_span(self, first: int, end: int) -> Span:
         """Return the span first … end - 1, its size estimated from its first rows."""
         last = min(first + SAMPLE, end)
-        rows, size = partition_sql.row_bytes(
+        rows, size = partition_sql.measure_rows(
             self.session, queue=self.blank.queue, first=first, end=last
         )
         return Span(
@@ -307,7 +309,7 @@ class _Planner:
         """Return why no message may be removed by age, or None if the clocks agree."""
         newest_ms = None
         if self.head.low < self.head.head:
-            newest_ms = message_sql.stored_at_ms(
+            newest_ms = message_sql.read_stored_at_ms(
                 self.session, queue=self.blank.queue, offset=self.head.head - 1
             )
         node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())

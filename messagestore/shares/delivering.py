@@ -96,7 +96,7 @@ class Delivery:
     def _read(self, runs: Sequence[Run]) -> _Read:
         """Read the rows of adjacent runs of one queue with one statement."""
         queue, first, end = runs[0].queue, runs[0].first, runs[-1].end
-        only = snapshot.current().only(self._group.id, queue)
+        only = snapshot.current().message_filter(self._group.id, queue)
         most_bytes = OVERSHOOT * max(1, self._budget.size)
         span = {"queue": queue, "first": first, "end": end, "most_bytes": most_bytes}
         origins: Sequence[str | None] = ()
@@ -209,7 +209,7 @@ class Delivery:
                 # The grant guards the change: a run that was finished or leased to another
                 # member
                 # meanwhile stays as it is.
-                run_sql.finish(
+                run_sql.finish_runs(
                     session, group_id=self._group.id, grants=[(run.queue, run.grant)]
                 )
             known_queues.touch(self._group.id, [run.queue])

@@ -228,7 +228,7 @@ class _LeaseCall:
         tried.
         """
         self._tried.add(info.id)
-        if snapshot.current().stopped(self._group.id, info):
+        if snapshot.current().is_stopped(self._group.id, info):
             self.states[info.id] = "stopped"
         return info.id in self.states
 

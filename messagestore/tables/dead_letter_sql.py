@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 
 
 class NewDead(NamedTuple):
@@ -61,14 +61,14 @@ class DeadFilter(NamedTuple):
     error_class: str | None = None
 
 
-class Place(NamedTuple):
+class DeadPosition(NamedTuple):
     """A dead message's place in the order of their deaths on a node."""
 
     died_at_ms: int
     id: int
 
 
-START = Place(0, 0)
+START = DeadPosition(0, 0)
 
 
 class ErrorCount(NamedTuple):
@@ -96,33 +96,33 @@ def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead)
 
 
 def list_dead(
-    session: Session, *, kept: DeadFilter, before: Place, most: int
+    session: Session, *, selection: DeadFilter, before: DeadPosition, most: int
 ) -> list[DeadRow]:
     """At most so many of them that died before a place, the newest first."""
-    values = _which(session, kept)
+    values = _which(session, selection)
     values |= {"until_ms": before.died_at_ms, "below": before.id, "most": most}
-    return [DeadRow(*row) for row in rows_of(session, "list_dead", **values)]
+    return [DeadRow(*row) for row in fetch_rows(session, "list_dead", **values)]
 
 
 def search_dead(
     session: Session,
     *,
-    kept: DeadFilter,
-    before: Place,
+    selection: DeadFilter,
+    before: DeadPosition,
     scan: int,
     most: int,
     key: str | None = None,
     origin: str | None = None,
-) -> tuple[list[DeadRow], Place | None]:
+) -> tuple[list[DeadRow], DeadPosition | None]:
     """At most so many with a key, or whose origin begins so, among the next `scan` ones
     before a place, and where the scan ended.
 
     That is None if nothing is left behind it.
     """
-    values = _which(session, kept)
+    values = _which(session, selection)
     values |= {"until_ms": before.died_at_ms, "below": before.id}
-    last = rows_of(session, "find_dead_stretch", **values, skipped=scan - 1)
-    end = Place(last[0][1], last[0][0]) if last else None
+    last = fetch_rows(session, "find_dead_stretch", **values, skipped=scan - 1)
+    end = DeadPosition(last[0][1], last[0][0]) if last else None
     begin = end or START
     values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "most": most}
     name, wanted = (
@@ -130,21 +130,23 @@ def search_dead(
         if origin is None
         else ("search_dead_origin", {"origin": origin})
     )
-    return [DeadRow(*row) for row in rows_of(session, name, **values, **wanted)], end
+    return [DeadRow(*row) for row in fetch_rows(session, name, **values, **wanted)], end
 
 
-def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
+def summarize_dead(session: Session, *, selection: DeadFilter) -> list[ErrorCount]:
     return [
         ErrorCount(*row)
-        for row in rows_of(session, "summarize_dead", **_which(session, kept))
+        for row in fetch_rows(session, "summarize_dead", **_which(session, selection))
     ]
 
 
-def tally_dead(session: Session, *, within_s: int) -> list[tuple[int, int, int, int]]:
+def count_dead_by_group(
+    session: Session, *, within_s: int
+) -> list[tuple[int, int, int, int]]:
     """(group, dead messages, those of the last so many seconds, when the newest died, ms)
     of all groups.
     """
-    rows = rows_of(session, "tally_dead", within_s=within_s)
+    rows = fetch_rows(session, "tally_dead", within_s=within_s)
     return [(group, count, int(fresh), newest) for group, count, fresh, newest in rows]
 
 
@@ -154,38 +156,42 @@ def select_dead(
     """Those of some dead messages that are the group's, by id."""
     if not ids_wanted:
         return []
-    rows = rows_of(session, "select_dead", group_id=group_id, ids=ids(ids_wanted))
+    rows = fetch_rows(session, "select_dead", group_id=group_id, ids=id_list(ids_wanted))
     return [DeadLetter(DeadRow(*row[:12]), *row[12:]) for row in rows]
 
 
-def dead_copies(session: Session, *, group_id: int, batches: str) -> dict[bytes, DeadRow]:
+def read_dead_copies(
+    session: Session, *, group_id: int, batches: str
+) -> dict[bytes, DeadRow]:
     """Return the dead letters of a group that were stored under some ids, as the inside of
     an IN (…).
     """
-    rows = rows_of(session, "select_dead_copies", group_id=group_id, batches=batches)
+    rows = fetch_rows(session, "select_dead_copies", group_id=group_id, batches=batches)
     return {row[12]: DeadRow(*row[:12]) for row in rows}
 
 
-def dead_places(
-    session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int
-) -> list[Place]:
+def list_dead_positions(
+    session: Session, *, selection: DeadFilter, after: DeadPosition, upto: int, most: int
+) -> list[DeadPosition]:
     """At most so many of them behind a place, in the order of their deaths, with ids up to
     `upto`.
     """
-    values = _which(session, kept)
+    values = _which(session, selection)
     values |= {"from_ms": after.died_at_ms, "after": after.id, "upto": upto, "most": most}
-    rows = rows_of(session, "select_dead_places", **values)
-    return [Place(died_at_ms, row_id) for row_id, died_at_ms in rows]
+    rows = fetch_rows(session, "select_dead_places", **values)
+    return [DeadPosition(died_at_ms, row_id) for row_id, died_at_ms in rows]
 
 
-def newest_dead(session: Session) -> int:
+def read_newest_dead_id(session: Session) -> int:
     """The highest id of a dead message on the node, 0 without any."""
-    return int(rows_of(session, "select_newest_dead")[0][0])
+    return int(fetch_rows(session, "select_newest_dead")[0][0])
 
 
-def count_dead(session: Session, *, kept: DeadFilter, upto: int) -> int:
+def count_dead(session: Session, *, selection: DeadFilter, upto: int) -> int:
     """Count the dead messages with ids up to `upto`."""
-    return int(rows_of(session, "count_dead", **_which(session, kept), upto=upto)[0][0])
+    return int(
+        fetch_rows(session, "count_dead", **_which(session, selection), upto=upto)[0][0]
+    )
 
 
 def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> int:
@@ -193,15 +199,16 @@ def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -
     if not ids_wanted:
         return 0
     results = session.transact(
-        step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted))
+        step(session, "delete_dead", group_id=group_id, ids=id_list(ids_wanted))
     )
     return results[0].matched
 
 
-def dead_pairs(session: Session) -> list[tuple[int, int]]:
+def list_dead_pairs(session: Session) -> list[tuple[int, int]]:
     """(group, topic) of all that the node holds."""
     return [
-        (group_id, topic_id) for group_id, topic_id in rows_of(session, "select_dead_pairs")
+        (group_id, topic_id)
+        for group_id, topic_id in fetch_rows(session, "select_dead_pairs")
     ]
 
 
@@ -222,27 +229,27 @@ def delete_old_dead(
     return session.transact(delete)[0].matched
 
 
-def _which(session: Session, kept: DeadFilter) -> dict[str, object]:
+def _which(session: Session, selection: DeadFilter) -> dict[str, object]:
     """The condition and the index that serves it, as the holes `where` and `by`, and
     values.
     """
-    where = f"group_id = {kept.group_id:d}"
+    where = f"group_id = {selection.group_id:d}"
     by = "dead_message_group"
-    if kept.topic_id is not None:
-        where += f" AND topic_id = {kept.topic_id:d}"
+    if selection.topic_id is not None:
+        where += f" AND topic_id = {selection.topic_id:d}"
         by = "dead_message_topic"
-    if kept.error_class is None:
+    if selection.error_class is None:
         return {"where": where, "by": by}
-    by = "dead_message_error" if kept.topic_id is None else "dead_message_both"
+    by = "dead_message_error" if selection.topic_id is None else "dead_message_both"
     if isinstance(session, MySqlSession):
         return {
             "where": where.encode()
             + b" AND error_class = "
-            + session.literal(kept.error_class),
+            + session.literal(selection.error_class),
             "by": by,
         }
     return {
         "where": f"{where} AND error_class = :error_class",
         "by": by,
-        "error_class": kept.error_class,
+        "error_class": selection.error_class,
     }

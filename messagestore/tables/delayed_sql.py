@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
-from messagestore.engine.mysql_session import MySqlSession, Session, counted
+from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shapes import (
     DelayedBatch,
     DelayedRow,
@@ -20,9 +19,10 @@ from messagestore.tables.shapes import (
     Leaving,
     StoredDelays,
 )
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.errors import TooLarge
 
-MOST_WAITING = 1_000_000  # delayed messages of a node that are counted
+MOST_WAITING = 1_000_000  # delayed messages of a node that are count_statements
 
 
 def insert_delayed(
@@ -62,7 +62,7 @@ def _insert_mysql(
             f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
             f"max_allowed_packet of {session.max_packet}: send fewer at once."
         )
-    results = session.send(text, statements=counted(steps))
+    results = session.send(text, statements=count_statements(steps))
     first, stored_at_ms = results[-1].rows[0]
     return StoredDelays(int(first), batch.digest, int(stored_at_ms))
 
@@ -160,23 +160,28 @@ def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | N
     return StoredDelays(int(first), digest, int(stored_at_ms))
 
 
-def delayed_queues(session: Session) -> dict[int, int]:
+def read_delayed_queues(session: Session) -> dict[int, int]:
     """{queue: ms until the first of its delayed messages is due, 0 or less when it is}."""
     return {
         queue: int(due_in_ms)
-        for queue, due_in_ms in rows_of(session, "select_delayed_queues")
+        for queue, due_in_ms in fetch_rows(session, "select_delayed_queues")
     }
 
 
 def list_due(session: Session, *, queue: int, most: int) -> list[DueRow]:
     """The rows of a queue that are due, in the order of their times."""
-    return [DueRow(*row) for row in rows_of(session, "select_due", queue=queue, most=most)]
+    return [
+        DueRow(*row) for row in fetch_rows(session, "select_due", queue=queue, most=most)
+    ]
 
 
 def read_delayed(session: Session, *, rows: Sequence[int]) -> list[DelayedRow]:
     """Those of some rows that still wait, in order of their numbers."""
     return (
-        [DelayedRow(*row) for row in rows_of(session, "select_delayed", rows=ids(rows))]
+        [
+            DelayedRow(*row)
+            for row in fetch_rows(session, "select_delayed", rows=id_list(rows))
+        ]
         if rows
         else []
     )
@@ -236,7 +241,7 @@ def raise_ids(session: Session, *, above: int) -> None:
 def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:
     """Count the rows of some queues that wait; counts up to `most`."""
     return (
-        int(rows_of(session, "count_delayed", queues=ids(queues), most=most)[0][0])
+        int(fetch_rows(session, "count_delayed", queues=id_list(queues), most=most)[0][0])
         if queues
         else 0
     )

@@ -13,11 +13,17 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_text
-from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, counted
+from messagestore.engine.mysql_session import (
+    MySqlSession,
+    Result,
+    Session,
+    Step,
+    count_statements,
+)
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, message_table, step
 from messagestore.tables.shapes import DelayedRow, NewBatch
+from messagestore.tables.sql_steps import id_list, message_table, step
 
 # a row as the batch of one message that is made of it
 Ready = Callable[[DelayedRow], NewBatch]
@@ -82,7 +88,7 @@ def _move_mysql(
         return {}
     moved = [row.id for move in moves for row in move.rows]
     steps = [one for move in moves for one in _steps(session, move)]
-    steps.append(step(session, "delete_delayed", rows=ids(moved)))
+    steps.append(step(session, "delete_delayed", rows=id_list(moved)))
     results = _send_open(session, steps)
     if results[-1].matched != len(moved):
         _send(session, [step(session, "move_rollback")])
@@ -98,7 +104,9 @@ def _send(
 ) -> list[Result]:
     """Run sections as one string, inside a transaction that stays open unless it `ends`."""
     return session.send(
-        b";".join(map(session.render, steps)), statements=counted(steps), ends=ends
+        b";".join(map(session.render, steps)),
+        statements=count_statements(steps),
+        ends_transaction=ends,
     )
 
 
@@ -109,9 +117,11 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
     texts = [session.render(one) for one in steps]
     whole = b";".join(texts)
     if len(whole) <= session.max_packet:
-        return session.send(whole, statements=counted(steps), ends=False)
+        return session.send(
+            whole, statements=count_statements(steps), ends_transaction=False
+        )
     for text, one in zip(texts, steps, strict=True):
-        results = session.send(text, statements=one.statement.count, ends=False)
+        results = session.send(text, statements=one.statement.count, ends_transaction=False)
     return results
 
 
@@ -119,7 +129,7 @@ def _lock(
     session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int
 ) -> tuple[dict[int, int], list[DelayedRow]]:
     """Begin the transaction: {queue: head} of the open queues, and the rows."""
-    wanted = ids([row for rows in targets.values() for row in rows])
+    wanted = id_list([row for rows in targets.values() for row in rows])
     steps = [
         step(session, "lock_head", queue=queue, node_epoch=node_epoch)
         for queue in sorted(targets)
@@ -179,7 +189,7 @@ def _move_sqlite(
             head = {"queue": queue, "node_epoch": node_epoch}
             for found in database.execute(statements["lock_head"].text, head):
                 heads[queue], stored_at[queue] = found
-        (select,) = statements["select_delayed"].single({"rows": ids(wanted)})
+        (select,) = statements["select_delayed"].single({"rows": id_list(wanted)})
         rows = [DelayedRow(*row) for row in database.execute(select)]
         moves = _moves(targets, heads, rows, ready)
         moved = [row.id for move in moves for row in move.rows]
@@ -193,7 +203,7 @@ def _move_sqlite(
                 database.execute(statements["publish_batch"].text, values)
             (insert,) = statements["move_rows"].single({"table": message_table(move.queue)})
             database.executemany(insert, _values(move, at))
-        (delete,) = statements["delete_delayed"].single({"rows": ids(moved)})
+        (delete,) = statements["delete_delayed"].single({"rows": id_list(moved)})
         if database.execute(delete).rowcount != len(moved):
             raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, message_table, rows_of, step, until
+from messagestore.tables.sql_steps import (
+    fetch_rows,
+    id_list,
+    message_table,
+    step,
+    up_to_bytes,
+)
 
 # stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or
 # waited
@@ -55,7 +61,7 @@ def read_fences(
     session: Session, *, group_id: int, queues: Sequence[int]
 ) -> dict[int, Fence]:
     """{queue: fence} of those queues in which the group has a place."""
-    rows = rows_of(session, "select_fences", group_id=group_id, queues=ids(queues))
+    rows = fetch_rows(session, "select_fences", group_id=group_id, queues=id_list(queues))
     return {row[0]: Fence(*row) for row in rows}
 
 
@@ -66,9 +72,9 @@ def select_failing(
     many bytes.
     """
     select = step(
-        session, "select_failing", table=message_table(queue), offsets=ids(offsets)
+        session, "select_failing", table=message_table(queue), offsets=id_list(offsets)
     )
-    (result,) = session.run(select, fits=until(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
 
@@ -87,12 +93,18 @@ class WaitingRow(NamedTuple):
 
 def count_waiting(session: Session, *, queues: Sequence[int]) -> dict[int, int]:
     """{queue: how many messages wait for it}; queues for which none does are left out."""
-    return dict(rows_of(session, "count_waiting", queues=ids(queues))) if queues else {}
+    return (
+        dict(fetch_rows(session, "count_waiting", queues=id_list(queues))) if queues else {}
+    )
 
 
 def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[WaitingRow]:
     """At most so many messages that wait for some queues, by the time when they are due."""
-    rows = rows_of(session, "list_waiting", queues=ids(queues), most=most) if queues else ()
+    rows = (
+        fetch_rows(session, "list_waiting", queues=id_list(queues), most=most)
+        if queues
+        else ()
+    )
     return [WaitingRow(*row) for row in rows]
 
 
@@ -123,15 +135,15 @@ def literal_batches(batches: Sequence[bytes]) -> str:
     return ",".join(f"X'{batch.hex()}'" for batch in batches)
 
 
-def copy_places(session: Session, *, batches: str) -> dict[bytes, CopyPlace]:
+def read_copy_places(session: Session, *, batches: str) -> dict[bytes, CopyPlace]:
     """Return the records of copies by batch id; they are kept for two days."""
-    rows = rows_of(session, "select_batch_places", batches=batches)
+    rows = fetch_rows(session, "select_batch_places", batches=batches)
     return {row[0]: CopyPlace(*row[1:]) for row in rows}
 
 
-def waiting_copies(session: Session, *, batches: str) -> dict[bytes, WaitingCopy]:
+def read_waiting_copies(session: Session, *, batches: str) -> dict[bytes, WaitingCopy]:
     """Return the copies that wait for their time by batch id."""
-    rows = rows_of(session, "select_waiting_copies", batches=batches)
+    rows = fetch_rows(session, "select_waiting_copies", batches=batches)
     return {row[0]: WaitingCopy(*row[1:]) for row in rows}
 
 
@@ -139,7 +151,7 @@ def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, St
     """{batch id: what is remembered} of those copies that were stored on this node."""
     if not batches:
         return {}
-    rows = rows_of(session, "select_stored_copies", batches=literal_batches(batches))
+    rows = fetch_rows(session, "select_stored_copies", batches=literal_batches(batches))
     return {
         batch: StoredCopy(queue == DEAD, stored_at_ms)
         for batch, queue, stored_at_ms in rows

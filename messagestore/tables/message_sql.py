@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypedDict, cast
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_OFFSET,
+    MessageSearch,
     NewMessage,
     StoredMessage,
     StoredRow,
-    Wanted,
-    headers_of,
     headers_text,
+    parse_headers,
     stored_message,
 )
 from messagestore.engine.mysql_session import (
@@ -26,16 +26,16 @@ from messagestore.engine.mysql_session import (
 )
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import (
-    ids,
-    key_of,
-    message_table,
-    rows_of,
-    step,
-    texts,
-    until,
-)
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
+from messagestore.tables.sql_steps import (
+    fetch_rows,
+    id_list,
+    message_table,
+    reader_columns,
+    step,
+    text_list,
+    up_to_bytes,
+)
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
@@ -84,9 +84,9 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     else:
         # Too large for one packet: the same transaction in several strings; any error in
         # between ends it.
-        results = session.send(opening, statements=len(_OPENING), ends=False)
+        results = session.send(opening, statements=len(_OPENING), ends_transaction=False)
         for text in inserts:
-            session.send(text, statements=1, ends=False)
+            session.send(text, statements=1, ends_transaction=False)
         session.send(closing, statements=1)
     raised_to = results[_OPENING.index("UPDATE")].number
     # something between us and the server leaves it out
@@ -182,7 +182,7 @@ def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
     ].matched
 
 
-def select_from(
+def select_messages(
     session: Session, *, queue: int, first: int, end: int, most_bytes: int
 ) -> list[StoredMessage]:
     """The messages at offsets first … end-1 that are there, until their bodies reach
@@ -203,7 +203,7 @@ def select_rows(
 ) -> list[StoredRow]:
     """The same as rows; see select_owned for `only`."""
     select = _select(session, queue, first=first, end=end, only=only)
-    (result,) = session.run(select.step, fits=until(most_bytes))
+    (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
 
 
@@ -213,16 +213,16 @@ def select_copies(
     """The same of a failure topic's queue, and the origins of the rows."""
     span = {"first_offset": first, "end_offset": end}
     select = step(session, "select_copies", table=message_table(queue), **span)
-    (result,) = session.run(select, fits=until(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return _split(result)
 
 
-def search_from(
+def search_range(
     session: Session,
     *,
     queue: int,
     bounds: tuple[int, int],
-    wanted: Wanted,
+    wanted: MessageSearch,
     most: int,
     most_bytes: int,
 ) -> list[StoredMessage]:
@@ -243,7 +243,7 @@ def search_from(
         **values,
         body_part=wanted.body_part,
     )
-    (result,) = session.run(search, fits=until(most_bytes))
+    (result,) = session.run(search, count_fitting=up_to_bytes(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
 
 
@@ -273,7 +273,7 @@ def count_matching(
         for result in session.run(*latest) if latest else ():
             looked_at += len(result.rows)
             matching += sum(
-                only.takes(tag, headers_of(headers)) for tag, headers in result.rows
+                only.takes(tag, parse_headers(headers)) for tag, headers in result.rows
             )
     return looked_at, matching
 
@@ -317,11 +317,11 @@ def select_owned(
         step(
             session,
             "select_positions",
-            **key_of(reader),
-            queues=ids([reader.queue, *beside]),
+            **reader_columns(reader),
+            queues=id_list([reader.queue, *beside]),
         ),
         select.step,
-        fits=until(most_bytes),
+        count_fitting=up_to_bytes(most_bytes),
     )
     found = {row[0]: Position(*row) for row in positions.rows}
     if not copies:
@@ -376,32 +376,38 @@ def _select(
         "end_offset": end,
     }
     if only.headers:
-        looked = rows_of(session, "select_headers", **values)
+        looked = fetch_rows(session, "select_headers", **values)
         taken = [
             offset
             for offset, tag, headers in looked
-            if only.takes(tag, headers_of(headers))
+            if only.takes(tag, parse_headers(headers))
         ]
         if most is not None and len(taken) > most:
             values["end_offset"] = taken[most]
         chosen = step(
-            session, "select_chosen_messages", **values, offsets=ids(taken[:most]) or "NULL"
+            session,
+            "select_chosen_messages",
+            **values,
+            offsets=id_list(taken[:most]) or "NULL",
         )
         return _Select(chosen, {row[0] for row in looked})
     if only.tags:
         return _Select(
             step(
-                session, "select_tagged_messages", **values, tags=texts(session, only.tags)
+                session,
+                "select_tagged_messages",
+                **values,
+                tags=text_list(session, only.tags),
             )
         )
     return _Select(step(session, "select_messages", **values))
 
 
-def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
+def read_stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
     """Return the time when the first message at or above an offset was stored, or None
     above the last.
     """
-    rows = rows_of(
+    rows = fetch_rows(
         session, "select_stored_at", table=message_table(queue), first_offset=offset
     )
     return int(rows[0][0]) if rows else None
@@ -411,7 +417,7 @@ def read_producer(session: Session, *, queue: int, offset: int) -> str:
     """Return the name of the key or account that sent a message, '' if the message is not
     there.
     """
-    rows = rows_of(
+    rows = fetch_rows(
         session, "select_producer", table=message_table(queue), message_offset=offset
     )
     return str(rows[0][0]) if rows else ""

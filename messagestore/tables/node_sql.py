@@ -9,8 +9,8 @@ from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.tables import audit_sql, partition_sql
-from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import ServerFacts, TableChange, TlsFacts
+from messagestore.tables.sql_steps import fetch_rows, message_table, step
 from metadata.grouping import chunks, grouped
 from metadata.rules.grants import NODE, Grant
 
@@ -39,9 +39,9 @@ def create_node_tables(session: Session) -> None:
     )
 
 
-def server_facts(session: Session) -> ServerFacts:
+def read_server_facts(session: Session) -> ServerFacts:
     """The settings of a MySQL / MariaDB server that durability and text depend on."""
-    told = dict(rows_of(session, "select_server"))
+    told = dict(fetch_rows(session, "select_server"))
     return ServerFacts(
         version=told["version"],
         character_set=told["character_set_database"],
@@ -55,13 +55,13 @@ def server_facts(session: Session) -> ServerFacts:
     )
 
 
-def tls_facts(session: Session) -> TlsFacts:
+def read_tls_facts(session: Session) -> TlsFacts:
     """The encryption of this connection to a MySQL / MariaDB server."""
-    found = {name.lower(): value for name, value in rows_of(session, "select_tls")}
+    found = {name.lower(): value for name, value in fetch_rows(session, "select_tls")}
     return TlsFacts(*(found.get(f"ssl_{field}", "") for field in TlsFacts._fields))
 
 
-class Place(NamedTuple):
+class ConnectionInfo(NamedTuple):
     """A server's version, its id of this connection, and whether a user variable was found
     again.
     """
@@ -71,9 +71,9 @@ class Place(NamedTuple):
     marked: bool
 
 
-def connection_place(session: Session, *, mark: str) -> Place:
-    version, connection, marked = rows_of(session, "select_place", mark=mark)[0]
-    return Place(str(version), int(connection), bool(marked))
+def read_connection_info(session: Session, *, mark: str) -> ConnectionInfo:
+    version, connection, marked = fetch_rows(session, "select_place", mark=mark)[0]
+    return ConnectionInfo(str(version), int(connection), bool(marked))
 
 
 def set_mark(session: Session, *, mark: str) -> None:
@@ -81,18 +81,18 @@ def set_mark(session: Session, *, mark: str) -> None:
     session.run(step(session, "set_mark", mark=mark))
 
 
-def version_comment(session: Session) -> str:
-    return str(rows_of(session, "select_version_comment")[0][0])
+def read_version_comment(session: Session) -> str:
+    return str(fetch_rows(session, "select_version_comment")[0][0])
 
 
-def proxy_version(session: Session) -> str:
+def read_proxy_version(session: Session) -> str:
     """Return the version of a proxy. Raises `Final` where there is none."""
-    return str(rows_of(session, "select_proxy_version")[0][0])
+    return str(fetch_rows(session, "select_proxy_version")[0][0])
 
 
-def limits(session: Session) -> dict[str, str]:
+def read_time_limits(session: Session) -> dict[str, str]:
     """Return the limits of time that a server has for statements and idle connections."""
-    return dict(rows_of(session, "show_limits"))
+    return dict(fetch_rows(session, "show_limits"))
 
 
 def now_ms(session: Session) -> int:
@@ -114,7 +114,7 @@ def pulse(session: Session, *, worker: int) -> None:
     except db_errors.RolledBack:
         # A server becomes read-only only when every commit under way has ended: what it
         # shows is on disk.
-        if not server_facts(session).read_only:
+        if not read_server_facts(session).read_only:
             raise
 
 
@@ -146,22 +146,24 @@ def _may(session: Session, right: str, table: str) -> bool:
     return True
 
 
-def account(session: Session) -> tuple[str, str]:
+def read_account(session: Session) -> tuple[str, str]:
     """User and host of the account, as the server's grants name it."""
-    user, _, host = str(rows_of(session, "select_account")[0][0]).rpartition("@")
+    user, _, host = str(fetch_rows(session, "select_account")[0][0]).rpartition("@")
     return user, host
 
 
 def pending_changes(session: Session) -> list[TableChange]:
     """Changes that the node's tables still lack, in the order in which they are to be made."""
-    queues = [message_table(queue) for queue in sorted(audit_sql.message_tables(session))]
+    queues = [
+        message_table(queue) for queue in sorted(audit_sql.list_message_tables(session))
+    ]
     pending = []
     for one in schema_steps.STEPS:
         of_queues = one.table == schema_steps.QUEUES
         pattern = "message%" if of_queues else one.table
         made = {
             name
-            for (name,) in rows_of(
+            for (name,) in fetch_rows(
                 session, "select_tables_with", tables=pattern, column=one.column
             )
         }
@@ -228,11 +230,11 @@ def read_figures(session: Session) -> NodeFigures:
 def count_delayed_of_queues(session: Session) -> dict[int, int]:
     """{queue: messages that wait for their time}."""
     return {
-        queue: int(count) for queue, count in rows_of(session, "count_delayed_of_queues")
+        queue: int(count) for queue, count in fetch_rows(session, "count_delayed_of_queues")
     }
 
 
-def stored_at_of(
+def read_stored_times(
     session: Session, *, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], int | None]]:
     """Of each (queue, offset), when the first message at or above it was stored; None above

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import message_table, processlist, rows_of, step
 from messagestore.tables.shapes import LongTransaction, Partition
+from messagestore.tables.sql_steps import fetch_rows, message_table, processlist, step
 
 
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
@@ -20,7 +20,7 @@ def list_partitions(session: Session, *, queue: int) -> list[Partition]:
     if session.engine == "sqlite":
         return []
     table = message_table(queue)
-    rows = rows_of(session, "select_partitions", table_name=table)
+    rows = fetch_rows(session, "select_partitions", table_name=table)
     if not rows:
         raise db_errors.Altered(f"Table {table} is missing.")
     found: list[Partition] = []
@@ -58,18 +58,18 @@ def limit_lock_wait(session: Session) -> None:
 
 def take_table_lock(session: Session, *, table: str, seconds: int) -> bool:
     """Return True if this session is the one that may change the table, until it is closed."""
-    rows = rows_of(session, "take_table_lock", table_name=table, seconds=seconds)
+    rows = fetch_rows(session, "take_table_lock", table_name=table, seconds=seconds)
     return bool(rows[0][0] == 1)
 
 
-def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction]:
+def list_long_transactions(session: Session, *, seconds: int) -> list[LongTransaction]:
     """Transactions in the node's database that have run for so long, the oldest first.
 
     None where the account may not see them (it lacks the right PROCESS).
     """
     try:
         table = processlist(session)
-        rows = rows_of(
+        rows = fetch_rows(
             session, "select_long_transactions", processlist=table, seconds=seconds
         )
     except db_errors.Final:
@@ -95,29 +95,31 @@ def delete_below(session: Session, *, queue: int, end: int) -> int:
     return session.transact(step(session, "delete_below", **values))[0].matched
 
 
-def row_bytes(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
+def measure_rows(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
     """(messages, bytes of what they hold) at offsets first … end-1; keep the range short."""
     table = message_table(queue)
-    rows, size = rows_of(
+    rows, size = fetch_rows(
         session, "select_row_bytes", table=table, first_offset=first, end_offset=end
     )[0]
     return int(rows), int(size)
 
 
-def queue_bytes(session: Session) -> dict[int, int]:
+def read_queue_bytes(session: Session) -> dict[int, int]:
     """{queue id: bytes of its table, with indexes, as the statistics say}; MySQL and
     MariaDB only.
     """
-    return {int(queue): int(size) for queue, size in rows_of(session, "select_queue_sizes")}
+    return {
+        int(queue): int(size) for queue, size in fetch_rows(session, "select_queue_sizes")
+    }
 
 
-def used_bytes(session: Session) -> tuple[int, int]:
+def read_used_bytes(session: Session) -> tuple[int, int]:
     """(bytes that the node's files take, bytes within them that new messages can have)."""
     if not isinstance(session, MySqlSession):
-        size, free = rows_of(session, "select_file_size")[0]
+        size, free = fetch_rows(session, "select_file_size")[0]
         return int(size), int(free)
     try:
         view = _TABLESPACES[session.flavour]
-        return int(rows_of(session, "select_tablespaces", view=view)[0][0]), 0
+        return int(fetch_rows(session, "select_tablespaces", view=view)[0][0]), 0
     except db_errors.Final:  # the account lacks the right PROCESS
-        return int(rows_of(session, "select_table_sizes")[0][0]), 0
+        return int(fetch_rows(session, "select_table_sizes")[0][0]), 0

@@ -9,15 +9,21 @@ from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.node_sql import server_facts
-from messagestore.tables.running import ids, key_of, processlist, rows_of, step
+from messagestore.tables.node_sql import read_server_facts
 from messagestore.tables.shapes import ReaderKey, Schema
+from messagestore.tables.sql_steps import (
+    fetch_rows,
+    id_list,
+    processlist,
+    reader_columns,
+    step,
+)
 from metadata.grouping import chunks, grouped
 
 _TOGETHER = 200  # queues or readers in one transaction
 
 
-class Standing(NamedTuple):
+class NodeContents(NamedTuple):
     """Contents of a node's database: its identity ('' if it is nobody's), {queue: head},
     its schema.
     """
@@ -82,9 +88,9 @@ def read_mark(session: Session) -> NodeMark:
 
 def read_binlog(session: Session) -> Binlog | None:
     """Return how far a server's binary log is; None if it has none."""
-    if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
+    if not isinstance(session, MySqlSession) or not read_server_facts(session).log_bin:
         return None
-    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace(
+    gtid = str(fetch_rows(session, f"select_gtid_{session.flavour}")[0][0] or "").replace(
         "\n", ""
     )
     try:
@@ -97,14 +103,14 @@ def read_binlog(session: Session) -> Binlog | None:
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
     """MariaDB, and MySQL before 8.4, have the former name of the statement. Raises Denied."""
     try:
-        return rows_of(
+        return fetch_rows(
             session,
             "show_binlog_status" if session.flavour == "mysql" else "show_master_status",
         )
     except db_errors.Denied:
         raise
     except db_errors.Final:
-        return rows_of(session, "show_master_status")
+        return fetch_rows(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:
@@ -119,34 +125,34 @@ def read_identity(session: Session) -> str:
     """Return the identity of the data, "" if nobody wrote one. Raises `Final` where it
     never stood.
     """
-    rows = rows_of(session, "select_identity")
+    rows = fetch_rows(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 
 
-def read_standing(session: Session) -> Standing:
+def read_contents(session: Session) -> NodeContents:
     """Identity, heads and schema, in one round trip."""
     identity, heads = session.run(step(session, "select_standing"))[-2:]
     if not identity.rows:
-        return Standing("", dict(heads.rows))
-    return Standing(
+        return NodeContents("", dict(heads.rows))
+    return NodeContents(
         str(identity.rows[0][0]), dict(heads.rows), Schema(*identity.rows[0][1:3])
     )
 
 
 def read_schema(session: Session) -> Schema:
     """Version of a node's tables. Raises `Final` where no identity ever stood."""
-    rows = rows_of(session, "select_identity")
+    rows = fetch_rows(session, "select_identity")
     return Schema(*rows[0][1:3]) if rows else Schema()
 
 
 def read_node_epochs(session: Session) -> set[int]:
     """Return the node epochs that queues of the node accept writes under."""
-    return {int(epoch) for (epoch,) in rows_of(session, "select_node_epochs")}
+    return {int(epoch) for (epoch,) in fetch_rows(session, "select_node_epochs")}
 
 
 def read_highest_committed(session: Session) -> dict[int, int]:
     """{queue: the highest committed offset of any reader}."""
-    return dict(rows_of(session, "select_highest_committed"))
+    return dict(fetch_rows(session, "select_highest_committed"))
 
 
 def read_all_gaps(
@@ -155,7 +161,7 @@ def read_all_gaps(
     """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are
     left out.
     """
-    rows = rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ()
+    rows = fetch_rows(session, "select_gaps_of", queues=id_list(queues)) if queues else ()
     return grouped((queue, (first, end)) for queue, first, end in rows)
 
 
@@ -189,22 +195,22 @@ def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) 
     """Raise readers to at least these epochs; one that was lower has no owner then."""
     for some in chunks(epochs, _TOGETHER):
         raised = (
-            step(session, "raise_reader", **key_of(reader), epoch=epoch)
+            step(session, "raise_reader", **reader_columns(reader), epoch=epoch)
             for reader, epoch in some
         )
         session.transact(*raised)
 
 
-def replication(session: Session) -> Replication:
+def read_replication(session: Session) -> Replication:
     """Return the replication state of a server; none where the account lacks PROCESS
-    (`sees_all`).
+    (`can_see_all_threads`).
     """
-    rows = rows_of(session, "select_replication", processlist=processlist(session))
+    rows = fetch_rows(session, "select_replication", processlist=processlist(session))
     threads, idle, read_all = map(int, rows[0])
     return Replication(threads, threads == idle and read_all > 0)
 
 
-def sees_all(session: Session) -> bool:
+def can_see_all_threads(session: Session) -> bool:
     """Return True if the account sees the threads of others, those of replication among
     them.
     """
@@ -217,7 +223,7 @@ def may_stop_replicating(session: Session, *, right: str) -> bool:
 
     The server lists what an account has itself, not what a role gives it.
     """
-    rows = rows_of(session, "select_privileges")
+    rows = fetch_rows(session, "select_privileges")
     mine = {
         str(held)
         for grantee, held, account, _ in rows
@@ -259,11 +265,13 @@ def forbid_writes(session: MySqlSession) -> None:
     session.run(step(session, "forbid_all_writes" if every else "forbid_writes"))
 
 
-def connections(session: Session) -> list[int]:
+def list_connections(session: Session) -> list[int]:
     """The server's ids of the other connections to this database."""
     return [
         int(row[0])
-        for row in rows_of(session, "select_connections", processlist=processlist(session))
+        for row in fetch_rows(
+            session, "select_connections", processlist=processlist(session)
+        )
     ]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from messagestore.engine.mysql_session import Session, Step
-from messagestore.tables.running import ids, message_table, rows_of, step
 from messagestore.tables.shapes import Head
 from messagestore.tables.shares import position_sql
+from messagestore.tables.sql_steps import fetch_rows, id_list, message_table, step
 
 
 def create_queue(
@@ -72,7 +72,7 @@ def close_queues(session: Session) -> None:
 def open_queues(session: Session, *, queues: Sequence[int]) -> None:
     """Open those of `queues` that are closed, not those that are retired."""
     if queues:
-        session.transact(step(session, "open_heads", queues=ids(queues)))
+        session.transact(step(session, "open_heads", queues=id_list(queues)))
 
 
 def read_head(session: Session, *, queue: int) -> Head | None:
@@ -83,20 +83,22 @@ def read_head(session: Session, *, queue: int) -> Head | None:
 def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, int]:
     """{queue: head} of some queues, or of all of the node."""
     if queues is None:
-        return dict(rows_of(session, "select_all_heads"))
-    return dict(rows_of(session, "select_heads", queues=ids(queues))) if queues else {}
+        return dict(fetch_rows(session, "select_all_heads"))
+    return (
+        dict(fetch_rows(session, "select_heads", queues=id_list(queues))) if queues else {}
+    )
 
 
 def read_recent_heads(session: Session, *, seconds: int) -> dict[int, int]:
     """{queue: head} of the queues of the node that were stored to within so many seconds,
     by its clock.
     """
-    return dict(rows_of(session, "select_recent_heads", seconds=seconds))
+    return dict(fetch_rows(session, "select_recent_heads", seconds=seconds))
 
 
 def read_closed(session: Session) -> dict[int, str]:
     """{queue: state} of every queue of the node that is closed for writers."""
-    return dict(rows_of(session, "select_closed_heads"))
+    return dict(fetch_rows(session, "select_closed_heads"))
 
 
 def delete_queue_readers(session: Session, *, queue: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import Position, ReaderKey, Rewound
+from messagestore.tables.sql_steps import fetch_rows, id_list, reader_columns, step
 from metadata.grouping import chunks
 
 _INSTANCES_EACH = 100  # whose reader rows are made in one transaction
@@ -29,7 +29,7 @@ def insert_readers(
     """
     rows = {
         "group_id": group_id,
-        "queues": ids(queues),
+        "queues": id_list(queues),
         "epoch": epoch,
         "position": _END if latest else 0,
     }
@@ -48,7 +48,7 @@ def insert_readers_at(
     """The same in one queue, at an offset or the nearest to it that the queue has."""
     rows = {
         "group_id": group_id,
-        "queues": ids([queue]),
+        "queues": id_list([queue]),
         "epoch": epoch,
         "position": offset,
     }
@@ -75,7 +75,11 @@ def delete_readers(
     """Delete the rows of a group's readers (None: of all its instances) whose epoch is
     below a bound.
     """
-    rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": below}
+    rows: dict[str, object] = {
+        "group_id": group_id,
+        "queues": id_list(queues),
+        "below": below,
+    }
     if instance is None:
         session.transact(step(session, "delete_readers", **rows))
     else:
@@ -92,12 +96,12 @@ def read_positions(
     session: Session, *, group_id: int, queues: Sequence[int], instance: str = ""
 ) -> dict[int, Position]:
     """{queue: position} of those queues that have a head row."""
-    rows = rows_of(
+    rows = fetch_rows(
         session,
         "select_positions",
         group_id=group_id,
         instance=instance,
-        queues=ids(queues),
+        queues=id_list(queues),
     )
     return {row[0]: Position(*row) for row in rows}
 
@@ -112,7 +116,7 @@ def acquire_reader(
     row exists.
     """
     results = session.transact(
-        step(session, "acquire_reader", **key_of(reader), epoch=epoch, owner=owner)
+        step(session, "acquire_reader", **reader_columns(reader), epoch=epoch, owner=owner)
     )
     rows = results[-1].rows
     return rows[0] if rows else None
@@ -167,9 +171,9 @@ def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound
 
     None where no reader row exists. Whoever owned it can neither pull nor commit any more.
     """
-    before = step(session, "select_committed", **key_of(reader))
+    before = step(session, "select_committed", **reader_columns(reader))
     rows = session.transact(
-        before, step(session, "reset_reader", **key_of(reader), position=offset)
+        before, step(session, "reset_reader", **reader_columns(reader), position=offset)
     )[0].rows
     position = read_positions(
         session, group_id=reader.group_id, queues=[reader.queue], instance=reader.instance

@@ -18,7 +18,7 @@ from metadata.groups import groups, subscription_rows
 from metadata.topics import topic_rows
 
 
-def take_in(
+def import_definitions(
     *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
 ) -> Plan:
     """Make what a document defines and is not there; return what was done, or with

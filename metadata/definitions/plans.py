@@ -217,7 +217,7 @@ def _subscription(entry: Entry, there: _There) -> Step:
     subscription_rows.check_fits(group, there.modes[key_of(group)], entry.settings)
     found = _read_by(there.groups.get(key_of(group)), key_of(topic))
     if found is None:
-        problem = subscription_rows.taken_failure_name(group=group, topic=topic)
+        problem = subscription_rows.explain_taken_retry_name(group=group, topic=topic)
         return Step(entry, "conflict" if problem else "create", problem=problem)
     if found.state != "ready":
         return Step(entry, "unfinished", problem=UNFINISHED)

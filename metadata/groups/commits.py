@@ -26,7 +26,7 @@ MOST_LOOKS = 1_500  # for one message: those of about a day
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupPositions:
     """Offsets of a group in the queues of a topic. `at_rest`: nothing is left to read in
     any of them.
     """
@@ -38,7 +38,7 @@ class Seen:
 
 
 @transactional
-def note(found: Iterable[Seen]) -> int:
+def record_positions(found: Iterable[GroupPositions]) -> int:
     """Keep what was seen; return how many rows that took. A group that stays at rest takes
     none.
 
@@ -64,7 +64,9 @@ def _committed(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
     return {queue: look[0] for queue, look in (positions or {}).items()}
 
 
-def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, Look]]:
+def latest_positions(
+    pairs: Iterable[tuple[int, int]],
+) -> dict[tuple[int, int], dict[int, Look]]:
     """Of each (topic, group) that was looked at: queue → the last look."""
     found: dict[tuple[int, int], dict[int, Look]] = {}
     with reachable():
@@ -79,7 +81,9 @@ def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, 
     return found
 
 
-def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, list[Step]]:
+def commit_times(
+    *, topic: str, group: str, days: int, actor: Actor
+) -> dict[int, list[Step]]:
     """Queue → when its offsets were first committed, as far as the looks of the last days
     tell.
 

@@ -91,7 +91,7 @@ def overview(*, actor: Actor) -> Overview:
             unread=_first(_unread()[:most], quiet),
             stopped_behind=_first(_stopped_behind()[:most], quiet),
             stalled=_first(_stalled(behind), quiet),
-            dead=dead_letter_counts.dead(),
+            dead=dead_letter_counts.list_dead_letters(),
             alarms=lasting.items,
             alarm_count=lasting.total,
             acknowledged_count=_lasting().filter(acknowledged_at__isnull=False).count(),

@@ -1,7 +1,7 @@
 """Alarms: they begin when something is met, and end when it was mended for a while.
 
-What meets something itself calls `raise_alarm` and `end`; what looks at everything of a
-kind now and then calls `keep` with all that it found. Both write one row for each cause at
+What meets something itself calls `raise_alarm` and `end_alarms`; what looks at everything of a
+kind now and then calls `reconcile` with all that it found. Both write one row for each cause at
 each thing.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import F, Q
@@ -38,6 +39,23 @@ FIELDS = (
     "acknowledged_at",
     "acknowledged_by",
 )
+
+
+@dataclass(slots=True)
+class AlarmFindings:
+    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could
+    not tell.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
+        """One thing that is so, is not, or about which nothing is clear (None)."""
+        if is_so:
+            self.found[name] = detail
+        elif is_so is None:
+            self.unclear.add(name)
 
 
 @transactional
@@ -76,14 +94,14 @@ def raise_alarm(
 
 
 @transactional
-def end(*, kind: str, names: Collection[str]) -> int:
+def end_alarms(*, kind: str, names: Collection[str]) -> int:
     """Record that it is so no more, at once; how many alarms ended."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
     return rows.update(ended_at=database_now(), pending_since=None)
 
 
 @transactional
-def keep(
+def reconcile(
     *,
     kind: str,
     found: Mapping[str, str],
@@ -174,7 +192,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     )
 
 
-def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
+def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
     """Return kind and name of the active, unacknowledged alarms that the actor may
     acknowledge.
     """
@@ -223,7 +241,7 @@ def require_manage(actor: Actor, about: Subject) -> None:
         )
 
 
-def end_quiet() -> int:
+def end_quiet_alarms() -> int:
     """End what happened once and was not raised again for a week; return how many."""
     with reachable():
         now = database_now()
@@ -231,7 +249,7 @@ def end_quiet() -> int:
         return rows.filter(last_at__lt=before(now, seconds=QUIET_S)).update(ended_at=now)
 
 
-def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
+def list_calm_alarms(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
     """Name and place of the alarms of a kind that last, but were not raised for so many
     seconds.
     """

@@ -1,10 +1,10 @@
-"""The mails that alarms ask for: rows that wait until they are sent, so that none is lost.
+"""Notifications of alarms by e-mail: rows that wait until they are sent, so none is lost.
 
-`write` finds the alarms that began or ended since mails were last written for them, and
-makes a row for each address that is to know. What began and ended before anybody was told
-is not told. Whoever sends them takes them with `waiting` and says how it went. Between the
-two the mail server takes the mail: who does not live to say so, or does not hear the
-server's answer, leaves a row that is sent again. Two mails are better than none.
+`write_notifications` finds the alarms that began or ended since it last ran, and inserts a
+row for each address. An alarm that began and ended between two runs is not notified. The
+sender reads the rows with `pending_notifications` and reports each result. If it crashes
+after the mail server accepted a mail, or does not get the server's answer, the row is sent
+again: a repeated mail is better than a lost one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AlarmNotice:
 
 
 @transactional
-def write() -> int:
+def write_notifications() -> int:
     """Write the mails for all that began or ended since; return how many rows were made."""
     now = database_now()
     began = Q(ended_at__isnull=True, notified__lt=F("times"))
@@ -114,7 +114,7 @@ class _Addresses:
         ]
 
 
-def waiting() -> dict[str, list[AlarmNotice]]:
+def pending_notifications() -> dict[str, list[AlarmNotice]]:
     """{address: what it is to be told}, the oldest first; without those that had mail just
     now.
 
@@ -150,13 +150,13 @@ def _notice(row: AlarmMail) -> AlarmNotice:
     )
 
 
-def sent(ids: Collection[int]) -> None:
+def mark_sent(ids: Collection[int]) -> None:
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
 
 
-def refused(ids: Collection[int], *, why: str) -> None:
+def mark_refused(ids: Collection[int], *, why: str) -> None:
     """Record that some will never be sent: the mail server does not take them for this
     address.
     """
@@ -165,7 +165,7 @@ def refused(ids: Collection[int], *, why: str) -> None:
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
 
 
-def failed(ids: Iterable[int], *, why: str) -> None:
+def mark_failed(ids: Iterable[int], *, why: str) -> None:
     """Record that some could not be sent now, unless they were."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
@@ -173,7 +173,7 @@ def failed(ids: Iterable[int], *, why: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class MailState:
     """State of the mails: how many wait, why the last one that was tried did not go, when
     one last went.
     """
@@ -183,14 +183,14 @@ class Post:
     sent_at_ms: int | None
 
 
-def post() -> Post:
+def read_mail_state() -> MailState:
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = (
             rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
         )
         last = AlarmMail.objects.filter(error="").aggregate(at=Max("sent_at"))["at"]
-        return Post(rows.count(), error or "", ms(last) if last else None)
+        return MailState(rows.count(), error or "", ms(last) if last else None)
 
 
 prune = PruneRule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)

@@ -55,7 +55,7 @@ class QueuesField(forms.CharField):
     def clean(self, value: Any) -> list[int]:
         names = str(super().clean(value)).replace(",", " ").split()
         known = snapshot.current()
-        found = {name: known.queue_called(name) for name in names}
+        found = {name: known.find_queue_by_name(name) for name in names}
         ids = {
             name: one.id if one is not None else self._id(name)
             for name, one in found.items()

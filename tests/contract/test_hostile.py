@@ -232,7 +232,7 @@ def test_one_consumer_cannot_take_all_places_of_waiting_pulls(
 def test_a_broadcasting_group_has_so_many_instances_at_most(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast_instances, "MOST_INSTANCES", 2)
+    monkeypatch.setattr(broadcast_instances, "MAX_INSTANCES", 2)
     broker.ok("POST", "/groups", {"name": "all", "mode": "broadcasting"})
 
     def join(number: int) -> requests.Response:

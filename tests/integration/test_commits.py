@@ -73,7 +73,7 @@ def handled(queue: int, *offsets: int) -> list[int]:
 
 def told(queue: int) -> list[Step]:
     """What is known of a queue."""
-    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(
+    return commits.commit_times(topic="orders", group="billing", days=1, actor=ACTOR).get(
         queue, []
     )
 
@@ -136,7 +136,7 @@ def test_looks_are_kept_for_a_week(queue: int) -> None:
 
 
 def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:
-    assert commits.history(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
+    assert commits.commit_times(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
 
 
 def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:

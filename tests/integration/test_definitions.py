@@ -73,7 +73,7 @@ def outcomes(plan: Plan) -> dict[str, str]:
 
 
 def take_in(document: Json, **more: Any) -> Plan:
-    return imports.take_in(document=document, actor=ME, **more)
+    return imports.import_definitions(document=document, actor=ME, **more)
 
 
 def counts() -> tuple[int, int, int]:
@@ -91,7 +91,7 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
     plan = take_in(document)
     assert set(outcomes(plan).values()) == {"create"} and len(plan.steps) == 8
     assert export(actor=ME) == document
-    made = subscription_rows.named(group="billing", topic="orders", actor=ME)
+    made = subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
     assert (made.start, made.delivery.tags, made.delivery.retries) == (
         "latest",
         ("new", "paid"),
@@ -293,12 +293,12 @@ def test_the_rights_of_every_entry_are_needed_before_anything_is_made() -> None:
     own = Actor(kind="key", name="k", rights={"manage": ("mine-*",)}, key_id=1)
     document = {"version": 1, "topics": [{"name": "mine-a"}, {"name": "theirs"}]}
     with pytest.raises(Forbidden, match="manage on topic theirs"):
-        imports.take_in(document=document, actor=own)
+        imports.import_definitions(document=document, actor=own)
     owned = {"version": 1, "topics": [{"name": "mine-a", "owners": "ada"}]}
     with pytest.raises(Forbidden, match="owners"):
-        imports.take_in(document=owned, actor=own)
+        imports.import_definitions(document=owned, actor=own)
     assert counts() == (0, 0, 0)
-    imports.take_in(
+    imports.import_definitions(
         document={"version": 1, "topics": [{"name": "mine-a", "queues": 1}]}, actor=own
     )
     assert counts() == (1, 0, 0)

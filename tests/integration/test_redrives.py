@@ -187,7 +187,7 @@ def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (dead_letter_sql, "dead_places"),
+        (dead_letter_sql, "list_dead_positions"),
         (dead_letter_sql, "select_dead"),
         (delayed_store, "store"),
         (redrives, "publish"),

@@ -60,7 +60,9 @@ def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
     assert [one.getMessage() for one in caplog.records] == []
     assert not ConsumerGroupTopic.objects.exists()
     with node_pools.node(snapshot.find_node(node).id).reading() as session:
-        assert [one for one in audit_sql.all_readers(session) if one.queue == queue] == []
+        assert [
+            one for one in audit_sql.list_all_readers(session) if one.queue == queue
+        ] == []
 
 
 def test_a_head_of_a_deleted_topic_keeps_none_of_the_others_wrong(

@@ -11,7 +11,7 @@ from metadata import actors
 from metadata.db import consumer_ids
 from metadata.db.clock import before, database_now, database_state
 from metadata.groups import groups, subscription_rows
-from metadata.membership import consumers
+from metadata.membership import consumers, expiry
 from metadata.membership.consumers import HeartbeatAnswer
 from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
 from metadata.nodes import node_rows
@@ -126,10 +126,10 @@ class Member:
         consumers.leave(consumer=self.id, actor=ME)
 
 
-def steady_guard() -> consumers.OutageGuard:
+def steady_guard() -> expiry.OutageGuard:
     """A guard that has watched a healthy database for ages."""
 
-    class Steady(consumers.OutageGuard):
+    class Steady(expiry.OutageGuard):
         def look(self) -> Watch:
             server, now, _ = database_state()
             return Watch(Look(server, now, 1e9), 0.0)

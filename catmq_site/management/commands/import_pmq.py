@@ -78,7 +78,7 @@ class Command(CatmqCommand):
         self.stdout.write(f"\n{done}")
 
     def _take_in(self, found: Found, *, dry_run: bool) -> Plan:
-        return imports.take_in(
+        return imports.import_definitions(
             document=found.document, existing="keep", dry_run=dry_run, actor=self.actor
         )
 

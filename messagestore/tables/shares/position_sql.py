@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.rules.groups import sharing
 
 MOST_FOR_FLOOR = 100  # of the lowest runs that are read for it
@@ -56,7 +56,7 @@ def read_views(
     session: Session, *, group_id: int, queues: Sequence[int]
 ) -> dict[int, ShareView]:
     """{queue: view} of those queues in which the group has a reader row, in one round trip."""
-    named = {"group_id": group_id, "queues": ids(queues)}
+    named = {"group_id": group_id, "queues": id_list(queues)}
     views, runs = session.run(step(session, "select_share_views", **named))
     found = {row[0]: ShareView(*row) for row in views.rows}
     for queue, count, due_us in runs.rows:
@@ -67,7 +67,7 @@ def read_views(
     return found
 
 
-def start(session: Session, *, group_id: int, queue: int) -> None:
+def start_position(session: Session, *, group_id: int, queue: int) -> None:
     """Begin at the committed offset, where the position is of an earlier epoch than the
     reader row or there is none; runs of earlier epochs go. Harmless where it was done."""
     session.transact(step(session, "start_share", group_id=group_id, queue=queue))
@@ -78,7 +78,7 @@ def read_floor(session: Session, *, group_id: int, queue: int) -> Floor | None:
     without position.
     """
     named = {"group_id": group_id, "queue": queue, "most": MOST_FOR_FLOOR}
-    rows = rows_of(session, "select_floor", **named)
+    rows = fetch_rows(session, "select_floor", **named)
     if not rows:
         return None
     epoch, position = rows[0][:2]
@@ -104,7 +104,11 @@ def delete_shares(
     with suppress(db_errors.Altered):
         session.transact(
             step(
-                session, "delete_shares", group_id=group_id, queues=ids(queues), below=below
+                session,
+                "delete_shares",
+                group_id=group_id,
+                queues=id_list(queues),
+                below=below,
             )
         )
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session, Step
-from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shares import position_sql
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Grant
@@ -71,7 +71,7 @@ class Run(NamedTuple):
         )
 
 
-class Wish(NamedTuple):
+class LeaseRequest(NamedTuple):
     """A lease that somebody wants: of how many new messages. `counted`: it is a delivery of
     them.
     """
@@ -91,7 +91,7 @@ class Lease(NamedTuple):
     lease_ms: int = 0
 
 
-class Taken(NamedTuple):
+class NewLeases(NamedTuple):
     """Runs for some wishes, None where nothing was left, and the position behind them.
 
     `next_offset` is None if the position has another epoch, or is not there.
@@ -134,7 +134,7 @@ def _guard(group_id: int, run: Run) -> dict[str, object]:
     return {**named, "epoch": run.epoch, "grant_no": run.grant_no, "seen": seen}
 
 
-def take(
+def lease_new_runs(
     session: Session,
     *,
     group_id: int,
@@ -142,8 +142,8 @@ def take(
     epoch: int,
     start: int,
     end: int,
-    wishes: Sequence[Wish],
-) -> Taken:
+    wishes: Sequence[LeaseRequest],
+) -> NewLeases:
     """Lease the next offsets below `end`, one run for each wish in order, in one
     transaction.
 
@@ -166,7 +166,7 @@ def take(
     ]
     locked, *_ = session.transact(step(session, "lock_position", **place), *steps)
     if not locked.rows or locked.rows[0][0] != epoch:
-        return Taken(None, [None] * len(wishes))
+        return NewLeases(None, [None] * len(wishes))
     at = max(int(locked.rows[0][1]), start)
     taken: list[Run | None] = []
     for wish in wishes:
@@ -174,7 +174,7 @@ def take(
         deliveries, uncounted = int(wish.counted), not wish.counted
         run = Run(queue, first, at, epoch, 1, wish.owner, deliveries, uncounted=uncounted)
         taken.append(run if at > first else None)
-    return Taken(at, taken)
+    return NewLeases(at, taken)
 
 
 def select_due(
@@ -192,7 +192,7 @@ def select_due(
     Those of a single message that was leased `limit` times (0: no limit) only if they are
     asked for, and then only these.
     """
-    rows = rows_of(
+    rows = fetch_rows(
         session,
         "select_due_runs",
         group_id=group_id,
@@ -205,7 +205,7 @@ def select_due(
     return [_run(queue, row) for row in rows]
 
 
-def select_over(
+def select_ended_below(
     session: Session, *, group_id: int, queue: int, epoch: int, below: int, most: int
 ) -> list[Run]:
     """Runs whose lease is over and that begin below an offset, the lowest first."""
@@ -216,7 +216,7 @@ def select_over(
         "below": below,
         "most": most,
     }
-    return [_run(queue, row) for row in rows_of(session, "select_over_runs", **named)]
+    return [_run(queue, row) for row in fetch_rows(session, "select_over_runs", **named)]
 
 
 def read_runs(
@@ -233,7 +233,7 @@ def read_runs(
                 "select_shares",
                 group_id=group_id,
                 queue=queue,
-                offsets=ids(sorted(firsts[queue])),
+                offsets=id_list(sorted(firsts[queue])),
             )
             for queue in queues
         )
@@ -246,7 +246,7 @@ def read_runs(
     return {run.key: run for run in found}
 
 
-def take_over(
+def lease_again(
     session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True
 ) -> Run | None:
     """Lease a due run anew, whole; None if it is not as it was read.
@@ -271,7 +271,7 @@ def take_over(
     )
 
 
-def leave(
+def remove_offsets(
     session: Session,
     *,
     group_id: int,
@@ -321,7 +321,7 @@ def _added(session: Session, group_id: int, part: Run, lease: Lease) -> Step:
     )
 
 
-def release(session: Session, *, group_id: int, run: Run) -> bool:
+def release_run(session: Session, *, group_id: int, run: Run) -> bool:
     """Give a run back as it is, so that its lease is worth nothing; False if it is not as
     it was read.
     """
@@ -331,7 +331,7 @@ def release(session: Session, *, group_id: int, run: Run) -> bool:
     )
 
 
-def finish(
+def finish_runs(
     session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]]
 ) -> list[bool]:
     """Finish whole runs, by (queue, grant), in one transaction; for each whether its grant
@@ -340,7 +340,7 @@ def finish(
     return _each(session, "finish_run", group_id, grants)
 
 
-def renew(
+def renew_leases(
     session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]], lease: Lease
 ) -> list[bool]:
     """Begin leases anew, by (queue, grant), in one transaction; for each whether its grant
@@ -356,7 +356,7 @@ def renew(
     )
 
 
-class Count(NamedTuple):
+class DeliveryReport(NamedTuple):
     """A member's report on its lease: whether it counts by now, as number `delivery` of its
     messages.
     """
@@ -370,8 +370,8 @@ class Count(NamedTuple):
         return self.delivery if self.begun else self.delivery - 1
 
 
-def count(
-    session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, Count]]
+def record_deliveries(
+    session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, DeliveryReport]]
 ) -> list[bool]:
     """Write whether leases count as deliveries, by (queue, grant), in one transaction.
 
@@ -420,7 +420,7 @@ def _each(
     return [result.matched == 1 for result in results]
 
 
-def free_runs_of(session: Session, *, group_id: int, owner: str) -> int:
+def end_leases_of_owner(session: Session, *, group_id: int, owner: str) -> int:
     """End every lease of one owner; return how many."""
     return session.transact(step(session, "free_runs_of", group_id=group_id, owner=owner))[
         0
@@ -437,11 +437,13 @@ def select_held(
     session: Session, *, group_id: int, queues: Sequence[int], owner: str, most: int
 ) -> list[Run]:
     """Runs of some queues that an owner has, the lowest first."""
-    named = {"group_id": group_id, "queues": ids(queues), "owner": owner, "most": most}
-    return [_run(row[0], row[1:]) for row in rows_of(session, "select_held_runs", **named)]
+    named = {"group_id": group_id, "queues": id_list(queues), "owner": owner, "most": most}
+    return [
+        _run(row[0], row[1:]) for row in fetch_rows(session, "select_held_runs", **named)
+    ]
 
 
-class Standing(NamedTuple):
+class LeaseCounts(NamedTuple):
     """Leases of a queue: runs, messages that are out, those of them that were leased
     before, and the ms until the lease ends that began first; None without one that
     lasts."""
@@ -453,9 +455,9 @@ class Standing(NamedTuple):
     oldest_left_ms: int | None = None
 
 
-def standing(
+def count_leases(
     session: Session, *, group_id: int, queues: Sequence[int]
-) -> dict[int, Standing]:
+) -> dict[int, LeaseCounts]:
     """{queue: leases} of the queues that a share group has begun to read."""
     views = position_sql.read_views(session, group_id=group_id, queues=queues)
     runs = grouped(
@@ -470,12 +472,12 @@ def standing(
     }
 
 
-def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
+def _standing(next_offset: int, runs: Sequence[ListedRun]) -> LeaseCounts:
     live = [one for one in runs if one.lease_left_ms > 0]
     again = (one.run.left.bit_count() for one in live if one.run.deliveries > 1)
     unfinished = sum(one.run.left.bit_count() for one in runs)
     oldest = min((one.lease_left_ms for one in live), default=None)
-    return Standing(next_offset, len(runs), unfinished, sum(again), oldest)
+    return LeaseCounts(next_offset, len(runs), unfinished, sum(again), oldest)
 
 
 def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
@@ -510,18 +512,18 @@ def list_runs(
     session: Session, *, group_id: int, queues: Sequence[int], most: int
 ) -> list[ListedRun]:
     """At most so many runs of some queues, by queue and offset."""
-    rows = rows_of(
-        session, "select_share_runs", group_id=group_id, queues=ids(queues), most=most
+    rows = fetch_rows(
+        session, "select_share_runs", group_id=group_id, queues=id_list(queues), most=most
     )
     return [ListedRun(_run(row[0], row[1:-1]), int(row[-1]) // 1000) for row in rows]
 
 
-def shares_of(session: Session, *, queue: int) -> list[QueueShare]:
+def list_queue_shares(session: Session, *, queue: int) -> list[QueueShare]:
     """The leases of every share group in a queue, as of one moment; none on a node without
     such tables.
     """
     try:
-        rows = rows_of(session, "select_queue_shares", queue=queue)
+        rows = fetch_rows(session, "select_queue_shares", queue=queue)
     except db_errors.Altered:
         return []
     found: dict[int, QueueShare] = {}

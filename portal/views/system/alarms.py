@@ -66,7 +66,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     ]
     table = listed(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
-    may_all = shown == "lasting" and alarms.acknowledgeable(actor=who)
+    may_all = shown == "lasting" and alarms.list_acknowledgeable(actor=who)
     actions = [Link(_("Acknowledge all"), to("alarms-acknowledge"))] if may_all else []
     return pages.list_page(
         request,
@@ -89,7 +89,7 @@ def _mails() -> str:
     """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
-    post = mails.post()
+    post = mails.read_mail_state()
     if post.waiting and post.error:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
             "count": post.waiting, "why": post.error,
@@ -197,7 +197,7 @@ class AcknowledgeAll(Action):
     form_class = ChosenAlarms
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        chosen = alarms.acknowledgeable(actor=self.actor)
+        chosen = alarms.list_acknowledgeable(actor=self.actor)
         if not chosen:
             raise NotFound(_("There is no active alarm that you may acknowledge."))
         return self._ask(ChosenAlarms({"chosen": dumps(chosen)}))

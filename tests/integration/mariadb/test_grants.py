@@ -232,10 +232,10 @@ def test_a_reader_account_needs_select_and_that_is_enough(
 def test_a_mark_names_the_right_to_see_the_binary_log_and_does_without_it(
     account: Account, node: str
 ) -> None:
-    (without,) = backup_marks.take(actor=ACTOR).nodes
+    (without,) = backup_marks.take_mark(actor=ACTOR).nodes
     account.grant(grants.BACKUP)
     node_pools.evict_all()
-    (marked,) = backup_marks.take(actor=ACTOR).nodes
+    (marked,) = backup_marks.take_mark(actor=ACTOR).nodes
     if account.server.execute("SELECT @@log_bin") == [(0,)]:
         assert (without.binlog, marked.binlog) == (None, None)
         return

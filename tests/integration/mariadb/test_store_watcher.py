@@ -205,7 +205,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
                     )
                     assert time.monotonic() - begun < HEARD_WITHIN_S
                 assert waiter.flag.is_set()
-                until(lambda: node_pools.away() == ["ill"], limit_s=20)
+                until(lambda: node_pools.unreachable_nodes() == ["ill"], limit_s=20)
             finally:
                 os.kill(ill.pid, signal.SIGCONT)
         loops.stop()

@@ -24,7 +24,7 @@ from metadata.cache import snapshot
 from metadata.db import leases
 from metadata.errors import MetadataUnavailable
 from metadata.groups import groups
-from metadata.membership import consumers, outage_guard, rebalance
+from metadata.membership import expiry, outage_guard, rebalance
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_engine
@@ -128,11 +128,11 @@ def test_nobody_expires_for_a_while_after_a_look_that_failed(
     members.
     """
     metadata_loops.look_at_metadata()
-    watched = consumers._guard.look()
+    watched = expiry._guard.look()
     monkeypatch.setattr(outage_guard, "database_state", gone)
     metadata_loops.look_at_metadata()
     monkeypatch.undo()
-    assert consumers._guard.look().steady_since_s > watched.steady_since_s
+    assert expiry._guard.look().steady_since_s > watched.steady_since_s
 
 
 def gone() -> NoReturn:
@@ -200,12 +200,12 @@ def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     monkeypatch.setattr(sweeps, "PATIENCE_S", 0.0)
-    assert rebalance.pending()
+    assert rebalance.pending_groups()
     loop = sweeps.OverdueRebalances()
     assert loop.run_once() == 0
     loop.look()
     assert loop.run_once() == 1
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_takes_it(

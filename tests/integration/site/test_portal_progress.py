@@ -45,7 +45,7 @@ def group(
     )
     for back in range(1, 11):
         Sample.objects.create(
-            at=metrics_history.start_of(now, step_s=60) - timedelta(minutes=back),
+            at=metrics_history.start_of_step(now, step_s=60) - timedelta(minutes=back),
             topic_ref=topic.pk, group_ref=made.pk,
             messages=pulled, handled=handled, lag=lag - back * per_minute, lag_ms=60_000,
         )  # fmt: skip
@@ -122,7 +122,9 @@ def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
 
 def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> None:
     for back in range(3):  # brokers were there
-        at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=back)
+        at = metrics_history.start_of_step(database_now(), step_s=60) - timedelta(
+            minutes=back
+        )
         Sample.objects.create(
             at=at,
             topic_ref=metrics_history.ALL_TOPICS,

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from messagestore.engine.messages import ROW_BODY
-from messagestore.engine.mysql_session import Fits, MySqlSession, Rows, Session, Step
+from messagestore.engine.mysql_session import (
+    CountFitting,
+    MySqlSession,
+    Rows,
+    Session,
+    Step,
+)
 from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
 
@@ -20,7 +26,9 @@ def step(session: Session, name: str, **parameters: object) -> Step:
     return Step(load(session.engine)[name], parameters)
 
 
-def rows_of(session: Session, name: str, **parameters: object) -> Sequence[tuple[Any, ...]]:
+def fetch_rows(
+    session: Session, name: str, **parameters: object
+) -> Sequence[tuple[Any, ...]]:
     """Run a named statement; the rows of its last result."""
     return session.run(step(session, name, **parameters))[-1].rows
 
@@ -31,23 +39,23 @@ def processlist(session: Session) -> str:
     return session.processlist
 
 
-def key_of(reader: ReaderKey) -> dict[str, object]:
+def reader_columns(reader: ReaderKey) -> dict[str, object]:
     return {"group_id": reader.group_id, "queue": reader.queue, "instance": reader.instance}
 
 
-def ids(queues: Sequence[int]) -> str:
+def id_list(queues: Sequence[int]) -> str:
     """Queue ids as the inside of an IN (…)."""
     return ",".join(str(int(queue)) for queue in queues)
 
 
-def texts(session: Session, values: Sequence[str]) -> str | bytes:
+def text_list(session: Session, values: Sequence[str]) -> str | bytes:
     """Texts as the inside of an IN (…), whatever characters they have."""
     if isinstance(session, MySqlSession):
         return b",".join(session.literal(value) for value in values)
     return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)
 
 
-def until(most_bytes: int) -> Fits:
+def up_to_bytes(most_bytes: int) -> CountFitting:
     """Take rows of messages until their bodies have reached so many bytes: the last may
     exceed them.
     """
