@@ -66,4 +66,4 @@ def _earlier(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> list[Routing]
 
 def anywhere(routing: Routing, batch_id: UUID) -> list[int]:
     """Return the queues for messages without a key, in the batch's order of preference."""
-    return routing_rules.candidates(batch_id, routing.queues)
+    return routing_rules.order_queues(batch_id, routing.queues)

@@ -48,4 +48,4 @@ def queue(broker: brokers.Broker) -> int:
 @pytest.fixture
 def java_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java clients of this machine are let in."""
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["127.0.0.0/8"]))

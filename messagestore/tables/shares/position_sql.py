@@ -83,11 +83,14 @@ def read_floor(session: Session, *, group_id: int, queue: int) -> Floor | None:
         return None
     epoch, position = rows[0][:2]
     runs = [
-        (first, end, sharing.bits_of(done))
+        (first, end, sharing.bits_from_bytes(done))
         for *_, first, end, done in rows
         if first is not None
     ]
-    return Floor(epoch, sharing.floor(position, runs, all_read=len(rows) < MOST_FOR_FLOOR))
+    return Floor(
+        epoch,
+        sharing.lowest_unfinished(position, runs, all_read=len(rows) < MOST_FOR_FLOOR),
+    )
 
 
 def raise_committed(session: Session, *, group_id: int, queue: int, to: Floor) -> None:

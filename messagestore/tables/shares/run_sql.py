@@ -57,7 +57,7 @@ class Run(NamedTuple):
     @property
     def left(self) -> int:
         """Bits of the offsets that are still in the run."""
-        return sharing.full(self.length) & ~self.done
+        return sharing.all_bits(self.length) & ~self.done
 
     @property
     def delivery(self) -> int:
@@ -119,7 +119,9 @@ class ListedRun(NamedTuple):
 
 def _run(queue: int, row: Sequence[Any]) -> Run:
     first, end, epoch, grant_no, owner, deliveries, done = row
-    return Run(queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_of(done))
+    return Run(
+        queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_from_bytes(done)
+    )
 
 
 def _guard(group_id: int, run: Run) -> dict[str, object]:
@@ -130,7 +132,7 @@ def _guard(group_id: int, run: Run) -> dict[str, object]:
         "first_offset": run.first,
         "end_offset": run.end,
     }
-    seen = sharing.row_of(run.done, length=run.length)
+    seen = sharing.bytes_from_bits(run.done, length=run.length)
     return {**named, "epoch": run.epoch, "grant_no": run.grant_no, "seen": seen}
 
 
@@ -289,8 +291,11 @@ def remove_offsets(
     back must not get a number that somebody knows.
     """
     done = run.done | bits
-    values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
-    gone = done == sharing.full(run.length)
+    values = {
+        **_guard(group_id, run),
+        "done": sharing.bytes_from_bits(done, length=run.length),
+    }
+    gone = done == sharing.all_bits(run.length)
     steps = [step(session, "delete_run" if gone else "mark_run", **values)]
     made = [] if lease is None else _parts(run, bits, lease, deliveries)
     steps += [_added(session, group_id, part, lease) for part in made if lease is not None]
@@ -490,7 +495,7 @@ def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
         return {}  # a node without such tables
     counts: Counter[tuple[int, int]] = Counter()
     for group_id, queue, length, done in runs:
-        counts[group_id, queue] += length - sharing.bits_of(done).bit_count()
+        counts[group_id, queue] += length - sharing.bits_from_bytes(done).bit_count()
     return {
         (group_id, queue): (int(offset), counts[group_id, queue])
         for group_id, queue, offset in positions

@@ -28,7 +28,7 @@ from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.models import AlarmMail
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.topics import topic_rows
 from tests.support import failing
 from tests.support.environment import free_port
@@ -168,7 +168,7 @@ def test_mails_are_in_the_language_of_the_installation(
     monkeypatch.setattr(
         alarm_mails, "config", replace(alarm_mails.config, language="zh-hans")
     )
-    detail = say("idle", queues="orders/0, orders/1")
+    detail = alarm_text("idle", queues="orders/0, orders/1")
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
     assert alarm_mails.tell() == 3
     _to, subject, said = box.mails[0]
