@@ -11,7 +11,7 @@ from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, NotFound
 from catmq_client.reading.subscription_settings import Settings
-from catmq_client.sharing.runs import ranges
+from catmq_client.sharing.runs import to_ranges
 from catmq_client.testing.groups import FakeGroup, Position, new_id
 from catmq_client.testing.topics import FakeClock, FakeQueue
 
@@ -359,7 +359,7 @@ class FakeShareGroup(FakeGroup):
             "deliveries": run.delivery,
             "lease_ms": self.share_settings["lease_ms"],
             "messages": [message.view() for message in messages if message.offset in left],
-            "skipped": ranges(set(range(run.first, run.end)) - left),
+            "skipped": to_ranges(set(range(run.first, run.end)) - left),
             **origin,
             **({} if run.is_counted else {"uncounted": True}),
         }
