@@ -157,8 +157,8 @@ class Acquirer(Component):
             self._failures.failed(error)
 
     def _apply_state(self, owned: OwnedQueue, queue_state: dict[str, Any]) -> None:
-        # The queue may have been revoked or lost while the request was under way.
         """Start reading an acquired queue, or put it off if the node refused it."""
+        # The queue may have been revoked or lost while the request was under way.
         if owned.lost or owned.revoked_until is not None:
             return
         if (
