@@ -75,7 +75,7 @@ def _topics(group: str, actor: Actor) -> list[str]:
 
     Raises Forbidden without any right on the group, NotFound.
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     known = snapshot.find_group(group)
     current = snapshot.current()
     topics = (
@@ -104,7 +104,7 @@ def _writable(name: str, actor: Actor) -> list[int]:
     """Ids of the queues of a topic that take messages. Raises Forbidden without any right
     on it, NotFound.
     """
-    if not access.sees(actor, name):
+    if not access.may_see(actor, name):
         access.require(actor, "produce", name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues

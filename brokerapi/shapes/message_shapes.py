@@ -13,12 +13,12 @@ from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
 from brokerapi.shapes.fields import body_of
 from messagestore.engine.messages import (
+    MessageSearch,
     NewMessage,
     StoredMessage,
     StoredRow,
-    Wanted,
-    headers_of,
     message_id,
+    parse_headers,
     stored_message,
 )
 from messagestore.inspect.browse import Browsed
@@ -291,7 +291,7 @@ def stored_rows(
             f"{queue}-{offset}",
             key,
             tag,
-            headers_of(headers) if headers else None,
+            parse_headers(headers) if headers else None,
             trace_id,
             stored_at_ms,
             attempt,
@@ -343,10 +343,10 @@ class BrowseQuery(Request, kw_only=True):
     header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
     after: str | UnsetType = UNSET
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> MessageSearch:
         """Return the key, tag, trace id, text and header that a message must carry."""
         part = _given(self.contains)
-        return Wanted(
+        return MessageSearch(
             _given(self.key),
             _given(self.tag),
             _given(self.trace_id),
@@ -369,7 +369,7 @@ class BrowseQuery(Request, kw_only=True):
 
     def is_search(self) -> bool:
         """Return True if it asks for more than a place in a queue."""
-        return self.wanted() != Wanted() or self.times() != Times()
+        return self.wanted() != MessageSearch() or self.times() != Times()
 
 
 def _given(value: T | UnsetType) -> T | None:

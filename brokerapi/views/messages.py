@@ -83,7 +83,7 @@ class Traces(Endpoint):
         (one,) = browse.by_id(
             topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
         ).messages
-        found = handling_traces.of_message(
+        found = handling_traces.traces_of_message(
             queue=one.queue, offset=one.offset, actor=call.actor
         )
         return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})

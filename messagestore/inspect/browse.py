@@ -60,7 +60,7 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         )
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_from(
+        messages = message_sql.select_messages(
             session,
             queue=queue,
             first=start,
@@ -88,7 +88,7 @@ def keys_from(
         return []
     first = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        found = message_sql.select_from(
+        found = message_sql.select_messages(
             session,
             queue=queue,
             first=first,
@@ -107,7 +107,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     reads = _reads(topic, queue, actor)
     head = durability.head_of(queue=queue)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_from(
+        messages = message_sql.select_messages(
             session, queue=queue, first=offset, end=offset + 1, most_bytes=1
         )
     # its row may be there until its partition goes

@@ -91,7 +91,7 @@ def of_message(
     seen = [
         one
         for one in readers
-        if one.mode != "broadcasting" and access.sees(actor, one.name)
+        if one.mode != "broadcasting" and access.may_see(actor, one.name)
     ]
     found = []
     with node_pools.node_of(queue).reading() as session:

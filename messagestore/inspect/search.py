@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from messagestore.engine.messages import (
+    MessageSearch,
     StoredMessage,
-    Wanted,
     masked,
     message_id,
     parse_message_id,
@@ -71,7 +71,7 @@ class Times:
 def search(
     *,
     topic: str,
-    wanted: Wanted,
+    wanted: MessageSearch,
     times: Times,
     actor: Actor,
     queue: int | None = None,
@@ -134,7 +134,7 @@ def _place(actor: Actor) -> Iterator[None]:
 
 
 class _Look:
-    def __init__(self, wanted: Wanted, times: Times, limit: int) -> None:
+    def __init__(self, wanted: MessageSearch, times: Times, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
         self._ends_at = time.monotonic() + MOST_S
         self._messages: list[StoredMessage] = []
@@ -202,7 +202,7 @@ class _Look:
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
         begun = time.monotonic()
-        found = message_sql.search_from(
+        found = message_sql.search_range(
             session,
             queue=queue,
             bounds=(first, end),

@@ -20,14 +20,14 @@ _certain: dict[int, int] = {}
 _recent: dict[int, tuple[int, float]] = {}  # queue → a head that was read, and when
 
 
-def stored(queue: int, head: int) -> None:
+def note_stored(queue: int, head: int) -> None:
     """This process stored messages up to that head, and the node confirmed it."""
     with _guard:
         if head > _certain.get(queue, 0):
             _certain[queue] = head
 
 
-def seen(queue: int, head: int) -> None:
+def note_read(queue: int, head: int) -> None:
     now = time.monotonic()
     with _guard:
         waiting = _recent.get(queue)
@@ -37,7 +37,7 @@ def seen(queue: int, head: int) -> None:
             _recent[queue] = (head, now)
 
 
-def known(queue: int) -> int:
+def lowest_head(queue: int) -> int:
     """The lowest head that the queue can have, 0 if nothing is known."""
     head = _certain.get(queue, 0)
     recent = _recent.get(queue)

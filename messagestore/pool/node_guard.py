@@ -196,7 +196,7 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
     """
     queues = snapshot.current().queues.values() if info.id else ()
     lowest = {
-        one.id: max(one.head_seen, known_heads.known(one.id))
+        one.id: max(one.head_seen, known_heads.lowest_head(one.id))
         for one in queues
         if one.node_id == info.id and one.state not in _UNSETTLED
     }
@@ -240,16 +240,16 @@ def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None
             raise db_errors.Ambiguous(error.detail) from error
 
 
-def _standing(info: NodeInfo, session: Session) -> promotion_sql.Standing:
+def _standing(info: NodeInfo, session: Session) -> promotion_sql.NodeContents:
     """Read the server's contents. Raises the fault of a missing table although the data is
     this node's.
     """
     try:
-        return promotion_sql.read_standing(session)
+        return promotion_sql.read_contents(session)
     except db_errors.Final:
         if _identity(session) == info.identity:
             raise
-        return promotion_sql.Standing("", {})
+        return promotion_sql.NodeContents("", {})
 
 
 def _identity(session: Session) -> str:

@@ -38,14 +38,14 @@ def node_of(queue: int) -> Node:
     return node(snapshot.find_queue(queue).node_id)
 
 
-def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
+def group_by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
     """The nodes that hold some queues, each with its own. Raises NotFound
     (queue_not_found).
     """
-    return by_place({queue: snapshot.find_queue(queue).node_id for queue in queues})
+    return group_by_node_id({queue: snapshot.find_queue(queue).node_id for queue in queues})
 
 
-def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
+def group_by_node_id(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
     """The same for queues whose nodes are known: {queue: node}."""
     nodes = grouped((node_id, queue) for queue, node_id in places.items())
     return [(node(node_id), mine) for node_id, mine in nodes.items()]
@@ -60,18 +60,18 @@ def watch(node_id: int) -> None:
         used.watch()
 
 
-def in_use() -> list[int]:
+def used_node_ids() -> list[int]:
     return list(_nodes)
 
 
-def away() -> list[str]:
+def unreachable_nodes() -> list[str]:
     """The names of the nodes whose circuit is open in this process, in order."""
     return sorted(
         known.info.name for known in list(_nodes.values()) if known.circuit.is_open
     )
 
 
-def follows() -> bool:
+def is_current() -> bool:
     """Return True if nobody in this process uses a node as an older snapshot described it.
     Nodes that are gone are evicted on the way."""
     known = snapshot.current().nodes

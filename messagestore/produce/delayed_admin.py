@@ -134,7 +134,7 @@ def _allow(queue: int, message_id: str, actor: Actor) -> None:
     view = snapshot.current()
     info = view.queues.get(queue)
     topic = view.topics.get(info.topic_id) if info is not None else None
-    if topic is None or not access.sees(actor, topic.name):
+    if topic is None or not access.may_see(actor, topic.name):
         raise _not_found(message_id)
     access.require(actor, "produce", topic.name)
 
@@ -160,7 +160,7 @@ def of_topic(
     if no node answers.
     """
     access.require(actor, "browse", topic)
-    access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
+    access.require_failure_origin(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(
@@ -177,7 +177,7 @@ def of_topic(
     # An offline node with queues of the topic is included, so that the page names it in
     # `away`.
     # All online nodes are included, because a row can wait on another node than its queue.
-    nodes = dict(sorted((sweeping.online() | home_nodes).items()))
+    nodes = dict(sorted((sweeping.online_nodes() | home_nodes).items()))
     queues, counts = list(node_of_queue), []
     messages: list[WaitingMessage] = []
 
@@ -198,10 +198,10 @@ def of_topic(
         )
         messages.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    nodes_away = sweeping.ask(
-        nodes, read, what="Delayed messages", prepare=delayed_store.prepare
+    nodes_away = sweeping.query_nodes(
+        nodes, read, subject="Delayed messages", prepare=delayed_store.prepare
     )
-    sweeping.require_any(nodes_away, asked=nodes)
+    sweeping.require_answer(nodes_away, nodes=nodes)
     page = tuple(messages[:limit])
     return Waiting(
         page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away)

@@ -67,7 +67,7 @@ class BatchWrite(Write[tuple[int, int]]):
                     batches = [part.batch for part in parts]
                     # Read before the transaction: afterwards another send of this process
                     # may have raised it, and the offset of this one would look too low.
-                    lowest_head = known_heads.known(queue)
+                    lowest_head = known_heads.lowest_head(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
                             session,
@@ -87,7 +87,7 @@ class BatchWrite(Write[tuple[int, int]]):
         head = first + len(self._batch.messages)
         # The COMMIT was acknowledged, so this head is durable. Readers that wait for it are
         # woken.
-        known_heads.stored(queue, head)
+        known_heads.note_stored(queue, head)
         board.note(queue, head)
         return queue, first
 

@@ -86,7 +86,7 @@ def actor_of(request: HttpRequest) -> Actor:
     """The actor of the person who is logged in. Raises MetadataUnavailable."""
     user: Any = request.user
     administrator = bool(user.is_superuser or user.is_staff)
-    return accounts.actor_of(
+    return accounts.user_actor(
         name=user.get_username(), administrator=administrator, address=address_of(request)
     )
 

@@ -64,7 +64,7 @@ def _outage(request: HttpRequest) -> HttpResponse:
     nodes = len(known.nodes) if known else 0
     seen = {
         "nodes": nodes,
-        "answering": nodes - len(node_pools.away()),
+        "answering": nodes - len(node_pools.unreachable_nodes()),
         "topics": len(known.topics) if known else 0,
         "groups": len(known.groups) if known else 0,
         "age_s": round(snapshot.age_s()) if known else None,

@@ -15,7 +15,7 @@ def silent() -> list[str]:
     """The nodes that ought to answer, but did not when this process last asked them."""
     asked = registry.latencies()
     names = {
-        *node_pools.away(),
+        *node_pools.unreachable_nodes(),
         *(name for name, seconds in asked.items() if seconds is None),
     }
     return sorted(names - set(offline()))

@@ -176,7 +176,7 @@ def saved(request: HttpRequest) -> Saved | None:
     page = match.url_name if match else None
     if page not in LISTS:
         return None
-    found = saved_filters.listed(page=page, actor=actor(request))
+    found = saved_filters.list_filters(page=page, actor=actor(request))
     return Saved(page, found, request.GET.urlencode(), filter_of(request.GET.dict()))
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.utils.functional import Promise
 
-from metadata.listing.pages import Listed, Wanted
+from metadata.listing.pages import ListPage, ListQuery
 
 V = TypeVar("V")
 Text = str | Promise
@@ -153,13 +153,13 @@ def spark(values: Sequence[int]) -> Cell:
     return Cell(values, "spark")
 
 
-def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
+def wanted(request: HttpRequest, *, sort: str = "") -> ListQuery:
     """Return the part of a list that the URL asks for; what makes no sense there is
     ignored.
     """
     asked = request.GET
     page = asked.get("page", "1")
-    return Wanted(
+    return ListQuery(
         search=asked.get("q", "").replace("\0", "").strip(),
         sort=asked.get("sort", sort),
         page=int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 1,
@@ -167,7 +167,7 @@ def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
 
 
 def listed(
-    request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: Empty
+    request: HttpRequest, columns: Columns[V], found: ListPage[V], *, empty: Empty
 ) -> Table:
     """One page of a list as a table."""
     return Table(

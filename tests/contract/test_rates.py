@@ -149,10 +149,10 @@ def send(broker: Broker, count: int) -> Any:
 def pass_of(monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
     """One pass among workers that said this of their demand."""
     said = {f"other{n}": text for n, text in enumerate(others)}
-    monkeypatch.setattr(snapshot_acks, "demands", lambda: {**said, "me": ""})
-    monkeypatch.setattr(snapshot_acks, "demand", lambda **_: None)
+    monkeypatch.setattr(snapshot_acks, "read_demands", lambda: {**said, "me": ""})
+    monkeypatch.setattr(snapshot_acks, "report_demand", lambda **_: None)
     send_rate_limit._buckets.divided_at = float("-inf")
-    assert send_rate_limit.divide(name="me") == 1 + len(others)
+    assert send_rate_limit.share_limits(name="me") == 1 + len(others)
 
 
 def test_who_serves_is_asked_seldom_while_nothing_is_limited_and_at_the_next_pass_after(
@@ -160,11 +160,11 @@ def test_who_serves_is_asked_seldom_while_nothing_is_limited_and_at_the_next_pas
 ) -> None:
     pass_of(monkeypatch, [""])
     monkeypatch.setattr(
-        snapshot_acks, "demands", lambda: dict.fromkeys(("me", "a", "b", "c"), "")
+        snapshot_acks, "read_demands", lambda: dict.fromkeys(("me", "a", "b", "c"), "")
     )
-    assert send_rate_limit.divide(name="me") == 2, "nobody was asked"
+    assert send_rate_limit.share_limits(name="me") == 2, "nobody was asked"
     limit(broker, "/topics/single", max_messages_per_s=10)
-    assert send_rate_limit.divide(name="me") == 4
+    assert send_rate_limit.share_limits(name="me") == 4
 
 
 def test_the_limit_is_shared_evenly_by_processes_that_nobody_asks_for_anything(
@@ -228,7 +228,7 @@ def test_workers_tell_each_other_what_they_are_asked_for(
 
 
 def all_said() -> list[str]:
-    return list(snapshot_acks.demands().values())
+    return list(snapshot_acks.read_demands().values())
 
 
 def topic_id(name: str) -> int:
@@ -236,4 +236,4 @@ def topic_id(name: str) -> int:
 
 
 def test_a_broker_counts_its_processes(broker: Broker) -> None:
-    until(lambda: snapshot_acks.serving() == 1)
+    until(lambda: snapshot_acks.count_workers() == 1)

@@ -29,7 +29,7 @@ from messagestore.topology import membership, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
     CatmqError,
@@ -121,7 +121,7 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
     with transaction.atomic():
         row = DbNode.objects.get()
         DbNode.objects.update(epoch=row.epoch - 1)  # as a backup of metadata has it
-        changed("node", row.pk)
+        record_change("node", row.pk)
     snapshot.refresh()
     with pytest.raises(NodeUnavailable, match=r"takes no writes.*adopt_restored_node main"):
         send()

@@ -23,7 +23,7 @@ from metadata.errors import Conflict, Invalid, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers, ended_share_members
 from metadata.models import ConsumerGroup, QueueOffset
-from metadata.monitoring import health_checks
+from metadata.monitoring import lag_alarms
 from metadata.release import VERSION
 from tests.support import restoring
 from tests.support.leasing import (
@@ -51,7 +51,7 @@ def queue(node: str) -> int:
 
 
 def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
-    ended_share_members.taken()
+    ended_share_members.take_ended()
     one = member()
     send(*TEN)
     assert offsets(lease(one, max_messages=2)) == [0, 1]
@@ -100,9 +100,9 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     registry.note_heads()
     registry.note_heads()
     group_lag.record()
-    assert health_checks.idle().found == {}
+    assert lag_alarms.find_subscriptions_without_consumer().found == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*health_checks.idle().found] == ["mails/orders"]
+    assert [*lag_alarms.find_subscriptions_without_consumer().found] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(
@@ -233,14 +233,14 @@ def test_a_run_that_is_taken_over_meanwhile_is_not_changed(
     (run,) = lease(one, max_messages=5)
     end_leases(run)
     raise_low(queue, 2)
-    select, taken = run_sql.select_over, []
+    select, taken = run_sql.select_ended_below, []
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
         found = select(*args, **kwargs)
         taken.extend(lease(two))
         return found
 
-    monkeypatch.setattr(run_sql, "select_over", overtaken)
+    monkeypatch.setattr(run_sql, "select_ended_below", overtaken)
     lost_leases.sweep()
     (again,) = taken
     assert runs(queue)[0].done == again.run.done

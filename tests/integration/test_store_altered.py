@@ -13,7 +13,7 @@ import pytest
 from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.heads import corruption
 from messagestore.inspect import browse, search
 from messagestore.inspect.search import Times
@@ -147,7 +147,7 @@ def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> Non
         lambda: browse.by_offset(topic="orders", queue=ill, offset=0, limit=1, actor=ACTOR),
         lambda: browse.by_id(topic="orders", message_id=f"{ill}-0", actor=ACTOR),
         lambda: search.search(
-            topic="orders", queue=ill, wanted=Wanted(), times=Times(), actor=ACTOR
+            topic="orders", queue=ill, wanted=MessageSearch(), times=Times(), actor=ACTOR
         ),
     ]
     for look in looks:

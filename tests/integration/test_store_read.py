@@ -396,7 +396,7 @@ def test_a_second_subscription_never_repeats_an_epoch_of_the_first(
 def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = subscription_rows.named(group="billing", topic="orders", actor=ACTOR)
+    old = subscription_rows.find_subscription(group="billing", topic="orders", actor=ACTOR)
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
     monkeypatch.setattr(subscription_rows, "unfinished", lambda older_than_s: [old])
@@ -441,14 +441,14 @@ def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_sweep_drops_no_table_of_a_topic_that_became_ready_meanwhile(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = topic_rows.named(name="orders", actor=ACTOR)
-    monkeypatch.setattr(topic_rows, "unfinished", lambda older_than_s: [ready])
+    ready = topic_rows.find_topic(name="orders", actor=ACTOR)
+    monkeypatch.setattr(topic_rows, "iterate_unfinished", lambda older_than_s: [ready])
     topics.sweep()
     send(queues[0], 1)
 
 
 def test_a_sweep_takes_back_a_topic_that_a_crash_left_half_made(queues: list[int]) -> None:
-    left = topic_rows.plan(name="half", queues=2, actor=ACTOR)
+    left = topic_rows.plan_topic(name="half", queues=2, actor=ACTOR)
     assert topics.sweep(older_than_s=-1) == 1
     with pytest.raises(NotFound):
         topic_rows.make_ready(left.id)
@@ -720,13 +720,13 @@ def test_a_commit_between_plan_and_move_is_where_an_undo_goes_back_to(
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
-    begin = offset_resets.begin
+    begin = offset_resets.begin_move
 
     def overtaken(**given: Any) -> int:
         positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 4)])
         return begin(**given)
 
-    monkeypatch.setattr(offset_resets, "begin", overtaken)
+    monkeypatch.setattr(offset_resets, "begin_move", overtaken)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
     (made,) = offset_reset.reset(**reset, target=Target("earliest"))
     assert (made.from_offset, made.to_offset, made.repeated) == (4, 0, 4)
@@ -830,7 +830,7 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
     with pytest.raises(NotFound) as caught:
         offset_reset.undo(group="billing", actor=ACTOR)
     assert caught.value.code == "reset_not_found"
-    past = offset_resets.page(group="billing", limit=3, after=None, actor=ACTOR)
+    past = offset_resets.list_moves(group="billing", limit=3, after=None, actor=ACTOR)
     assert [(one.from_offset, one.to_offset, one.done) for one in past.items] == [
         (3, 0, True),
         (1, 3, True),

@@ -155,7 +155,7 @@ def test_a_wrong_start_is_named_and_nothing_is_made(
         subscribe(**start)
     assert [one.field for one in caught.value.errors] == [field]
     with pytest.raises(NotFound):
-        subscription_rows.named(group="billing", topic="orders", actor=ME)
+        subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
 
 
 def test_a_node_that_is_away_leaves_no_subscription_behind(queues: list[int]) -> None:
@@ -179,9 +179,11 @@ def test_definitions_carry_the_time(queues: list[int]) -> None:
     assert (written["start"], written["start_at_ms"]) == ("earliest", at_ms)
     document["groups"].append({"name": "copy"})
     document["subscriptions"] = [{"group": "copy", "topic": "orders", "start_at_ms": at_ms}]
-    imports.take_in(document=document, actor=ME)
+    imports.import_definitions(document=document, actor=ME)
     assert stands("copy") == [4, 9]
     wrong = {"group": "other", "topic": "orders", "start": "latest", "start_at_ms": at_ms}
     document["groups"].append({"name": "other"})
     with pytest.raises(Invalid, match=r"subscriptions\[0\].start"):
-        imports.take_in(document={**document, "subscriptions": [wrong]}, actor=ME)
+        imports.import_definitions(
+            document={**document, "subscriptions": [wrong]}, actor=ME
+        )

@@ -15,7 +15,7 @@ from catmq_client.contrib.django_outbox.models import (
     OutboxMessage,
     OutboxRelay,
 )
-from catmq_client.contrib.django_outbox.relay import Pass, Relay
+from catmq_client.contrib.django_outbox.relay import PassResult, Relay
 from catmq_client.message import Message, Source, make_row
 from tests.support.simulated import SimulatedBroker
 
@@ -56,7 +56,7 @@ class Relays:
         assert relay.claims.acquire() == ""
         return relay
 
-    def drain(self, relay: Relay) -> Pass:
+    def drain(self, relay: Relay) -> PassResult:
         """Lets what failed be due again, and passes until there is nothing more to do; the
         last pass.
         """

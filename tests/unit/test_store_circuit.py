@@ -102,7 +102,7 @@ def test_an_interrupted_statement_says_nothing_against_the_node(clock: Clock) ->
     circuit = Circuit("n1")
     for _ in range(5):
         with pytest.raises(db_errors.Ambiguous):
-            call(circuit, db_errors.of_mysql(1317, "interrupted", "n1"))
+            call(circuit, db_errors.from_mysql(1317, "interrupted", "n1"))
     assert not circuit.is_open
 
 

@@ -73,7 +73,9 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         following=_link(topic=topic, error=error, key=key, after=found.next)
         if found.next
         else "",
-        redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
+        redrives=_redrives(
+            redrive_rows.list_redrives(group=name, limit=MOST_REDRIVES, actor=who)
+        ),
     )
 
 
@@ -102,7 +104,7 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
         ),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
-    if dead_letter_counts.unseen(group=name):
+    if dead_letter_counts.has_unseen(group=name):
         found.append(Link(_("Mark as seen"), to("dead-seen", name)))
     return found
 

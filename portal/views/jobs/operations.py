@@ -107,7 +107,7 @@ def _schedules(request: HttpRequest) -> Table:
     """Return every job, when it ran last and runs next."""
     last = operation_lists.last_runs(actor=actor(request))
     following = dict(Schedule.objects.values_list("name", "next_run"))
-    columns: list[Column[tuple[str, runs.Listed]]] = [
+    columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
         Column(_("Job"), lambda one: code(one[0], f"{to('jobs')}?q={one[0]}")),
         Column(_("What it does"), lambda one: text(_(one[1].text))),
         Column(_("Every"), lambda one: lasting(one[1].every_minutes * 60_000)),
@@ -120,7 +120,7 @@ def _schedules(request: HttpRequest) -> Table:
     ]
     if may(request, "admin"):
         columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
-    return plain(columns, sorted(runs.known().items()), Empty(_("No jobs")))
+    return plain(columns, sorted(runs.scheduled_jobs().items()), Empty(_("No jobs")))
 
 
 def _last_state(run: RunRow | None) -> Cell:
@@ -140,11 +140,11 @@ class RunJob(Action):
     back_to = ("jobs",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        job = runs.known().get(self.name)
+        job = runs.scheduled_jobs().get(self.name)
         return Preview(effects=[_(job.text) if job else _("Unknown job")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        runs.ask(name=self.name, actor=self.actor)
+        runs.run_now(name=self.name, actor=self.actor)
         return _("Job %s was queued; it runs as soon as a worker is free.") % self.name
 
 

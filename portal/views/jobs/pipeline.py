@@ -44,7 +44,7 @@ from portal.views.jobs.operations import run_columns
 
 def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
-    place = pipeline.place(actor=actor(request))
+    place = pipeline.job_place(actor=actor(request))
     found = operation_lists.runs(
         wanted=wanted(request), actor=actor(request), pipeline=True
     )
@@ -99,7 +99,7 @@ def _stock(archive: str) -> tuple[Table, str]:
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
     """A run: how far it is, how it ended, what came of it, its log."""
-    found = pipeline.shown(id=run, actor=actor(request))
+    found = pipeline.find_run(id=run, actor=actor(request))
     ends = [Link(_("Cancel it"), to("run-cancel", found.id), "danger")]
     made = [Link(_("Open the report"), to("report", found.report))] if found.report else []
     running = found.state == "running"
@@ -107,7 +107,7 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
         request,
         "jobs/run",
         _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
-        section="pipeline" if pipeline.has(found.name) else "jobs",
+        section="pipeline" if pipeline.is_pipeline_job(found.name) else "jobs",
         live=running,
         actions=[*made, *(ends if running and not found.cancelling else [])],
         facts=_facts(found),
@@ -183,18 +183,18 @@ class Asking(Action):
         }
 
     def run(self, fields: dict[str, Any]) -> Text:
-        self.asked = pipeline.ask(
+        self.asked = pipeline.request_run(
             name=self.job, settings=self.settings(fields), actor=self.actor
         )
         return _("Run %d was queued; it starts as soon as a worker is free.") % self.asked
 
     def known_topic(self, name: str) -> None:
         """Raises NotFound."""
-        topic_rows.named(name=name, actor=self.actor)
+        topic_rows.find_topic(name=name, actor=self.actor)
 
     def archived_topic(self, name: str) -> Stock:
         """Return the archive's stock of a topic. Raises Invalid, Conflict."""
-        archive = pipeline.place(actor=self.actor).archive
+        archive = pipeline.job_place(actor=self.actor).archive
         found = [one for one in archives.stock(Path(archive)) if one.topic == name]
         if not found:
             raise Invalid.field(
@@ -205,7 +205,7 @@ class Asking(Action):
 
     def hindered(self) -> list[Text]:
         """Return what Spark lacks on this machine, as a warning."""
-        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return [blocked_by] if blocked_by else []
 
 
@@ -243,7 +243,7 @@ class StartArchive(Asking):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self.known_topic(fields["topic"])
-        where = pipeline.place(actor=self.actor).archive
+        where = pipeline.job_place(actor=self.actor).archive
         words = {"topic": fields["topic"], "archive": where}
         says = _(
             "All days of %(topic)s that are not archived yet will be written to %(archive)s. "

@@ -84,7 +84,7 @@ def _asked(settings: Any) -> str | None:
 
 def report(request: HttpRequest, number_: int) -> HttpResponse:
     """One report, with its first rows."""
-    found = reports.shown(id=number_, actor=actor(request))
+    found = reports.find_report(id=number_, actor=actor(request))
     columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
     facts = [
         Fact(_("Created"), found.made_at_ms, kind="when"),
@@ -136,7 +136,7 @@ def _cell(value: Any) -> Cell:
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
-    found = reports.shown(id=number_, actor=actor(request))
+    found = reports.find_report(id=number_, actor=actor(request))
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
     written.writerow(found.columns)
@@ -148,10 +148,10 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
 
 def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
     """A report as a Parquet file, with its types."""
-    found = reports.shown(id=number_, actor=actor(request))
+    found = reports.find_report(id=number_, actor=actor(request))
     response = _file(found, "parquet", "application/vnd.apache.parquet")
     written = BytesIO()
-    report_files.parquet(found.rows, to=written)
+    report_files.write_parquet(found.rows, to=written)
     response.write(written.getvalue())
     return response
 
@@ -211,9 +211,9 @@ class MakeReport(Action):
             )
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
-            topic_rows.named(name=fields["topic"], actor=self.actor)
+            topic_rows.find_topic(name=fields["topic"], actor=self.actor)
         what = _("A Spark job will read the messages and store the report: %s")
-        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return Preview(
             effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])]
         )
@@ -221,13 +221,13 @@ class MakeReport(Action):
     def run(self, fields: dict[str, Any]) -> Text:
         asked = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
-            number_ = pipeline.ask(
+            number_ = pipeline.request_run(
                 name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor
             )
             self.seen_at = to("run", number_)
             return _("Run %d was queued; it starts as soon as a worker is free.") % number_
         rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
-        made = reports.keep(
+        made = reports.save_report(
             name=fields["name"],
             engine="direct",
             settings=asked,

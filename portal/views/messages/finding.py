@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from messagestore.engine.messages import StoredMessage, Wanted, parse_message_id
+from messagestore.engine.messages import MessageSearch, StoredMessage, parse_message_id
 from messagestore.inspect import browse, search
 from messagestore.inspect.browse import Browsed
 from messagestore.inspect.search import Times
@@ -147,7 +147,7 @@ def _searched(
         from_ms = _moment(asked, "since") if minutes is None else _ago(minutes)
     found = search.search(
         topic=asked["topic"],
-        wanted=Wanted(
+        wanted=MessageSearch(
             asked["key"] or None,
             asked["tag"] or None,
             asked["trace_id"] or None,

@@ -65,7 +65,7 @@ def _clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
     """Name the clients that sent under this name at that time; which of them it was is not
     recorded.
     """
-    found = producers.clients_of(topic=topic, name=name, at_ms=at_ms, actor=actor)
+    found = producers.list_clients(topic=topic, name=name, at_ms=at_ms, actor=actor)
     if found:
         named = [
             f"{one.address} ({one.sdk})" if one.sdk else one.address

@@ -158,7 +158,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         # a masked message has no headers to try filters on
         message=None if found.masked else one,
     )
-    traces = handling_traces.of_message(
+    traces = handling_traces.traces_of_message(
         queue=one.queue, offset=one.offset, actor=actor(request)
     )
     place = places.of_topic(topic, "messages")

@@ -126,7 +126,7 @@ class ChangeNode(Edit, NodeAction):
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        return read_settings(NODE, node_rows.named(name=self.name, actor=self.actor))
+        return read_settings(NODE, node_rows.find_node(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what changes, and what a node that is closed keeps from being sent."""

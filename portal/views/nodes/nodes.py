@@ -11,7 +11,7 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.errors import NodeUnavailable
-from metadata.listing.pages import Listed
+from metadata.listing.pages import ListPage
 from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
@@ -42,11 +42,11 @@ FAR_DAYS = 3650  # a node that lasts longer is not said to become full
 def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
-    found = node_rows.page(window=window, actor=actor(request)).items
+    found = node_rows.list_nodes(window=window, actor=actor(request)).items
     latencies, away, growing = (
         registry.latencies(),
         set(outages.silent()),
-        size_rows.growth(),
+        size_rows.read_growth(),
     )
 
     def held(one: NodeView) -> int | None:
@@ -72,7 +72,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Disk space"), lambda one: rows.state(one.disk)),
     ]
     hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
-    table = listed(request, columns, Listed(found, len(found), 1, 1), empty=hint)
+    table = listed(request, columns, ListPage(found, len(found), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), to("node-register"))]
     return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)
 
@@ -97,9 +97,9 @@ def _where(one: NodeView) -> str:
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
-    view = node_rows.named(name=name, actor=actor(request))
+    view = node_rows.find_node(name=name, actor=actor(request))
     latency, room, why = _measured(view)
-    growth = size_rows.growth().get(view.id)
+    growth = size_rows.read_growth().get(view.id)
     return pages.show(
         request,
         "system/node",
@@ -111,7 +111,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         quarantined=view.quarantined,
         tiles=_tiles(view, latency, room, growth),
         facts=_facts(view, growth),
-        sizes=charts.sizes(size_rows.history(node=name, actor=actor(request))),
+        sizes=charts.sizes(size_rows.read_history(node=name, actor=actor(request))),
     )
 
 

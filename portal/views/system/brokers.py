@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.brokers import broker_rows, discovery, java_callers
 from metadata.brokers.discovery import BrokerView
 from metadata.brokers.java_callers import CallerView
-from metadata.listing.pages import Listed
+from metadata.listing.pages import ListPage
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
@@ -21,7 +21,7 @@ from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, t
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
-    views = discovery.listed(actor=actor(request))
+    views = discovery.list_brokers(actor=actor(request))
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda one: text(one.name)),
         Column(
@@ -36,7 +36,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     if may(request, "admin"):
         columns.append(Column(_("Change"), _change))
     hint = Empty(_("No broker is registered."))
-    table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
+    table = listed(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
     actions = [Link(_("Java clients"), to("java-clients"))] if may(request, "admin") else []
     intro = _(
         "A drained broker completes its running requests. Clients switch to other brokers."
@@ -54,7 +54,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
 
 def java_clients(request: HttpRequest) -> HttpResponse:
     """Requests of Java clients, which have no key, by address and client."""
-    found = java_callers.latest(actor=actor(request))
+    found = java_callers.list_callers(actor=actor(request))
     columns: list[Column[CallerView]] = [
         Column(_("Address"), lambda one: code(one.address)),
         Column(_("Client"), lambda one: text(one.sdk or None)),
@@ -64,7 +64,7 @@ def java_clients(request: HttpRequest) -> HttpResponse:
         Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
     ]
     hint = Empty(_("No Java client has called in the last seven days."))
-    table = listed(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
+    table = listed(request, columns, ListPage(tuple(found), len(found), 1, 1), empty=hint)
     intro = _("A request without a client was refused before it was read.")
     return pages.list_page(
         request, _("Java clients"), table, section="brokers", intro=intro, searched=False
@@ -95,7 +95,7 @@ class SetBrokerState(Toggle, BrokerAction):
     def other(self) -> str:
         return (
             "out"
-            if discovery.named(name=self.name, actor=self.actor).state == "in"
+            if discovery.find_broker(name=self.name, actor=self.actor).state == "in"
             else "in"
         )
 
@@ -127,5 +127,7 @@ class ForgetBroker(Delete, BrokerAction):
     would = lazy("The broker is removed from the list. It registers again when it starts.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        broker_rows.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        broker_rows.forget_broker(
+            name=self.name, confirm=fields["confirm"], actor=self.actor
+        )
         return _("Broker %s was removed from the list.") % self.name

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import verify
 from messagestore.verify import QueueReport, Since
-from metadata.config import Config, config, meanings, variable_of
+from metadata.config import Config, config, setting_comments, variable_name
 from metadata.db import access
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
@@ -38,9 +38,9 @@ MOST_QUEUES = 500
 def settings(request: HttpRequest) -> HttpResponse:
     """Every setting with meaning, value and default; secrets are not shown."""
     access.require(actor(request), "admin", "*", what="setting")
-    said = meanings()
+    said = setting_comments()
     columns: Columns[Any] = [
-        Column(_("Setting"), lambda one: code(variable_of(one.name))),
+        Column(_("Setting"), lambda one: code(variable_name(one.name))),
         Column(_("Value"), _value),
         Column(
             _("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)

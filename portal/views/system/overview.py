@@ -26,13 +26,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
-    points = metrics_history.points(for_s=span.for_s)
+    points = metrics_history.read_points(for_s=span.for_s)
     now = (
-        metrics_history.pace_of(points)
+        metrics_history.pace_of_series(points)
         if span.for_s <= metrics_history.LIVE_S
-        else metrics_history.pace()
+        else metrics_history.read_pace()
     )
-    marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
+    marks = chart_marks.list_marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
         request,
@@ -77,7 +77,7 @@ def _quiet(known: Overview) -> str:
 def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     all_nodes = snapshot.current().nodes
     away = len(outages.silent()) + len(outages.offline())
-    alive = [one for one in discovery.listed(actor=who) if one.alive]
+    alive = [one for one in discovery.list_brokers(actor=who) if one.alive]
     answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [

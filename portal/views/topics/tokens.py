@@ -19,7 +19,7 @@ from portal.views.topics.topic_actions import TopicAction
 
 
 def tokens(request: HttpRequest, name: str) -> HttpResponse:
-    found = send_tokens.listed(topic=name, actor=actor(request))
+    found = send_tokens.list_tokens(topic=name, actor=actor(request))
     columns: Columns[SendTokenView] = [
         Column(_("Token"), lambda one: code(one.id)),
         Column(_("Created"), lambda one: when(one.created_at_ms)),
@@ -49,7 +49,7 @@ class CreateToken(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
         effects: list[Text] = [_("The token is shown once, on the next page.")]
-        if not send_tokens.listed(topic=self.name, actor=self.actor):
+        if not send_tokens.list_tokens(topic=self.name, actor=self.actor):
             effects.append(
                 _("Messages of Java clients without a token will be refused at once.")
             )
@@ -79,7 +79,7 @@ class DeleteToken(Delete, TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         left = [
             one
-            for one in send_tokens.listed(topic=self.name, actor=self.actor)
+            for one in send_tokens.list_tokens(topic=self.name, actor=self.actor)
             if one.id != self._id
         ]
         effects: list[Text] = [

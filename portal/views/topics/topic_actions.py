@@ -99,7 +99,7 @@ class ChangeTopic(Edit, TopicAction):
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
+        return read_settings(TOPIC, topic_rows.find_topic(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         topic_rows.update(name=self.name, settings=changed, actor=self.actor)
@@ -241,7 +241,7 @@ class SetQueueState(Toggle, TopicAction):
         return _("Queue %s") % rows.queue_name(self.kwargs["queue"])
 
     def other(self) -> str:
-        view = topic_rows.named(name=self.name, actor=self.actor)
+        view = topic_rows.find_topic(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
         return (
             "read_only"

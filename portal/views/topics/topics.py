@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
 from metadata.listing import chart_marks, topic_lists
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
 from metadata.rules.settings import TOPIC
@@ -100,13 +100,13 @@ def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
-    view = topic_rows.named(name=name, actor=actor(request))
+    view = topic_rows.find_topic(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
-    every = Wanted(rows=MOST_GROUPS)
+    every = ListQuery(rows=MOST_GROUPS)
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     span = charts.span(request, topic_id=view.id)
-    points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
-    marks = chart_marks.marks(for_s=span.for_s, topic=name, actor=actor(request))
+    points = metrics_history.read_points(for_s=span.for_s, topic_id=view.id)
+    marks = chart_marks.list_marks(for_s=span.for_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.show(
         request,
@@ -115,13 +115,15 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         **places.of_topic(name, "topic"),
         live=True,
         actions=_actions(name) if manages else [],
-        tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
+        tiles=_tiles(view, queues, metrics_history.read_pace(topic_id=view.id).sent),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
         spans=charts.spans(span),
         queues=_queues(request, name, queues, manages),
         groups=_groups(groups, name),
-        producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
+        producers=_producers(
+            producers.list_producers(topic=name, actor=actor(request)), name
+        ),
         facts=_facts(view),
         away=outages.of_topic(queues),
     )

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db import access
 from metadata.db.paging import Window
-from metadata.listing.pages import cut
+from metadata.listing.pages import page_of
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import KEY
 from metadata.users import api_keys
@@ -39,7 +39,7 @@ MEANING: dict[str, Text] = {
 def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=wanted(request).search, limit=MOST)
-    found = api_keys.page(window=window, actor=actor(request)).items
+    found = api_keys.list_keys(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
         Column(_("API key"), lambda one: code(one.name)),
         Column(_("Rights"), lambda one: text(in_words(one.rights))),
@@ -49,7 +49,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
         Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
     ]
     hint = Empty(_("No matching keys"), "python manage.py create_api_key --help")
-    table = listed(request, columns, cut(found, wanted=wanted(request)), empty=hint)
+    table = listed(request, columns, page_of(found, wanted=wanted(request)), empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
     return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
 
@@ -161,7 +161,7 @@ class LimitKey(Edit, KeyAction):
     title = lazy("Limits of key %(name)s")
 
     def now(self) -> dict[str, Any]:
-        return read_settings(KEY, api_keys.named(name=self.name, actor=self.actor))
+        return read_settings(KEY, api_keys.find_key(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         api_keys.update(name=self.name, settings=changed, actor=self.actor)
@@ -175,7 +175,7 @@ class DeleteKey(Delete, KeyAction):
     title = lazy("Revoke key %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        view = api_keys.named(name=self.name, actor=self.actor)
+        view = api_keys.find_key(name=self.name, actor=self.actor)
         what = _("Requests with this key will be refused within a second. Its rights: %s")
         return Preview(effects=[what % in_words(view.rights)])
 

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.listing.pages import cut
+from metadata.listing.pages import page_of
 from metadata.users import accounts
 from metadata.users.accounts import UserView
 from portal.actions.action import Action, Delete, Preview
@@ -26,7 +26,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     search = wanted(request).search.lower()
     views = tuple(
         one
-        for one in accounts.listed(actor=actor(request))
+        for one in accounts.list_users(actor=actor(request))
         if search in f"{one.name} {one.email}".lower()
     )
     columns: Columns[UserView] = [
@@ -49,7 +49,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     table = listed(
         request,
         columns,
-        cut(views, wanted=wanted(request)),
+        page_of(views, wanted=wanted(request)),
         empty=Empty(_("No matching users")),
     )
     intro = _(
@@ -135,7 +135,7 @@ class ChangeUser(Edit, UserAction):
 
     def now(self) -> dict[str, Any]:
         """As it is; but for the password, which nobody can read."""
-        view = accounts.named(name=self.name, actor=self.actor)
+        view = accounts.find_user(name=self.name, actor=self.actor)
         rights = {
             right: ", ".join(view.rights.get(right, ()))
             for right in RightsFields.base_fields
@@ -171,7 +171,7 @@ class DeleteUser(Delete, UserAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
-        owns = accounts.owned(name=self.name, actor=self.actor)
+        owns = accounts.owned_names(name=self.name, actor=self.actor)
         if owns:
             what = _(
                 "The name stays an owner of %s. A new account with this name will manage them."

@@ -76,7 +76,7 @@ class Account:
 
     def grant(self, rights: tuple[grants.Grant, ...]) -> None:
         where = {"database": self.schema, "username": self.name, "host": "127.0.0.1"}
-        for statement in grants.statements(rights, flavour=self.flavour, **where):
+        for statement in grants.grant_statements(rights, flavour=self.flavour, **where):
             self.server.execute(statement)
 
     @contextmanager
@@ -222,7 +222,9 @@ def test_a_reader_account_needs_select_and_that_is_enough(
         with pytest.raises(Invalid, match=f"GRANT SELECT ON `{account.schema}`"):
             registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
         where = {"database": account.schema, "username": name, "host": "127.0.0.1"}
-        for statement in grants.statements(grants.READER, flavour=account.flavour, **where):
+        for statement in grants.grant_statements(
+            grants.READER, flavour=account.flavour, **where
+        ):
             server.execute(statement)
         registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
     finally:
@@ -232,10 +234,10 @@ def test_a_reader_account_needs_select_and_that_is_enough(
 def test_a_mark_names_the_right_to_see_the_binary_log_and_does_without_it(
     account: Account, node: str
 ) -> None:
-    (without,) = backup_marks.take(actor=ACTOR).nodes
+    (without,) = backup_marks.take_mark(actor=ACTOR).nodes
     account.grant(grants.BACKUP)
     node_pools.evict_all()
-    (marked,) = backup_marks.take(actor=ACTOR).nodes
+    (marked,) = backup_marks.take_mark(actor=ACTOR).nodes
     if account.server.execute("SELECT @@log_bin") == [(0,)]:
         assert (without.binlog, marked.binlog) == (None, None)
         return

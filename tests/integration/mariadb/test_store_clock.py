@@ -16,7 +16,7 @@ from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import browse, search
 from messagestore.inspect.search import Times
 from messagestore.produce import batches
@@ -133,7 +133,7 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     assert (behind.lag, behind.lag_ms) == (3, 0), "nothing is negative"
     positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, 3)])
     found = search.search(
-        topic="orders", wanted=Wanted(), times=Times(from_ms=times[1]), actor=ACTOR
+        topic="orders", wanted=MessageSearch(), times=Times(from_ms=times[1]), actor=ACTOR
     )
     assert [message.body for message in found.messages] == [b"ahead", b"back"]
 

@@ -23,7 +23,7 @@ from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.heads import durability
 from messagestore.inspect import browse, search
 from messagestore.inspect.search import Times
@@ -213,7 +213,7 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     looks: list[Callable[[], Any]] = [
         lambda: browse.by_offset(offset=offset, limit=10, **at),
         lambda: browse.by_id(topic="orders", message_id=f"{queue}-{offset}", actor=ACTOR),
-        lambda: search.search(wanted=Wanted(), times=Times(), **at),
+        lambda: search.search(wanted=MessageSearch(), times=Times(), **at),
     ]
     looking = [background(look) for look in looks]
     barrier = durability.barrier_of(node_pools.node_of(queue).info.id)

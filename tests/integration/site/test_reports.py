@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site.jobs import daily, reporting, spark
+from catmq_site.background import daily, reporting, spark
 from messagestore.engine.messages import NewMessage
 from messagestore.inspect import light_reports
 from messagestore.produce.publish import publish
@@ -68,7 +68,7 @@ def test_a_report_of_latency_adds_up_what_was_sampled(topic: str) -> None:
     group_id = groups.create(name="slow", actor=ACTOR).id
     subscriptions.create(group="slow", topic=topic, start="earliest", actor=ACTOR)
     snapshot.refresh()
-    at = metrics_history.start_of(before(database_now(), seconds=7_200), step_s=900)
+    at = metrics_history.start_of_step(before(database_now(), seconds=7_200), step_s=900)
     for model in (ConsumerGroup, Topic):  # they were there then
         model.objects.update(created_at=at)
     topic_id = snapshot.find_topic(topic).id

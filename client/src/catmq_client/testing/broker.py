@@ -203,7 +203,9 @@ class FakeBroker:
     ) -> dict[str, Any]:
         """See Transport."""
         decoded: dict[str, Any] = (
-            {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
+            {}
+            if body is None
+            else self._codec.decode(wire.encode_request(self._codec, body))
         )
         with self._changed:
             self.requests.append(Seen(method, path, decoded))

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from catmq_client.contrib.django_outbox import outbox
-from catmq_client.contrib.django_outbox.outbox import in_batches
+from catmq_client.contrib.django_outbox.outbox import split_into_batches
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import (
     InvalidTask,
@@ -233,7 +233,7 @@ def _record(
 
 
 def _save(made: Sequence[New], alias: str) -> None:
-    for some in in_batches(made, lambda one: one.size):
+    for some in split_into_batches(made, lambda one: one.size):
         TaskRecord.objects.using(alias).bulk_create([one.record for one in some])
 
 
