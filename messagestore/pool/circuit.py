@@ -114,7 +114,17 @@ class Circuit:
         if isinstance(error, db_errors.Unreachable) or (
             isinstance(error, db_errors.Ambiguous) and error.lost
         ):
-            self._record_failure(permit)
+            with self._lock:
+                self._failures += 1
+                if permit.probe:
+                    self._probing = False
+                    self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+                    self._probe_at = time.monotonic() + self._pause_s
+                elif not self._open and (
+                    self._failures >= FAILURES or permit.has_lasted(SILENT_S)
+                ):
+                    self._open, self._pause_s = True, self._first_pause_s
+                    self._probe_at = time.monotonic() + self._pause_s
             return
         # SlowNode is neutral: the caller stopped waiting, so nothing is known about the
         # node. Final is an answer even if the session was not complete yet.
@@ -135,19 +145,6 @@ class Circuit:
                     self._first_pause_s,
                     time.monotonic(),
                 )
-
-    def _record_failure(self, permit: Permit) -> None:
-        with self._lock:
-            self._failures += 1
-            if permit.probe:
-                self._probing = False
-                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-                self._probe_at = time.monotonic() + self._pause_s
-            elif (
-                self._failures >= FAILURES or permit.has_lasted(SILENT_S)
-            ) and not self._open:
-                self._open, self._pause_s = True, self._first_pause_s
-                self._probe_at = time.monotonic() + self._pause_s
 
     def _unreachable_error(self) -> NodeUnavailable:
         wait_ms = int((self._probe_at - time.monotonic()) * 1000)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -59,7 +59,17 @@ class Node:
         self.info = info
         self.circuit = Circuit(info.name)
         self.pool = SessionPool(info.name, self._connect_checked)
-        self.replica = _make_replica(info) if info.replica_host and not is_replica else None
+        self.replica: Node | None = None
+        if info.replica_host and not is_replica:
+            self.replica = Node(
+                replace(
+                    info,
+                    name=f"{info.name} (replica)",
+                    host=info.replica_host,
+                    port=info.replica_port or 3306,
+                ),
+                is_replica=True,
+            )
         self._is_replica = is_replica
         self._last_watch = float("-inf")
 
@@ -87,14 +97,23 @@ class Node:
     def check_out(
         self, *, reads: bool, within_s: float | None
     ) -> tuple[Permit, PooledSession]:
-        """Return a permit and a session for `check_in`. Raises NodeUnavailable and
-        SlowNode.
+        """Return a permit and a session for `check_in`. Raises NodeUnavailable, SlowNode.
+
+        What is known to fail raises before the node is queried.
         """
-        permit = self._request_permit(within_s)
+        self._check_online()
+        node_guard.check(self.info)
+        self.pool.slow.collect()
+        self._open_if_silent()
+        if within_s is not None:
+            self.pool.check_patience()
+        # A watched node is probed by the loop, so no request has to wait for a probe.
+        is_watched = time.monotonic() - self._last_watch < WATCHED_S
+        permit = self.circuit.enter(may_probe=self.circuit.is_open and not is_watched)
         try:
             # A probe runs while the circuit is open, so its wait for a session must not end
             # for that.
-            check = _ignore_circuit if permit.probe else self._check_answering
+            check = (lambda: None) if permit.probe else self._check_answering
             pooled = self.pool.take(reads=reads, within_s=within_s, check=check)
         except BaseException as error:
             self._end_call(permit, error, reads)
@@ -158,7 +177,11 @@ class Node:
         if self.circuit.is_open:
             self.pool.cut_silent_reads()
         if self.circuit.is_due():
-            self._send_probe()
+            # A failure only means that the node is still unreachable; the circuit counts it.
+            with suppress(CatmqError), self.circuit.permit(may_probe=True) as permit:
+                session = self._connect_checked()
+                permit.reached = True
+                session.close()
         if self.replica is not None:
             self.replica.watch()
 
@@ -177,18 +200,6 @@ class Node:
         if reads and isinstance(error, db_errors.Ambiguous):
             raise NodeUnavailable(error.detail) from error
 
-    def _request_permit(self, within_s: float | None) -> Permit:
-        """Ask guard, pool and circuit for a call. Raises NodeUnavailable without a query."""
-        self._check_online()
-        node_guard.check(self.info)
-        self.pool.slow.collect()
-        self._open_if_silent()
-        if within_s is not None:
-            self.pool.check_patience()
-        # A watched node is probed by the loop, so no request has to wait for a probe.
-        is_watched = time.monotonic() - self._last_watch < WATCHED_S
-        return self.circuit.enter(may_probe=self.circuit.is_open and not is_watched)
-
     def _check_online(self) -> None:
         if self.info.state == "offline":
             raise NodeUnavailable(f"Node {self.info.name} is offline.")
@@ -202,15 +213,6 @@ class Node:
         if not self.circuit.is_open and self.pool.is_silent():
             self.circuit.trip()
             self.pool.discard()
-
-    def _send_probe(self) -> None:
-        try:
-            with self.circuit.permit(may_probe=True) as permit:
-                session = self._connect_checked()
-                permit.reached = True
-                session.close()
-        except CatmqError:
-            return  # still unreachable; the circuit has counted it
 
     def _connect_checked(self) -> Session:
         """Return a new session, after checking that the server holds this node's data."""
@@ -226,13 +228,3 @@ class Node:
             session.close()
             raise
         return session
-
-
-def _ignore_circuit() -> None:
-    """Check nothing: a probe waits for a session although the circuit is open."""
-
-
-def _make_replica(info: NodeInfo) -> Node:
-    """Return the node's replica: the same database and account at another address."""
-    address = {"host": info.replica_host, "port": info.replica_port or 3306}
-    return Node(replace(info, name=f"{info.name} (replica)", **address), is_replica=True)  # type: ignore[arg-type]

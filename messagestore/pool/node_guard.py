@@ -52,7 +52,7 @@ _quarantined: dict[int, Quarantine] = {}
 _misfits: dict[int, Quarantine] = {}
 _schemas: dict[int, Schema] = {}
 _wrong_epochs: dict[int, Quarantine] = {}
-_logged_at: dict[tuple[int, str], float] = {}
+_logged_at: dict[int, float] = {}  # node id → last log line about another node's data
 
 
 def check(info: NodeInfo) -> None:
@@ -212,12 +212,12 @@ def check_server(
         return  # registered by a release that did not write identities yet
     contents = _read_contents(info, session)
     if contents.identity != info.identity:
-        _log_rejection(
-            info, "the database at its address has no data, or that of another node"
-        )
-        raise db_errors.Unreachable(
-            f"Node {info.name}: the database at its address has no data, or that of another node."
-        )
+        reason = "the database at its address has no data, or that of another node"
+        now = time.monotonic()
+        if now - _logged_at.get(info.id, -_LOG_EVERY_S) >= _LOG_EVERY_S:
+            _logged_at[info.id] = now
+            log.error("Node %s is not served: %s", info.name, reason)
+        raise db_errors.Unreachable(f"Node {info.name}: {reason}.")
     if primary:
         note_schema(info, contents.schema)
     else:
@@ -242,24 +242,19 @@ def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None
 
 
 def _read_contents(info: NodeInfo, session: Session) -> promotion_sql.NodeContents:
-    """Read identity, schema and heads of the server; all empty if it has no tables of a
-    node.
+    """Read identity, schema and heads of the server; all are empty without a node's tables.
 
     Raises the error of a missing table if the data is this node's.
     """
     try:
         return promotion_sql.read_contents(session)
     except db_errors.Final:
-        if _read_identity(session) == info.identity:
+        identity = ""
+        with suppress(db_errors.Final):
+            identity = promotion_sql.read_identity(session)
+        if identity == info.identity:
             raise
         return promotion_sql.NodeContents("", {})
-
-
-def _read_identity(session: Session) -> str:
-    try:
-        return promotion_sql.read_identity(session)
-    except db_errors.Final:
-        return ""
 
 
 def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
@@ -276,10 +271,3 @@ def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> No
         _quarantined[info.id] = Quarantine(info.epoch, why)
     log.error("Node %s is quarantined: %s", info.name, why)
     check(info)
-
-
-def _log_rejection(info: NodeInfo, why: str) -> None:
-    now = time.monotonic()
-    if now - _logged_at.get((info.id, why), -_LOG_EVERY_S) >= _LOG_EVERY_S:
-        _logged_at[info.id, why] = now
-        log.error("Node %s is not served: %s", info.name, why)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from messagestore.engine.mysql_session import Session
@@ -65,23 +64,15 @@ class SlowAnswers(Generic[L]):
 
     def collect(self) -> None:
         """Give back sessions whose answer has arrived or whose connection broke."""
-        if not self._pending:
-            return
         # Two threads must not read the answer of the same session.
-        with self._try_lock() as has_lock:
-            for pooled, began_at in list(self._pending.items()) if has_lock else ():
+        if not self._pending or not self._collecting.acquire(blocking=False):
+            return
+        try:
+            for pooled, began_at in list(self._pending.items()):
                 if pooled.session.catch_up():
                     if pooled.session.clean:
                         self._slow_s = time.monotonic() - began_at
                     del self._pending[pooled]
                     self._give_back(pooled)
-
-    @contextmanager
-    def _try_lock(self) -> Iterator[bool]:
-        """Hold the lock if it is free; yield False if it is not."""
-        has_lock = self._collecting.acquire(blocking=False)
-        try:
-            yield has_lock
         finally:
-            if has_lock:
-                self._collecting.release()
+            self._collecting.release()
