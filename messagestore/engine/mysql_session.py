@@ -226,7 +226,7 @@ class MySqlSession:
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s,
                 write_timeout=READ_TIMEOUT_S,
-                **tls.arguments(*encryption),
+                **tls.connect_arguments(*encryption),
             )  # fmt: skip
             if tls.is_plain(encryption.mode, self._db.server_capabilities):
                 self._db.close()
@@ -271,7 +271,7 @@ class MySqlSession:
             reason = UnsupportedServer(
                 _WRONG_GREETING.format(version, error.detail)
                 if is_supported
-                else engines.too_old(version)
+                else engines.too_old_message(version)
             )
             raise unreachable(name, address, reason) from reason
 

@@ -24,7 +24,7 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
@@ -87,9 +87,9 @@ def nodes_away() -> AlarmFindings:
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
-                seen.add(info.name, of_error(fault))
+                seen.add(info.name, error_text(fault))
         except CatmqError as error:
-            seen.add(info.name, of_error(error.detail))
+            seen.add(info.name, error_text(error.detail))
     return seen
 
 
@@ -120,8 +120,8 @@ def _look_at_room(
         return
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
-        near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, say("filling", days=f"{days:,.1f}"), is_so=near)
+        near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
+        seen.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
 
 
 def dying() -> AlarmFindings:
@@ -137,8 +137,8 @@ def dying() -> AlarmFindings:
     )
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
-            detail = say("dead", new=count.last_hour, total=count.messages)
-            is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            detail = alarm_text("dead", new=count.last_hour, total=count.messages)
+            is_so = alarm_rules.is_passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen
 

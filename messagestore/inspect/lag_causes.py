@@ -20,11 +20,11 @@ from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_causes import (
     BEHIND,
     Cause,
-    Facts,
+    GroupFacts,
     Reader,
     ReadQueue,
-    causes,
-    hottest,
+    find_causes,
+    find_hot_queue,
 )
 from metadata.rules.topics.names import failure_name
 
@@ -42,17 +42,19 @@ def of_group(
     if found is None or not any(one.lag != 0 for one in offsets):
         return []
     facts = _facts(view, offsets, found)
-    hot = hottest(facts) if facts.trend in BEHIND else None
+    hot = find_hot_queue(facts) if facts.trend in BEHIND else None
     if hot is not None and hot.owner is not None:
         facts = replace(facts, keys=_keys(hot, offsets, actor))
-    return causes(facts)
+    return find_causes(facts)
 
 
-def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -> Facts:
+def _facts(
+    view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress
+) -> GroupFacts:
     behind = {one.topic for one in offsets if one.lag}
     settings = [one.delivery for one in view.subscriptions if one.topic in behind]
     lately = lag_trends.read_recent_events(group_id=view.id)
-    return Facts(
+    return GroupFacts(
         trend=found.said.state,
         queues=_queues(view, offsets),
         members=[_reader(one) for one in view.members],

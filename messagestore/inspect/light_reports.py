@@ -111,7 +111,7 @@ def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         sent = sum(row.get("messages", 0) for row in rows)
         groups = len(subscribers.active_subscriptions(topic.id))
         held = sum(row.get("held", 0) for row in rows)
-        verdict = reports.verdict(
+        verdict = reports.judge_topic(
             sent=sent, groups=groups, queues=len(topic.queues), days=days
         )
         yield {

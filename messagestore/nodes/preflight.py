@@ -30,7 +30,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
-from metadata.rules.grants import statements
+from metadata.rules.grants import grant_statements
 
 PROBE_QUEUE = 0  # no queue has this id: a registration tries a database with it
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
@@ -217,7 +217,7 @@ def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Fi
     """Yield the findings for and against a server by its settings; `unsafe`: it may lose
     messages.
     """
-    words = {"version": facts.version, "oldest": engines.oldest()}
+    words = {"version": facts.version, "oldest": engines.oldest_versions()}
     yield _either(
         engines.is_supported(facts.version), "version", "version", "old_version", **words
     )
@@ -360,7 +360,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
             "why": "; ".join(one.why for one in some),
         }
         words["grant"] = " ".join(
-            statements(
+            grant_statements(
                 some, flavour="mysql", database=info.database, username=user, host=host
             )
         )

@@ -42,7 +42,7 @@ from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
-from metadata.rules.grants import READER, statements
+from metadata.rules.grants import READER, grant_statements
 
 log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
@@ -196,7 +196,7 @@ def set_reader(
     """
     if username:
         info = _with_account(name, username, password, actor)
-        needed = statements(
+        needed = grant_statements(
             READER, flavour="mysql", database=info.database, username=info.username
         )
         with _tried(info, f"It needs: {' '.join(needed)}") as session:

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import schedules
+from catmq_site.background import sweeps
 from messagestore.engine.mysql_session import Session
 from messagestore.inspect import alarm_job
 from messagestore.nodes import disks
@@ -444,7 +444,7 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     with CaptureQueriesContext(connection) as seen:
         assert (mails.prune(limit=5), alarms.prune(limit=4)) == (5, 4)
         monkeypatch.setattr(prune, "READ", 6)
-        assert schedules.prune_alarms() == 20 + 7  # three mails went with the four alarms
+        assert sweeps.prune_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [
         one["sql"].split("IN (")[-1].count(",") + 1
         for one in seen

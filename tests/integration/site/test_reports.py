@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site.jobs import daily, reporting, spark
+from catmq_site.background import daily, reporting, spark
 from messagestore.engine.messages import NewMessage
 from messagestore.inspect import light_reports
 from messagestore.produce.publish import publish

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import spark
+from catmq_site.background import spark
 from messagestore.inspect import light_reports
 from metadata.actors import Actor
 from metadata.errors import Invalid
