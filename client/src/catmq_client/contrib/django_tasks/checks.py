@@ -18,6 +18,10 @@ from catmq_client.contrib.django_tasks import conf
 
 TASKS = "catmq_client.contrib.django_tasks"
 OUTBOX = "catmq_client.contrib.django_outbox"
+_HINTS = {
+    "E004": "For example [[-100, -1], [0, 0], [1, 100]].",
+    "E005": "A task may have max_attempts of its own.",
+}
 
 
 def check_backend(
@@ -34,11 +38,16 @@ def check_backend(
         if not apps.is_installed(app)
     ]
     yield from missing_apps
-    yield from _check_outbox(alias)
+    try:
+        current()
+    except ImproperlyConfigured as error:
+        hint = "Workers and the relay take their brokers from CATMQ_OUTBOX."
+        yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="catmq_tasks.E003")
     problems = [*conf.find_problems(options)]
     for problem in problems:
         text = f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}"
-        yield Error(text, hint=_hint(problem), id=f"catmq_tasks.{problem.check}")
+        hint = _HINTS.get(problem.check, "See the how-to 'Run Django tasks'.")
+        yield Error(text, hint=hint, id=f"catmq_tasks.{problem.check}")
     # The other checks need valid settings, or the models of both apps.
     if not problems:
         settings = conf.read(alias, queues, options)
@@ -48,21 +57,6 @@ def check_backend(
         yield from _check_schedules(settings)
     if not missing_apps:
         yield from _check_databases(alias)
-
-
-def _hint(problem: conf.Problem) -> str:
-    return {
-        "E004": "For example [[-100, -1], [0, 0], [1, 100]].",
-        "E005": "A task may have max_attempts of its own.",
-    }.get(problem.check, "See the how-to 'Run Django tasks'.")
-
-
-def _check_outbox(alias: str) -> Iterator[CheckMessage]:
-    try:
-        current()
-    except ImproperlyConfigured as error:
-        hint = "Workers and the relay take their brokers from CATMQ_OUTBOX."
-        yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="catmq_tasks.E003")
 
 
 def _check_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:

@@ -141,6 +141,25 @@ def _is_integer(minimum: int, maximum: int | None = None) -> Callable[[Any], boo
     )
 
 
+def _covers_all_priorities(ranges: Any) -> bool:
+    """Return True if the ranges contain every priority exactly once.
+
+    >>> _covers_all_priorities([[-100, 0], [0, 100]])
+    False
+    >>> _covers_all_priorities([[-100, 0], [1, 100]])
+    True
+    """
+    try:
+        priorities = [
+            priority
+            for lowest, highest in ranges
+            for priority in range(lowest, highest + 1)
+        ]
+    except (TypeError, ValueError):
+        return False
+    return sorted(priorities) == [*range(MIN_PRIORITY, MAX_PRIORITY + 1)]
+
+
 # By option: a predicate, and the requirement as an error message states it.
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -167,7 +186,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "result_days": (_is_integer(1), "must be a whole number, at least 1"),
     "failed_days": (_is_integer(1), "must be a whole number, at least 1"),
     "priority_lanes": (
-        lambda value: _covers_all_priorities(value),
+        _covers_all_priorities,
         "must be pairs [least, most] that together have each priority from -100 to 100 once",
     ),
     "missing_task_s": (_is_integer(0), "must be whole seconds, at least 0"),
@@ -220,22 +239,3 @@ def find_invalid_topics(settings: TaskSettings) -> list[str]:
         for topic in settings.topics()
         if len(topic) > MAX_TOPIC_LENGTH or not NAME.fullmatch(topic)
     ]
-
-
-def _covers_all_priorities(ranges: Any) -> bool:
-    """Return True if the ranges contain every priority exactly once.
-
-    >>> _covers_all_priorities([[-100, 0], [0, 100]])
-    False
-    >>> _covers_all_priorities([[-100, 0], [1, 100]])
-    True
-    """
-    try:
-        priorities = [
-            priority
-            for lowest, highest in ranges
-            for priority in range(lowest, highest + 1)
-        ]
-    except (TypeError, ValueError):
-        return False
-    return sorted(priorities) == [*range(MIN_PRIORITY, MAX_PRIORITY + 1)]

@@ -142,8 +142,18 @@ def _prepare(
 
     So nothing is written for a task that could not be sent later.
     """
-    record = _build_record(
-        task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", "")
+    path = task.module_path
+    record = TaskRecord(
+        id=task_id or uuid7().replace("-", ""),
+        path=path,
+        queue_name=task.queue_name,
+        priority=task.priority,
+        backend_name=settings.alias,
+        args=to_json_types(list(args), f"the arguments of task {path}"),
+        kwargs=to_json_types(dict(kwargs), f"the arguments of task {path}"),
+        run_after=task.run_after,
+        max_attempts=getattr(task, "max_attempts", None),
+        enqueued_at=timezone.now(),
     )
     job = build_job(record, task, settings)
     message = build_message(job, due_ms=job.run_after_ms)
@@ -227,25 +237,6 @@ def _check_path(task: AnyTask) -> None:
             "workers do not import "
             f"it: add its module to TASK_MODULES in the OPTIONS of backend {task.backend!r}"
         )
-
-
-def _build_record(
-    task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str
-) -> TaskRecord:
-    path = task.module_path
-    return TaskRecord(
-        id=task_id,
-        path=path,
-        queue_name=task.queue_name,
-        priority=task.priority,
-        backend_name=settings.alias,
-        # Whether JSON can be written from the values is checked when the message is built.
-        args=to_json_types(list(args), f"the arguments of task {path}"),
-        kwargs=to_json_types(dict(kwargs), f"the arguments of task {path}"),
-        run_after=task.run_after,
-        max_attempts=getattr(task, "max_attempts", None),
-        enqueued_at=timezone.now(),
-    )
 
 
 def _save(new_tasks: Sequence[NewTask], alias: str) -> None:

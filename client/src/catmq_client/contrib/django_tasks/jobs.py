@@ -278,12 +278,16 @@ def build_message(job: Job, *, due_ms: int | None = None) -> NewMessage:
 
     Raises ValueError as Job.body() does.
     """
+    now = now_ms()
+    deliver_at = None
+    if due_ms is not None and due_ms > now:
+        deliver_at = datetime.fromtimestamp(min(due_ms, now + MAX_DELAY_MS) / 1000, UTC)
     return NewMessage(
         job.body(),
         tag=job.path.rpartition(".")[2][:MAX_TAG],
         headers={HEADER: "1"},
         trace_id=job.id,
-        deliver_at=_deliver_at(due_ms),
+        deliver_at=deliver_at,
     )
 
 
@@ -311,10 +315,3 @@ def send_job(job: Job, settings: TaskSettings, *, due_ms: int | None = None) -> 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _deliver_at(due_ms: int | None) -> datetime | None:
-    now = now_ms()
-    if due_ms is None or due_ms <= now:
-        return None
-    return datetime.fromtimestamp(min(due_ms, now + MAX_DELAY_MS) / 1000, UTC)

@@ -24,7 +24,6 @@ from django.db import transaction
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import Job, database_alias, now_ms, parse
-from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult
 from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.upkeep import find_settings
@@ -92,7 +91,7 @@ def run_tasks(
     execution = Execution(
         settings,
         WORKER,
-        on_end=lambda record: results.append(_to_result(record)),
+        on_end=lambda record: results.append(record.result(record.task)),
         is_test=True,
     )
     until_ms = now_ms() + int(after.total_seconds() * 1000)
@@ -113,10 +112,6 @@ def run_tasks(
             f"{MAX_TASKS} tasks were run, and there are more: do they enqueue each other?"
         )
     return results
-
-
-def _to_result(record: TaskRecord) -> AnyResult:
-    return record.result(record.task)
 
 
 def _take_next(

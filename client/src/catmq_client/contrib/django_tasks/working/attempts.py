@@ -20,7 +20,7 @@ class TaskTimeout(CatmqError, code="task_timeout"):
     """An attempt exceeded its time limit. Its thread cannot be stopped."""
 
     # The stack of the attempt's thread; stored instead of the error's own traceback.
-    told: str | None = None
+    stack_text: str | None = None
 
 
 class ResultRefused(ValueError):
@@ -79,7 +79,7 @@ class Attempt:
         )
         frame = sys._current_frames().get(self.thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        error.told = f"{stack}{type(error).__name__}: {error}\n"
+        error.stack_text = f"{stack}{type(error).__name__}: {error}\n"
         return error
 
 

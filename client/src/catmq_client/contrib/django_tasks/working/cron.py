@@ -32,7 +32,7 @@ class _Field(NamedTuple):
     name: str
     minimum: int
     maximum: int
-    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 FIELDS = (
@@ -77,16 +77,14 @@ class Cron:
         time = time.replace(second=0, microsecond=0) + timedelta(minutes=1)
         day, last = time.date(), time.date() + timedelta(days=MAX_DAYS_AHEAD)
         while day <= last:
-            if day.month in self.months and self._has_day(day.day, day.isoweekday() % 7):
+            matches = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
+            is_day = all(matches) if self.needs_both_days else any(matches)
+            if day.month in self.months and is_day:
                 earliest = (time.hour, time.minute) if day == time.date() else (0, 0)
-                matches = [
-                    (h, m)
-                    for h in sorted(self.hours)
-                    for m in sorted(self.minutes)
-                    if (h, m) >= earliest
-                ]
-                if matches:
-                    hour, minute = matches[0]
+                times = ((h, m) for h in sorted(self.hours) for m in sorted(self.minutes))
+                first = next((time for time in times if time >= earliest), None)
+                if first is not None:
+                    hour, minute = first
                     return time.replace(
                         year=day.year,
                         month=day.month,
@@ -133,10 +131,6 @@ class Cron:
                 return time
             # The minute of the change itself may match.
             start, inside = change - MINUTE, change
-
-    def _has_day(self, day: int, weekday: int) -> bool:
-        matches = day in self.days, weekday in self.weekdays
-        return all(matches) if self.needs_both_days else any(matches)
 
     @classmethod
     def parse(cls, text: str) -> Cron:
@@ -194,8 +188,8 @@ def _next_change(start: datetime, end: datetime, zone: tzinfo) -> datetime | Non
 
 def _parse_field(text: str, field: _Field) -> frozenset[int]:
     values: set[int] = set()
-    for part in text.lower().split(","):
-        span, _, step = part.partition("/")
+    for element in text.lower().split(","):
+        span, _, step = element.partition("/")
         first, _, last = span.partition("-")
         lowest = field.minimum if span == "*" else _parse_number(first, field)
         # "5/10" means from 5 to the end of the range, in steps of 10.
@@ -203,14 +197,14 @@ def _parse_field(text: str, field: _Field) -> frozenset[int]:
         if last:
             highest = _parse_number(last, field)
         if highest < lowest or (step and not step.isdecimal()) or step == "0":
-            raise WrongCron(f"{part!r} is no {field.name}")
+            raise WrongCron(f"{element!r} is no {field.name}")
         values.update(range(lowest, highest + 1, int(step or 1)))
     return frozenset(values)
 
 
 def _parse_number(text: str, field: _Field) -> int:
-    if text in field.words:
-        return field.words.index(text) + (1 if field.words is MONTHS else 0)
+    if text in field.names:
+        return field.names.index(text) + (1 if field.names is MONTHS else 0)
     if not text.isdecimal() or not field.minimum <= int(text) <= field.maximum:
         raise WrongCron(f"{text!r} is no {field.name}: {field.minimum} to {field.maximum}")
     return int(text)

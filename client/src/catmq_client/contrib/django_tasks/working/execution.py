@@ -111,7 +111,7 @@ class Execution:
         self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
         self.defer_result: Callable[[Attempt, Any], object] | None = None
         self._renew_connections: Callable[[], object] = (
-            _keep_connections if is_test else _renew_connections
+            (lambda: None) if is_test else _renew_connections
         )
         self._reraised = (KeyboardInterrupt,) if is_test else ()
         self._records = make_records(settings)
@@ -203,7 +203,13 @@ class Execution:
         """
         if error is None:
             try:
-                return self._succeed(attempt, value)
+                has_claim = self._persist(
+                    lambda: self._records.succeed(attempt.claim, value)
+                )
+                if has_claim is None:
+                    return False
+                self._after_success(attempt, has_claim=has_claim)
+                return True
             except DatabaseError as refused:
                 error = ResultRefused(
                     f"the result of task {attempt.claim.job.path} cannot be kept: {refused}"
@@ -310,7 +316,15 @@ class Execution:
     ) -> bool:
         job = claim.job
         if claim.verdict is Verdict.MISSING:
-            return self._handle_missing_row(claim, delivery)
+            # A directly sent message may arrive before the caller's transaction commits.
+            if job.is_direct and job.waits < ROW_TRIES:
+                return self._postpone(job, claim.token, delivery, ROW_PAUSE_S)
+            missing = TaskRecordMissing(
+                f"task {job.id} {job.path} has no row: it was rolled back, or deleted"
+            )
+            log.error("%s; its message is made a dead letter", missing)
+            delivery.reject(missing)
+            return True
         if claim.verdict is Verdict.RUN and task is not None:
             return self._run(Attempt(claim, task, delivery))
         if claim.verdict is Verdict.RUN:
@@ -324,18 +338,6 @@ class Execution:
             )
         # OVER: nothing is left to do for this message.
         delivery.accept()
-        return True
-
-    def _handle_missing_row(self, claim: Claim, delivery: Delivery) -> bool:
-        job = claim.job
-        # A directly sent message may arrive before the caller's transaction commits.
-        if job.is_direct and job.waits < ROW_TRIES:
-            return self._postpone(job, claim.token, delivery, ROW_PAUSE_S)
-        error = TaskRecordMissing(
-            f"task {job.id} {job.path} has no row: it was rolled back, or deleted"
-        )
-        log.error("%s; its message is made a dead letter", error)
-        delivery.reject(error)
         return True
 
     def _postpone(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
@@ -368,14 +370,6 @@ class Execution:
             "task %s returned after its time limit: its result is dropped",
             attempt.claim.job.id,
         )
-        return True
-
-    def _succeed(self, attempt: Attempt, value: Any) -> bool:
-        claim = attempt.claim
-        has_claim = self._persist(lambda: self._records.succeed(claim, value))
-        if has_claim is None:
-            return False
-        self._after_success(attempt, has_claim=has_claim)
         return True
 
     def _after_success(self, attempt: Attempt, *, has_claim: bool) -> None:
@@ -515,7 +509,3 @@ def _renew_connections() -> None:
     close_old_connections()
     if django_settings.DEBUG:
         reset_queries()
-
-
-def _keep_connections() -> None:
-    """Do nothing: in a test the connection has the test's transaction."""

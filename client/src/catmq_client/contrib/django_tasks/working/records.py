@@ -143,8 +143,12 @@ class DatabaseRecords:
             if record is None:
                 return Claim(Verdict.MISSING, job, claimant.token, build_record(job))
             max_attempts = record.max_attempts or job.max_attempts
-            if _is_claimed_by(record, claimant):
-                # The response to this claim was lost, and the claim is repeated.
+            if (record.status, record.token, record.worker_ids[-1:]) == (
+                Status.RUNNING,
+                claimant.token,
+                [claimant.worker],
+            ):
+                # The response to this very claim was lost, and the claim is repeated.
                 return Claim(
                     Verdict.RUN,
                     replace(job, max_attempts=max_attempts),
@@ -315,6 +319,7 @@ class NoRecords:
 
 def build_record(job: Job, **changes: Any) -> TaskRecord:
     """Return an unsaved row with the values that the message has, and with `changes`."""
+    enqueued_at = datetime.fromtimestamp(job.enqueued_at_ms / 1000, UTC)
     record = TaskRecord(
         id=job.id,
         path=job.path,
@@ -323,7 +328,7 @@ def build_record(job: Job, **changes: Any) -> TaskRecord:
         backend_name=job.backend,
         args=job.args,
         kwargs=job.kwargs,
-        enqueued_at=_to_datetime(job.enqueued_at_ms),
+        enqueued_at=enqueued_at if settings.USE_TZ else timezone.make_naive(enqueued_at),
     )
     return set_values(record, changes)
 
@@ -339,7 +344,7 @@ def append_error(
 ) -> list[dict[str, str]]:
     """Return the errors with `error` appended. Beyond MAX_ERRORS the oldest are dropped."""
     kind = type(error)
-    text = getattr(error, "told", None) or "".join(format_exception(error))
+    text = getattr(error, "stack_text", None) or "".join(format_exception(error))
     if len(text) > MAX_TRACEBACK:
         # The middle is dropped: the begin has the caller, the end has the error.
         half = MAX_TRACEBACK // 2
@@ -364,17 +369,6 @@ def _running_values(
         "worker_ids": [*workers, claimant.worker],
         "message_id": claimant.message_id[:64],
     }
-
-
-def _is_claimed_by(record: TaskRecord, claimant: Claimant) -> bool:
-    """Return True if this very delivery has claimed the row already."""
-    has_token = record.status == Status.RUNNING and record.token == claimant.token
-    return has_token and record.worker_ids[-1:] == [claimant.worker]
-
-
-def _to_datetime(at_ms: int) -> datetime:
-    time = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return time if settings.USE_TZ else timezone.make_naive(time)
 
 
 def _ended_values(status: str) -> dict[str, Any]:

@@ -154,8 +154,11 @@ class Threads:
                     work()
                 except BaseException:
                     log.exception("internal error in a thread of tasks; continuing")
-                if self._is_replaced(thread_id):
-                    return
+                with self._changed:
+                    # Abandoned: another thread has replaced this thread.
+                    if thread_id in self._lost:
+                        self._lost.discard(thread_id)
+                        return
         finally:
             connections.close_all()
 
@@ -172,13 +175,6 @@ class Threads:
                         self._unsettled.remove(delivery)
                     self._relieved.discard(thread_id)
                 self._notify()
-
-    def _is_replaced(self, thread_id: int) -> bool:
-        """Return True if another thread has replaced this one."""
-        with self._changed:
-            was_lost = thread_id in self._lost
-            self._lost.discard(thread_id)
-            return was_lost
 
     def _queue_result(self, attempt: Attempt, value: Any) -> None:
         """Queue a task's result to be written, so that this thread is free for the next task."""
@@ -214,35 +210,29 @@ class Threads:
         while not self._ends:
             time.sleep(WATCH_S)
             try:
-                self._warn_if_stuck()
-                for thread_id, attempt in self._late_attempts():
+                now = time.monotonic()
+                # Logged here: the thread that receives messages may be stuck itself.
+                if self.is_stuck() and now >= self._warn_at:
+                    self._warn_at = now + WARN_EVERY_S
+                    text = (
+                        "the application's database has not answered for %.0f s; a health "
+                        "file is left to age"
+                    )
+                    log.error(text, self._execution.waiting_s())
+                with self._changed:
+                    late = [
+                        (thread_id, attempt)
+                        for thread_id, attempt in self._at_work.items()
+                        if attempt.deadline is not None
+                        and attempt.deadline <= now
+                        and thread_id not in self._lost
+                    ]
+                for thread_id, attempt in late:
                     self._abandon(thread_id, attempt)
             except Exception:
                 log.exception("internal error in the clock of tasks; continuing")
             finally:
                 connections.close_all()
-
-    def _warn_if_stuck(self) -> None:
-        # Logged by the watchdog: the thread that receives messages may be stuck itself.
-        if not self.is_stuck() or time.monotonic() < self._warn_at:
-            return
-        self._warn_at = time.monotonic() + WARN_EVERY_S
-        text = (
-            "the application's database has not answered for %.0f s; a health file is "
-            "left to age"
-        )
-        log.error(text, self._execution.waiting_s())
-
-    def _late_attempts(self) -> list[tuple[int, Attempt]]:
-        now = time.monotonic()
-        with self._changed:
-            return [
-                (thread_id, attempt)
-                for thread_id, attempt in self._at_work.items()
-                if attempt.deadline is not None
-                and attempt.deadline <= now
-                and thread_id not in self._lost
-            ]
 
     def _abandon(self, thread_id: int, attempt: Attempt) -> None:
         """Write a timeout as the attempt's outcome and replace its thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,7 +44,8 @@ def find_settings(alias: str) -> TaskSettings:
 
 def retry(settings: TaskSettings, ids: Iterable[str]) -> int:
     """Give failed or discarded tasks one more attempt now. Return the number of tasks."""
-    return sum(_retry_task(settings, task_id) for task_id in ids)
+    statuses = (Status.FAILED, Status.DISCARDED)
+    return sum(_send_again(settings, task_id, statuses, more_attempts=1) for task_id in ids)
 
 
 def resend(settings: TaskSettings, *, older_than: timedelta) -> int:
@@ -97,12 +99,6 @@ def _due_rows(settings: TaskSettings) -> QuerySet[TaskRecord]:
     return rows.filter(is_due, status=Status.READY)
 
 
-def _retry_task(settings: TaskSettings, task_id: str) -> bool:
-    return _send_again(
-        settings, task_id, (Status.FAILED, Status.DISCARDED), more_attempts=1
-    )
-
-
 def _send_again(
     settings: TaskSettings, task_id: str, statuses: Sequence[str], *, more_attempts: int = 0
 ) -> bool:
@@ -131,15 +127,11 @@ def _send_again(
         if not unchanged.update(run_after=timezone.now(), **changes):
             return False
         record.max_attempts, record.run_after = max_attempts, None
-        send_job(build_job(record, _task_or_none(record), settings, token=token), settings)
+        task: AnyTask | None = None
+        with suppress(TaskMissing):
+            task = record.task
+        send_job(build_job(record, task, settings, token=token), settings)
     return True
-
-
-def _task_or_none(record: TaskRecord) -> AnyTask | None:
-    try:
-        return record.task
-    except TaskMissing:
-        return None
 
 
 def discard(settings: TaskSettings, ids: Iterable[str]) -> int:

@@ -177,12 +177,9 @@ class Worker:
             return True
         if not self._options.batch or time.monotonic() - self._received_at < EMPTY_S:
             return False
+        if threads.is_busy() or not self._options.relay:
+            return not threads.is_busy()
         # Tasks that are still in the outbox are left, too.
-        return not threads.is_busy() and (
-            not self._options.relay or self._is_outbox_empty()
-        )
-
-    def _is_outbox_empty(self) -> bool:
         close_old_connections()
         return Claims(self.worker_id, using=database_alias(self._settings)).is_idle()
 
@@ -201,7 +198,13 @@ class Worker:
             helper.join(CLOSE_S)
         if self._options.health_file:
             Path(self._options.health_file).unlink(missing_ok=True)
-        log.info("worker %s: ended; %s", self.worker_id, self._summary())
+        with self._lock:
+            counts = [
+                f"{status.lower()} {number}"
+                for status, number in self._ended.items()
+                if number
+            ]
+        log.info("worker %s: ended; %s", self.worker_id, ", ".join(counts) or "no tasks")
 
     def _start_helper(self, work: Callable[[], None], name: str) -> threading.Thread:
         """Start a thread. An error in it stops the worker."""
@@ -271,15 +274,6 @@ class Worker:
     def _count(self, record: TaskRecord) -> None:
         with self._lock:
             self._ended[record.status] += 1
-
-    def _summary(self) -> str:
-        with self._lock:
-            counts = {
-                status.lower(): number for status, number in self._ended.items() if number
-            }
-        return (
-            ", ".join(f"{name} {number}" for name, number in counts.items()) or "no tasks"
-        )
 
     def _write_health(self, threads: Threads) -> None:
         """Write the health file. Monitoring looks at its age; its content is for people."""

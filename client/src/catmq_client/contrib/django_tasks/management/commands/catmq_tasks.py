@@ -101,7 +101,10 @@ class Command(BaseCommand):
         if verb == "status":
             self._status(settings)
         elif verb == "prune":
-            self._prune(settings)
+            deleted = 0
+            while batch := upkeep.prune(settings):
+                deleted += batch
+            self.stdout.write(f"{deleted} tasks deleted")
         elif verb == "resend":
             number = upkeep.resend(settings, older_than=options["older_than"])
             self.stdout.write(f"{number} tasks are sent again")
@@ -128,12 +131,6 @@ class Command(BaseCommand):
         self.stdout.write(
             f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused"
         )
-
-    def _prune(self, settings: TaskSettings) -> None:
-        deleted = 0
-        while batch := upkeep.prune(settings):
-            deleted += batch
-        self.stdout.write(f"{deleted} tasks deleted")
 
     def _change(self, settings: TaskSettings, options: dict[str, Any]) -> None:
         ids = [*dict.fromkeys(options["ids"])]

@@ -93,7 +93,12 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        settings = _find_settings(options["backend"])
+        try:
+            settings = find_settings(options["backend"])
+        except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
+            raise CommandError(
+                f"--backend {options['backend']}: {error}", returncode=2
+            ) from None
         worker_options = _parse_options(options, settings)
         try:
             if not options["no_setup"]:
@@ -149,13 +154,6 @@ class Command(BaseCommand):
     def _say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()
-
-
-def _find_settings(alias: str) -> TaskSettings:
-    try:
-        return find_settings(alias)
-    except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
-        raise CommandError(f"--backend {alias}: {error}", returncode=2) from None
 
 
 def _parse_options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
