@@ -99,10 +99,10 @@ def middle(rows: int) -> str:
     (node,) = map(node_pools.node, sweeping.retry_nodes())
     kept = dead_letter_sql.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
-        places = dead_letter_sql.dead_places(
+        places = dead_letter_sql.list_dead_positions(
             session,
-            kept=kept,
-            after=dead_letter_sql.Place(0, 0),
+            selection=kept,
+            after=dead_letter_sql.DeadPosition(0, 0),
             upto=1 << 60,
             most=rows // 2,
         )

@@ -100,7 +100,9 @@ class OffsetMoves(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """Offset resets of a group, newest first."""
-        page = offset_resets.page(group=group, actor=call.actor, **call.named(NewestQuery))
+        page = offset_resets.list_moves(
+            group=group, actor=call.actor, **call.named(NewestQuery)
+        )
         return call.answer(PastMoveAnswer.page("moves", page))
 
 

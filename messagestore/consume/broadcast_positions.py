@@ -21,7 +21,7 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import broadcast_instances
-from metadata.membership.broadcast_instances import Parted
+from metadata.membership.broadcast_instances import ReleasedInstance
 
 log = logging.getLogger(__name__)
 
@@ -106,14 +106,14 @@ def prune(*, after_days: float = broadcast_instances.KEPT_DAYS) -> int:
     One bounded pass. Return the number of deleted instances. An instance with rows on an
     unavailable node stays for a later pass.
     """
-    parted_instances = broadcast_instances.part(after_days=after_days)
+    parted_instances = broadcast_instances.release_names(after_days=after_days)
     # Without the refresh, a node that was added since would keep the rows of a deleted
     # instance.
     snapshot.refresh()
     return sum(_delete_everywhere(instance) for instance in parted_instances)
 
 
-def _delete_everywhere(instance: Parted) -> bool:
+def _delete_everywhere(instance: ReleasedInstance) -> bool:
     """Delete an instance and its reader rows on all nodes. Return False if a node failed."""
     try:
         for node_id in snapshot.current().nodes:
@@ -123,7 +123,7 @@ def _delete_everywhere(instance: Parted) -> bool:
                 )
         # Last: the row in metadata is what makes a later pass try the remaining nodes
         # again.
-        broadcast_instances.forget(instance.id)
+        broadcast_instances.delete_instance(instance.id)
     except CatmqError as error:
         log.warning(
             "Instance %d could not be deleted, will retry: %s", instance.id, error.detail

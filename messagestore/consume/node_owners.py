@@ -135,7 +135,7 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
         origin = (
             current.topics.get(topic.failure_of) if topic.failure_of is not None else None
         )
-        stopped = current.stopped(group.id, info)
+        stopped = current.is_stopped(group.id, info)
         owned_queues.append(
             OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None)
         )

@@ -141,7 +141,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         (claim.queue, claim.epoch) for claim in queues if results[claim.queue].state == "ok"
     ]
     if acquired_queues:
-        rebalance_history.acquired(consumer=consumer, queues=acquired_queues)
+        rebalance_history.record_acquired(consumer=consumer, queues=acquired_queues)
     return [results[claim.queue] for claim in queues]
 
 

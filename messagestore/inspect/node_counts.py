@@ -160,7 +160,9 @@ class Reader:
 
         def read(session: Session, places: set[tuple[int, int]]) -> None:
             self._stored |= dict(
-                node_sql.stored_at_of(session, places=sorted(places - self._stored.keys()))
+                node_sql.read_stored_times(
+                    session, places=sorted(places - self._stored.keys())
+                )
             )
 
         sweeping.query_nodes(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from messagestore import sweeping
 from messagestore.heads import durability
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import promotion_sql, queue_sql, running
+from messagestore.tables import promotion_sql, queue_sql, sql_steps
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -139,7 +139,7 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
             queue=one.queue,
             number=one.number,
             node=one.node,
-            table=running.message_table(one.queue),
+            table=sql_steps.message_table(one.queue),
             low=known[one.queue].low,
             head=known[one.queue].head,
             gaps=tuple(gaps.get(one.queue, ())),

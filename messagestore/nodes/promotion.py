@@ -201,11 +201,12 @@ def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
     # a database without the tables of a node has no messages
     with suppress(db_errors.Final):
         heads = queue_sql.read_heads(session, queues=None)
-        tables = {*audit_sql.message_tables(session)}
+        tables = {*audit_sql.list_message_tables(session)}
         queues = [one.queue for one in failovers.list_queues(info.id)]
         missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
         ends = {
-            queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing
+            queue: audit_sql.read_offset_ends(session, queue=queue, first=0)
+            for queue in missing
         }
         return {
             queue: (lowest, highest + 1)
@@ -308,11 +309,11 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
         check_way(session, target, unsafe=False)
-        facts = node_sql.server_facts(session)._replace(read_only=False)
+        facts = node_sql.read_server_facts(session)._replace(read_only=False)
         check_server(facts, target, unsafe=False)
-    identity = promotion_sql.Standing("", {})
+    identity = promotion_sql.NodeContents("", {})
     with suppress(db_errors.Final):  # no such table: perhaps empty
-        identity = promotion_sql.read_standing(session)
+        identity = promotion_sql.read_contents(session)
     if info.identity and identity.identity not in ("", info.identity):
         what = f"The database at {target.host or target.database} has the data of another node."
         raise Invalid(what, code=Code.NODE_REFUSED)
@@ -372,7 +373,7 @@ def _lock(run: _Run, session: Session) -> None:
         run.note(
             f"the old primary is not read-only, only its queues are closed: {error.detail}"
         )
-    for connection in promotion_sql.connections(session):
+    for connection in promotion_sql.list_connections(session):
         with suppress(CatmqError):  # it ended by itself, or is not ours to end
             promotion_sql.kill_connection(session, connection=connection)
 
@@ -389,7 +390,7 @@ def _detach(
     it a primary.
     """
     try:
-        if promotion_sql.replication(session).threads:
+        if promotion_sql.read_replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
             promotion_sql.stop_replicating(session)
             run.say("the replica has stopped copying")
@@ -402,7 +403,7 @@ def _detach(
                 f"adopt_restored_node. Node {run.info.name} stays offline until then.",
                 code=Code.NODE_REFUSED,
             )
-        if node_sql.server_facts(session).read_only:
+        if node_sql.read_server_facts(session).read_only:
             promotion_sql.allow_writes(session)
     except db_errors.Final as error:
         raise Conflict(
@@ -426,7 +427,7 @@ def _catch_up(
         run.say("the replica holds everything")
         return
     promotion_sql.stop_receiving(session)
-    if not run.await_(lambda: promotion_sql.replication(session).caught_up):
+    if not run.await_(lambda: promotion_sql.read_replication(session).caught_up):
         run.note("the replica had not applied all it had received")
 
 
@@ -497,14 +498,14 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     for topic_id, mine in grouped(
         (one.topic_id, one.queue) for one in inspection.queues
     ).items():
-        for reading in subscribers.readings(topic_id):
+        for reading in subscribers.active_subscriptions(topic_id):
             reader_sql.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
                 epoch=reading.base_epoch,
                 latest=False,
-                instances=broadcast_instances.readers(reading.group_id),
+                instances=broadcast_instances.reader_names(reading.group_id),
             )
     epochs = [
         (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)

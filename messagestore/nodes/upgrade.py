@@ -129,9 +129,9 @@ def _own_schema(session: Session, info: NodeInfo) -> Schema:
     change them.
     """
     try:
-        standing = promotion_sql.read_standing(session)
+        standing = promotion_sql.read_contents(session)
     except db_errors.Final:
-        standing = promotion_sql.Standing("", {})
+        standing = promotion_sql.NodeContents("", {})
     if not info.identity or standing.identity != info.identity:
         raise NodeUnavailable(
             f"The database at the address of node {info.name} has no data, or that of "

@@ -26,7 +26,7 @@ from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
 from messagestore.tables import dead_letter_sql
-from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, Place
+from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, DeadPosition
 from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
@@ -100,12 +100,12 @@ def _measure(
     total, topics = 0, set()
     for node_id in sweeping.retry_nodes():
         with delayed_store.prepared(node_id).reading() as session:
-            bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
+            bounds[node_id] = upto = dead_letter_sql.read_newest_dead_id(session)
             if rows is None:
-                total += dead_letter_sql.count_dead(session, kept=selection, upto=upto)
+                total += dead_letter_sql.count_dead(session, selection=selection, upto=upto)
                 topics |= {
                     row.topic_id
-                    for row in dead_letter_sql.summarize_dead(session, kept=selection)
+                    for row in dead_letter_sql.summarize_dead(session, selection=selection)
                 }
             else:
                 row_ids = rows.get(node_id, ())
@@ -230,7 +230,7 @@ class _Step:
         self._redrive = redrive
         self._node_id = node_id
         self._most = most
-        self.place = Place(*redrive.places.get(node_id, START))
+        self.place = DeadPosition(*redrive.places.get(node_id, START))
         self._stored: list[int] = []
         self._skipped = 0
         self._detail = ""
@@ -270,7 +270,7 @@ class _Step:
         deleted = sorted({*rows} - {copy.row.id for copy in remaining})
         redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
 
-    def _read_next(self) -> list[tuple[Place, DeadLetter | None]]:
+    def _read_next(self) -> list[tuple[DeadPosition, DeadLetter | None]]:
         """Return the next places, each with its dead letter, or None if that was deleted."""
         redrive = self._redrive
         chosen = redrive.chosen
@@ -280,11 +280,15 @@ class _Step:
                 rows = [
                     row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id
                 ]
-                places = [Place(0, row) for row in rows[: self._most]]
+                places = [DeadPosition(0, row) for row in rows[: self._most]]
             else:
                 upto = redrive.bounds[self._node_id]
-                places = dead_letter_sql.dead_places(
-                    session, kept=selection, after=self.place, upto=upto, most=self._most
+                places = dead_letter_sql.list_dead_positions(
+                    session,
+                    selection=selection,
+                    after=self.place,
+                    upto=upto,
+                    most=self._most,
                 )
             row_ids = [item.id for item in places]
             dead = dead_letter_sql.select_dead(

@@ -67,7 +67,7 @@ def runs(
     it is no share group.
     """
     view = _share_group(group, actor)
-    queue_rows = {row.queue: row for row in ownership.queues(group=group, actor=actor)}
+    queue_rows = {row.queue: row for row in ownership.list_queues(group=group, actor=actor)}
     queue_ids = [q for q in queue_rows if queue in (None, q)]
     if queue is not None and not queue_ids:
         raise NotFound(

@@ -23,7 +23,7 @@ from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.groups import layout, subscribers
-from metadata.groups.subscribers import Reading, Waiting
+from metadata.groups.subscribers import ActiveSubscription, TopicQueues
 from metadata.membership import broadcast_instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
@@ -73,8 +73,8 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     view = topic_rows.find_topic(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
     if queue is not None and not chosen:
-        raise layout.no_queue(topic, queue)
-    reading = subscribers.readings(view.id)
+        raise layout.queue_not_found(topic, queue)
+    reading = subscribers.active_subscriptions(view.id)
     if not access.may(actor, "manage", topic):
         reading = [one for one in reading if access.may_see(actor, one.group)]
     counts, bounds = _read(reading, chosen)
@@ -97,7 +97,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
 
 def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ...]:
     """Count the messages that each group of the topic has not read in some queues together."""
-    reading = subscribers.readings(topic.id)
+    reading = subscribers.active_subscriptions(topic.id)
     counts, _ = _read(reading, queues)
     found = []
     for one in reading:
@@ -107,11 +107,13 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
     return tuple(found)
 
 
-def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Counts, Bounds]:
+def _read(
+    reading: Sequence[ActiveSubscription], queues: Sequence[QueueView]
+) -> tuple[Counts, Bounds]:
     """Count what every reader has left, and read the bounds; nothing of a node that is
     away.
     """
-    names = broadcast_instances.readers_of([one.group_id for one in reading])
+    names = broadcast_instances.reader_names_by_group([one.group_id for one in reading])
     readers = [
         (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
     ]
@@ -171,7 +173,7 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     )
 
 
-def _retire(waiting: Waiting, queue: QueueView) -> bool:
+def _retire(waiting: TopicQueues, queue: QueueView) -> bool:
     """Close the queue for good, then look once more: from then on its head cannot move."""
     with sweeping.log_failure(
         f"Retiring queue {queue.queue} of topic {waiting.topic.name}"
@@ -195,7 +197,7 @@ def _retire(waiting: Waiting, queue: QueueView) -> bool:
 
 def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
     """The subscriptions, if all of them have read the queue to its end; None if not."""
-    reading = subscribers.readings(topic.id)
+    reading = subscribers.active_subscriptions(topic.id)
     counts, _ = _read(reading, [queue])
     done = all(
         one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0
@@ -219,7 +221,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     )
 
 
-def _drop(waiting: Waiting, queue: QueueView) -> None:
+def _drop(waiting: TopicQueues, queue: QueueView) -> None:
     delayed_reassignment.reassign(queue.queue, topic_id=waiting.topic.id)
     with node_pools.node(queue.node_id).writing() as session:
         queue_sql.drop_queue(session, queue=queue.queue)

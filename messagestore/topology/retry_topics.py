@@ -57,7 +57,7 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 def sweep() -> int:
     """Make the retry topics that are missing; return how many it made."""
     return sweeping.run_each(
-        retry_topic_rows.missing(),
+        retry_topic_rows.find_missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
         name=lambda pair: (
             f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}"
@@ -69,7 +69,7 @@ def _take_back(planned: FailureTopic) -> None:
     with sweeping.log_failure(
         f"Removal of the unfinished retry topic {planned.topic.name}"
     ):
-        if subscription_rows.give_up(planned.subscription.id):
+        if subscription_rows.abandon(planned.subscription.id):
             reader_rows.delete(planned.subscription)
             subscription_rows.remove(planned.subscription.id, job("failures"))
 

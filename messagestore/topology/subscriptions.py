@@ -85,9 +85,9 @@ def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     with sweeping.log_failure(
         f"Deletion of the reader rows of {subscription.group}/{subscription.topic}"
     ):
-        if not subscription_rows.give_up(subscription.id):
+        if not subscription_rows.abandon(subscription.id):
             return False
-        to_failures = subscription_rows.to_failures(subscription)
+        to_failures = subscription_rows.retry_subscription(subscription)
         if to_failures is not None:
             _take_back(to_failures, actor)
         if subscription.to_failures:

@@ -147,9 +147,7 @@ def reachable() -> Iterator[None]:
             # a broken connection would fail for ever where no request ends
             close_old_connections()
         _outage.failed(error)  # its address is not for clients
-        raise MetadataUnavailable(
-            "The metadata database did not answer.", retry_after_ms=1000
-        ) from error
+        raise MetadataUnavailable.no_answer() from error
 
 
 def read_in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:

@@ -26,7 +26,7 @@ from metadata.errors import Code, NotFound
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
-from metadata.membership.broadcast_instances import PARTED
+from metadata.membership.broadcast_instances import RELEASED_MARK
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,
@@ -97,7 +97,7 @@ class ExpectedQueue:
         )
 
 
-def queues(
+def expected_queues(
     *, topics: Sequence[str] | None, actor: Actor, strict: bool = True
 ) -> list[ExpectedQueue]:
     """The queues of some topics, or of all, by topic and number. Needs `manage` on each
@@ -152,7 +152,7 @@ class _Readers:
                 "group_id", "queue_id", "epoch"
             )
         }
-        named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=PARTED)
+        named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=RELEASED_MARK)
         mine = named.filter(group__in=groups).order_by("name")
         self._instances = grouped((one.group_id, one) for one in mine)
 
@@ -203,7 +203,7 @@ class ExpectedState:
     broadcasting: frozenset[int]
 
 
-def read() -> ExpectedState:
+def read_state() -> ExpectedState:
     """The state of the whole installation as it is now. Raises MetadataUnavailable."""
     with reachable():
         rows = list(Queue.objects.select_related("node", "topic"))
@@ -227,7 +227,7 @@ def read() -> ExpectedState:
         )
 
 
-def contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
+def find_contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
     """Yield each kind of contradiction in metadata, with {group: ids of queues or of
     members}.
     """
@@ -269,7 +269,7 @@ def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
         return {group: sorted(queues) for group, queues in grouped(pairs).items()}
 
 
-def lone_failure_topics() -> list[tuple[int, str]]:
+def find_orphaned_retry_topics() -> list[tuple[int, str]]:
     """(id, name) of retry topics whose subscription is gone: nobody retries what lies in
     them.
     """
@@ -281,7 +281,7 @@ def lone_failure_topics() -> list[tuple[int, str]]:
         return list(rows.order_by("name").values_list("pk", "name"))
 
 
-def change() -> int:
+def last_change_number() -> int:
     """The number of the last change of metadata."""
     with reachable():
         return ChangeCounter.objects.values_list("n", flat=True).get()

@@ -25,7 +25,7 @@ from metadata.models import (
 )
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.membership.process_report import ProcessReport, unpack
-from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
+from metadata.rules.settings import GROUP, LIMITS, GroupSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 
@@ -92,7 +92,7 @@ def create(
         raise Invalid.field(
             "mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}"
         )
-    values = check_domains(checked(GROUP, settings or {}))
+    values = check_domains(check_settings(GROUP, settings or {}))
     check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
@@ -124,7 +124,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
-    values = check_domains(checked(GROUP, settings))
+    values = check_domains(check_settings(GROUP, settings))
     row = lock_group(name)
     check_fits(row.mode, values)
     before = rows.changed_values(row, values)
@@ -146,7 +146,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
             row, before, values, actor=actor, kind="group", name=name, also=("casual",)
         )
         if "stopped" in before:
-            row.generation = rebalance.next_generation(row.pk)
+            row.generation = rebalance.raise_generation(row.pk)
         if LIMITS.keys() & before.keys():
             rebalance.request(
                 row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed"
@@ -187,7 +187,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     record_change("group", row.pk)
 
 
-def deleted(names: Collection[str]) -> dict[str, int]:
+def deletion_times(names: Collection[str]) -> dict[str, int]:
     """Name → time in ms since 1970 at which the last group of that name was deleted, if
     none has it now.
     """
@@ -242,7 +242,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     now = database_now()
     active = rebalance.active_members(group)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
-        everything = [read.queue for read in broadcast_instances.reads([group.pk])]
+        everything = [read.queue for read in broadcast_instances.read_queues([group.pk])]
         owned = dict.fromkeys(active, everything)
     for row in members.order_by("identity"):
         beat = getattr(row, "heartbeat", None)

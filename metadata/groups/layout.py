@@ -29,10 +29,10 @@ from metadata.db.clock import database_now
 from metadata.db.rows import find_by_name, no_topic, origin_of
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.groups.subscribers import readings
+from metadata.groups.subscribers import active_subscriptions
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
-from metadata.rules.topics.slots import Layout, moved, spread
+from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
@@ -51,7 +51,7 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
-        return moved(self.before, self.after)
+        return moved_slots(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
@@ -125,7 +125,7 @@ def make_ready(
     """
     _lock_groups(topic_id)
     topic = _locked(topic_id)
-    reading = readings(topic_id)
+    reading = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
     if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
         raise Conflict(
@@ -152,7 +152,7 @@ def make_ready(
 
 
 @transactional
-def give_up(
+def abandon_expansion(
     *, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()
 ) -> None:
     """Retire those of the queues that are not ready; their tables go like those of other
@@ -260,7 +260,7 @@ def set_state(
         raise Invalid.field("state", f"must be one of {', '.join(STATES)}")
     one = row.queues.filter(pk=queue).first()
     if one is None:
-        raise no_queue(topic, queue)
+        raise queue_not_found(topic, queue)
     if one.state not in STATES:
         raise Conflict(f"Queue {queue} of topic {topic} is {one.state}.", code=Code.IN_USE)
     if one.state != state:
@@ -302,7 +302,9 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists()
     ):
         return False
-    if queue in _layout(topic) or {one.id for one in readings(topic_id)} - set(read_by):
+    if queue in _layout(topic) or {one.id for one in active_subscriptions(topic_id)} - set(
+        read_by
+    ):
         return False
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.keep_routing(topic)
@@ -321,7 +323,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         after=after,
     )
     for group_id in groups:
-        rebalance.next_generation(group_id)
+        rebalance.raise_generation(group_id)
         rebalance.request(group_id, f"queue {queue} of {topic.name} was retired")
     record_change("topic", topic_id)
     if groups:
@@ -350,7 +352,7 @@ def remove(*, topic_id: int, queue: int) -> None:
     record_change("topic", topic_id)
 
 
-def no_queue(topic: str, queue: int) -> NotFound:
+def queue_not_found(topic: str, queue: int) -> NotFound:
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 
@@ -399,7 +401,7 @@ def _lock_groups(topic_id: int) -> list[int]:
     """Lock the groups that read the topic, before the topic itself: that keeps others from
     beginning to.
     """
-    groups = sorted({one.group_id for one in readings(topic_id)})
+    groups = sorted({one.group_id for one in active_subscriptions(topic_id)})
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
 
@@ -430,7 +432,7 @@ def _spread(
     """
     before = _layout(topic)
     writable = (_writable(topic) | set(gain)) - set(drained)
-    return spread(
+    return spread_slots(
         before, open_queues=writable, closed=set(before) - writable - set(drained)
     )
 

@@ -2,7 +2,7 @@
 
 A row is written before its position moves, because afterwards nobody may know where it was,
 and made exact once it has moved. So after a crash in between there may be a row of a move
-that was not made: not `done`.
+that was not made: not `finish_move`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PastMove:
 
 
 @transactional
-def begin(
+def begin_move(
     *,
     row: QueueOwner,
     reset: str,
@@ -84,14 +84,16 @@ def begin(
 
 
 @transactional
-def done(*, move: int, from_offset: int) -> None:
+def finish_move(*, move: int, from_offset: int) -> None:
     """Say that a move was made, and from where exactly: members may have committed until
     then.
     """
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
 
 
-def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[PastMove]:
+def list_moves(
+    *, group: str, limit: int, after: int | None, actor: Actor
+) -> Page[PastMove]:
     """A group's moves, the newest first. Needs any right on the group; raises
     NotFound(group_not_found).
     """
@@ -109,7 +111,7 @@ def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[Pas
     return Page(tuple(_view(row) for row in found[:limit]), following)
 
 
-def of(*, group: str, reset: str | None) -> list[PastMove]:
+def moves_of_reset(*, group: str, reset: str | None) -> list[PastMove]:
     """The moves of a reset; None: of the last one that was neither undone nor is an undoing
     itself.
 

@@ -23,7 +23,7 @@ from metadata.errors import Code, Invalid, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import broadcast_instances, rebalance
-from metadata.membership.heartbeats import expired, replaced
+from metadata.membership.heartbeats import expired_error, replaced_error
 from metadata.models import (
     BroadcastInstance,
     ConsumerGroup,
@@ -59,7 +59,7 @@ class QueueOwner:
         return reader_instance(self.instance_id)
 
 
-def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
+def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
     """Every queue a group reads, by topic, number and instance. Needs any right on it;
     raises NotFound.
     """
@@ -75,7 +75,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         if row.mode != ConsumerGroup.Mode.BROADCASTING:
             return found
         holders = dict(row.members.values_list("instance_id", "process__name"))
-        known = broadcast_instances.names(row.pk)
+        known = broadcast_instances.list_instances(row.pk)
         return [
             replace(
                 one,
@@ -89,7 +89,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         ]
 
 
-def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
+def list_queues_of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
     """The queues of a topic that a group reads, if its members share the offsets.
 
     Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found),
@@ -125,7 +125,7 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
 
 @bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Queue → epoch for those of `queues` that the member is to own now; others are left
+    """Queue → epoch for those of `list_queues` that the member is to own now; others are left
     out.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
@@ -136,9 +136,9 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
         )
         text = texts.first()
         if text is None:
-            raise expired()
+            raise expired_error()
         if text != consumer.text:
-            raise replaced()
+            raise replaced_error()
         if consumer.instance_id:
             return _read_by(consumer, queues)
         rows = QueueOffset.objects.filter(
@@ -153,10 +153,10 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
 
 def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     """The same for an instance. A consumer that is being replaced gets nothing."""
-    epoch = broadcast_instances.epochs([consumer.text]).get(consumer.text)
+    epoch = broadcast_instances.read_epochs([consumer.text]).get(consumer.text)
     if epoch is None:
         return {}
-    reads = broadcast_instances.reads([consumer.group_id], set(queues))
+    reads = broadcast_instances.read_queues([consumer.group_id], set(queues))
     return {read.queue: read.base_epoch + epoch for read in reads}
 
 
@@ -173,7 +173,7 @@ def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int 
 
 
 @transactional
-def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
+def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
     """Raise the epochs of queues, given with the epochs that their owner has: it takes up
     each one anew.
 
@@ -195,7 +195,7 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
         rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
             epoch=F("epoch") + 1
         )
-    rebalance.next_generation(group_id)
+    rebalance.raise_generation(group_id)
     record_change("group", group_id)
 
 
@@ -232,6 +232,6 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
             epoch,
         )
         return known
-    rebalance.next_generation(group_id)
+    rebalance.raise_generation(group_id)
     record_change("group", group_id)
     return epoch + 1

@@ -4,7 +4,7 @@ failed at.
 plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes
 to it like to any topic, so rebalances, heartbeats, pulls and commits need to know nothing
 of it. What a crash leaves half made is taken back by the sweeps of topics and
-subscriptions; `missing` finds the pairs that still need one. It goes with its subscription
+subscriptions; `find_missing` finds the pairs that still need one. It goes with its subscription
 (metadata.groups.subscription_rows).
 
 Its queues lie on failure nodes. While none is registered there are no failure topics, and
@@ -127,7 +127,7 @@ def make_ready(made: FailureTopic) -> None:
     subscription_rows.make_ready(made.subscription.id)
 
 
-def missing() -> list[tuple[int, int]]:
+def find_missing() -> list[tuple[int, int]]:
     """(group, topic) of subscriptions without a failure topic that should have one; none
     without a node.
     """

@@ -30,7 +30,7 @@ from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.definitions import START_TIME
 from metadata.rules.groups.delivery import Delivery
-from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION, check_settings
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
@@ -86,7 +86,7 @@ def plan(
     check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
     now = database_now()
     at_ms = start_at_ms if start_ago_ms is None else max(0, ms(now) - start_ago_ms)
-    values = checked(DELIVERY, settings or {})
+    values = check_settings(DELIVERY, settings or {})
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
     _check_readable(group_row, topic_row)
@@ -191,7 +191,7 @@ def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
         )
 
 
-def taken_failure_name(*, group: str, topic: str) -> str:
+def explain_taken_retry_name(*, group: str, topic: str) -> str:
     """Return why a pair that does not exist yet can have no retry topic; '' if it can."""
     name = failure_name(group, topic)
     with reachable():
@@ -255,7 +255,7 @@ def update(
     on the group. Raises Invalid, NotFound.
     """
     access.require(actor, "manage", group, what="group")
-    values = checked(SUBSCRIPTION, settings)
+    values = check_settings(SUBSCRIPTION, settings)
     group_row = lock_group(group)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
@@ -266,7 +266,7 @@ def update(
         save_changes(
             row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}"
         )
-        rebalance.next_generation(group_row.pk)
+        rebalance.raise_generation(group_row.pk)
         record_change("subscription", row.pk)
         record_change("group", group_row.pk)
     return view_of(row)
@@ -322,7 +322,7 @@ def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
     )
 
 
-def to_failures(view: SubscriptionView) -> SubscriptionView | None:
+def retry_subscription(view: SubscriptionView) -> SubscriptionView | None:
     """The group's subscription to the failure topic of a subscription, None if there is
     none.
     """
@@ -336,7 +336,7 @@ def to_failures(view: SubscriptionView) -> SubscriptionView | None:
 
 
 @transactional
-def give_up(subscription_id: int) -> bool:
+def abandon(subscription_id: int) -> bool:
     """Claim a subscription that is not ready, so that its reader rows may go; False if it
     is ready.
     """
@@ -368,7 +368,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
     topic_rows.end_failure_topic(row.topic, by)
-    rebalance.next_generation(group_id)
+    rebalance.raise_generation(group_id)
     audit.record(
         actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
     )
@@ -376,7 +376,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     record_change("group", group_id)
 
 
-def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+def find_subscription(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, also while creating or deleting. Needs any right on the group."""
     access.require_any_right(actor, group)
     with reachable():

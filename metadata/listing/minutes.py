@@ -10,7 +10,7 @@ from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.models import Sample
 from metadata.monitoring.counters import SLOT_S
-from metadata.monitoring.metrics_history import start_of
+from metadata.monitoring.metrics_history import start_of_step
 
 
 def sent_by_topic(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
@@ -51,7 +51,7 @@ def _lines(
     """
     with reachable():
         now = database_now()
-        last = start_of(now, step_s=60)
+        last = start_of_step(now, step_s=60)
         first = last - timedelta(minutes=minutes - 1)
         found: dict[tuple[int, ...], list[int]] = {}
         rows = Sample.objects.filter(step_s=60, at__gte=first, **which)

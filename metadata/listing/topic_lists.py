@@ -248,7 +248,7 @@ def groups(
         )
         topics = _counts(mine, "group_id")
     handled = minutes.handled_by_group(group_ids=ids) if lines else {}
-    known = lag_trends.of_groups(ids)
+    known = lag_trends.read_progress_of_groups(ids)
     return found.map(
         lambda row: make_view(
             GroupRow,

@@ -39,7 +39,12 @@ from metadata.membership import (
     rebalance,
 )
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
+from metadata.membership.heartbeats import (
+    HeartbeatAnswer,
+    assignment,
+    heartbeat,
+    replaced_error,
+)
 from metadata.models import (
     Consumer,
     ConsumerGroup,
@@ -64,7 +69,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
 # earlier processes of an identity that are remembered, so that none of them comes back
-MOST_REPLACED = 16
+MAX_REPLACED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +160,11 @@ def check_settings(
                 f"let it ask for {has} or for none, or use another group.",
                 code=Code.GROUP_SETTINGS_DIFFER,
             )
-    check_instance(group=group, mode=row.mode, instance_id=instance_id)
+    check_instance_id(group=group, mode=row.mode, instance_id=instance_id)
     return row.pk
 
 
-def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
+def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) -> None:
     """Raise Invalid unless the instance_id is given where the mode needs one."""
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
@@ -183,7 +188,7 @@ def rebalance_now(group_id: int) -> None:
     pending() will.
     """
     try:
-        rebalance.settle(group_id)
+        rebalance.rebalance_if_due(group_id)
     except (MetadataUnavailable, NotFound) as error:
         log.warning(
             "group %d could not be rebalanced, will retry: %s", group_id, error.detail
@@ -194,7 +199,7 @@ def rebalance_now(group_id: int) -> None:
 def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
     """(group id, answer, whether the group is marked for a rebalance)."""
     row = lock_group(group)
-    check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
+    check_instance_id(group=group, mode=row.mode, instance_id=applicant.instance_id)
     member = (
         row.members.select_related("process").filter(identity=applicant.identity).first()
     )
@@ -218,8 +223,8 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
-    if not casual_groups.is_casual(applicant.sdk):
-        casual_groups.take_in_earnest(group)
+    if not casual_groups.is_command_line_tool(applicant.sdk):
+        casual_groups.enable_no_consumer_alarm(group)
     text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
@@ -235,7 +240,7 @@ def _mark(group: ConsumerGroup, cause: str) -> bool:
         group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     )
     if concerns:
-        rebalance.mark(group.pk, cause)
+        rebalance.mark_due(group.pk, cause)
     return concerns
 
 
@@ -248,7 +253,7 @@ def _issue(
     """A new consumer id for the member; from now on its earlier one is worth nothing."""
     broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
     instance_id = (
-        broadcast_instances.arrive(group=group, name=member.instance_id, now=now)
+        broadcast_instances.claim_instance(group=group, name=member.instance_id, now=now)
         if broadcasts
         else 0
     )
@@ -269,7 +274,7 @@ def _returned(
     """The consumer id of an identity that is there already, and whether the group was
     marked: the same process again, or its successor."""
     if applicant.incarnation in member.replaced_incarnations:
-        raise replaced()
+        raise replaced_error()
     now = database_now()
     Heartbeat.objects.filter(pk=member.pk).update(last_seen=now)
     same_key = member.process.key_id == applicant.key_id
@@ -294,7 +299,7 @@ def _replace(
     """
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
-        member.replaced_incarnations = earlier[-MOST_REPLACED:]
+        member.replaced_incarnations = earlier[-MAX_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
     # of the process before
     Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)
@@ -305,10 +310,10 @@ def _replace(
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
     if group.mode == ConsumerGroup.Mode.SHARE:
-        ended_share_members.note(group.pk, [member.consumer_id])
+        ended_share_members.note_ended(group.pk, [member.consumer_id])
     text = _issue(group, member, applicant, now)
     if handed:
-        rebalance.next_generation(group.pk)
+        rebalance.raise_generation(group.pk)
         record_change("group", group.pk)
     log.info("group %s: %s registered again", group.name, applicant.identity)
     return text
@@ -353,11 +358,13 @@ def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: s
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         held = rows.values_list("instance_id", "pk")
-        broadcast_instances.depart(
+        broadcast_instances.record_last_seen(
             group=group, seen={name: members[member] for name, member in held}
         )
     if group.mode == ConsumerGroup.Mode.SHARE:
-        ended_share_members.note(group.pk, list(rows.values_list("consumer_id", flat=True)))
+        ended_share_members.note_ended(
+            group.pk, list(rows.values_list("consumer_id", flat=True))
+        )
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()

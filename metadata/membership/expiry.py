@@ -34,7 +34,7 @@ PASS_S = 1.0  # of expiring, but for the last group
 _guard = OutageGuard()  # of this process
 
 
-def look() -> tuple[str, int]:
+def observe_database() -> tuple[str, int]:
     """Look at the database's clock; return the version of the metadata, which comes with
     it.
 
@@ -44,7 +44,7 @@ def look() -> tuple[str, int]:
     return _guard.look().look.version
 
 
-def expire(*, guard: OutageGuard | None = None) -> int:
+def expire_silent_members(*, guard: OutageGuard | None = None) -> int:
     """Expire members that were silent for session timeout + 1 s, and rebalance their
     groups; how many.
 
@@ -56,7 +56,9 @@ def expire(*, guard: OutageGuard | None = None) -> int:
     watcher = guard or _guard
     watch = watcher.look()
     with reachable():
-        by_group = grouped((group_id, member) for member, group_id in _silent(watch))
+        by_group = grouped(
+            (group_id, member) for member, group_id in _find_silent_members(watch)
+        )
     # what fails must not be first in every pass
     groups = random.sample(list(by_group), len(by_group))
     end, count = time.monotonic() + PASS_S, 0
@@ -70,7 +72,7 @@ def expire(*, guard: OutageGuard | None = None) -> int:
                 or watcher.look().steady_since_s != watch.steady_since_s
             ):
                 break
-            if dead := _expired(group_id=group_id, members=by_group[group_id]):
+            if dead := _expire_in_group(group_id=group_id, members=by_group[group_id]):
                 count += dead
                 rebalance_now(group_id)
         except MetadataUnavailable as error:
@@ -80,20 +82,20 @@ def expire(*, guard: OutageGuard | None = None) -> int:
     return count
 
 
-def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
+def _find_silent_members(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
     # Nobody is dead sooner, and few are this silent.
     since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
     rows = select(_SILENT, [as_parameter(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(
+    dead = liveness.find_expired(
         watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
     )
     return [(member, groups[member]) for member in dead]
 
 
 @transactional
-def _expired(*, group_id: int, members: Sequence[int]) -> int:
+def _expire_in_group(*, group_id: int, members: Sequence[int]) -> int:
     """Drop those of `members` that are still silent, judged again under the group's lock;
     return how many.
     """
@@ -110,13 +112,13 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     dead = {
         row.pk: row.last_seen
         for row in rows.order_by("pk")
-        if liveness.overdue(
+        if liveness.is_overdue(
             last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
         )
     }
     if dead:
         names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
         drop_members(group, dead, f"{', '.join(names)} expired")
-        casual_groups.take_in_earnest(group)
+        casual_groups.enable_no_consumer_alarm(group)
         log.warning("group %s: %d members expired", group.name, len(dead))
     return len(dead)

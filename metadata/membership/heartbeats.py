@@ -40,9 +40,9 @@ from metadata.membership.assignment_cache import (
     AssignmentCache,
     OwnedQueue,
     Owner,
-    Stops,
-    read_owned,
-    read_stops,
+    PausedQueues,
+    read_owned_queues,
+    read_paused_queues,
 )
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.rules.membership.process_report import ProcessReport, pack
@@ -205,7 +205,7 @@ def _told_to_stand_by(
     become active again, it gets its queues under a new epoch, as a member never takes the
     same (queue, epoch) twice."""
     if {(one.queue, one.epoch) for one in seen.held} & set(owned):
-        broadcast_instances.fence(
+        broadcast_instances.raise_epoch(
             instance_id=consumer.instance_id, epoch=seen.instance_epoch
         )
     return HeartbeatAnswer(
@@ -284,12 +284,12 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
     if not mine:
         return {}
-    stops = read_stops(sorted({one.group_id for one in mine}))
+    stops = read_paused_queues(sorted({one.group_id for one in mine}))
     waiting = _standing_by(mine)
-    epochs = broadcast_instances.epochs([one.consumer_id for one in mine])
+    epochs = broadcast_instances.read_epochs([one.consumer_id for one in mine])
     reads = grouped(
         (read.group_id, read)
-        for read in broadcast_instances.reads({one.group_id for one in mine})
+        for read in broadcast_instances.read_queues({one.group_id for one in mine})
     )
     return {
         one.consumer_id: _Seen(
@@ -302,7 +302,9 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     }
 
 
-def _held(read: broadcast_instances.Read, instance_epoch: int, stops: Stops) -> OwnedQueue:
+def _held(
+    read: broadcast_instances.BroadcastQueue, instance_epoch: int, stops: PausedQueues
+) -> OwnedQueue:
     return OwnedQueue(
         topic=read.topic,
         queue=read.queue,
@@ -358,19 +360,19 @@ def _seen(
     beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]
 ) -> _Seen:
     if member is None:
-        return _Seen(gone=expired())
+        return _Seen(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
-        return _Seen(gone=replaced())
+        return _Seen(gone=replaced_error())
     return replace(
         found.get(beat.consumer.text, _Seen()), generation=member.group.generation
     )
 
 
-def expired() -> Gone:
+def expired_error() -> Gone:
     return Gone("This consumer has expired or left: register again.", code=Code.EXPIRED)
 
 
-def replaced() -> Gone:
+def replaced_error() -> Gone:
     return Gone(
         "Another process registered under this consumer's name: stop.", code=Code.REPLACED
     )
@@ -393,13 +395,13 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
         row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds
     ]
     if sum(rebalance.hand_over(row) for row in leaving):
-        rebalance.next_generation(group.pk)
+        rebalance.raise_generation(group.pk)
         granted_queues.note(group.pk, [row.queue_id for row in leaving])
         record_change("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
-    return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[
-        0
-    ]
+    return _read(
+        [_Beat(consumer, generation)], _members([consumer.member_id]), read_owned_queues
+    )[0]
 
 
 def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:

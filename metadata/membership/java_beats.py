@@ -45,13 +45,13 @@ def note_poll(java_id: int) -> None:
             _clients.add(java_id)
 
 
-def note_found(members: Iterable[int]) -> None:
+def note_present(members: Iterable[int]) -> None:
     """Note that members were looked at in full, and are there."""
     with _guard:
         _new.difference_update(members)
 
 
-def note_news(members: Iterable[int]) -> None:
+def require_full_check(members: Iterable[int]) -> None:
     """Note that members are to be looked at in full."""
     with _guard:
         if len(_new) >= MOST_NEW:
@@ -59,7 +59,7 @@ def note_news(members: Iterable[int]) -> None:
         _new.update(members)
 
 
-def has_news(members: Iterable[int]) -> bool:
+def needs_full_check(members: Iterable[int]) -> bool:
     """Return True if one of these members is to be looked at in full."""
     with _guard:
         return not _new.isdisjoint(members)
@@ -110,4 +110,4 @@ def _record(members: Mapping[int, int | None]) -> None:
         mine = f"membership_id IN ({placeholders(same)})"
         update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {mine}", same)  # noqa: S608
     contact.recorded()
-    note_news(members.keys() - set(same))
+    require_full_check(members.keys() - set(same))

@@ -26,7 +26,7 @@ from metadata.models import QueueOffset, Rebalance, RebalanceMove
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
 KEPT_EACH = 1_000  # of one group
-MOST_LATE = 1_000  # notes that wait for the database
+MAX_LATE_NOTES = 1_000  # notes that wait for the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class _Note:
     at: float
 
 
-_late: deque[_Note] = deque(maxlen=MOST_LATE)
+_late: deque[_Note] = deque(maxlen=MAX_LATE_NOTES)
 
 
-def page(
+def list_rebalances(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> tuple[list[RebalanceView], int | None]:
     """Rebalances of a group, newest first, those before id `after`; and the id to go on
@@ -108,7 +108,7 @@ def _view(row: Rebalance) -> RebalanceView:
     )
 
 
-def record(
+def record_rebalance(
     *,
     group_id: int,
     generation: int,
@@ -135,7 +135,7 @@ def record(
     )
 
 
-def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
+def record_acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
     """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are
     over.
 
@@ -154,7 +154,7 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
         _late.append(note)
 
 
-def catch_up() -> None:
+def write_late_notes() -> None:
     """Note what could not be noted when it happened. Raises MetadataUnavailable if it still
     cannot.
     """

@@ -35,7 +35,7 @@ class BrokerProcess(NamedModel):
     acknowledged.
 
     Who moves a node waits until no live worker can still write to its old address. `demand`
-    is what it is asked to send where that is limited (rates.py), as JSON.
+    is what it is asked to send where that is limited (send_rate_limit.py), as JSON.
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")

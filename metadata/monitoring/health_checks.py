@@ -13,8 +13,8 @@ from metadata.models import (
     Alarm,
     JobRun,
 )
-from metadata.monitoring.alarms import Found
-from metadata.rules.alarm_texts import of_error
+from metadata.monitoring.alarms import AlarmFindings
+from metadata.rules.alarm_texts import error_text
 
 JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
 # a job that comes so rarely is in trouble when it failed once, others twice
@@ -22,10 +22,10 @@ RARE_MINUTES = 10
 MOST_NAMED = 8  # queues in a text
 
 
-def numbers(queues: Collection[int]) -> str:
+def list_ids(queues: Collection[int]) -> str:
     """Some ids as text.
 
-    >>> numbers([3, 1, 2])
+    >>> list_ids([3, 1, 2])
     '1, 2, 3'
     """
     named = ", ".join(map(str, sorted(queues)[:MOST_NAMED]))
@@ -36,9 +36,9 @@ def numbers(queues: Collection[int]) -> str:
     )
 
 
-def failed_jobs(every_minutes: dict[str, int]) -> Found:
+def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
     """Jobs of which the last run failed; of those that come often, the last two."""
-    seen = Found()
+    seen = AlarmFindings()
     with reachable():
         since = before(database_now(), seconds=JOBS_BACK_S)
         over = JobRun.objects.filter(state__in=("done", "failed"))
@@ -52,7 +52,7 @@ def failed_jobs(every_minutes: dict[str, int]) -> Found:
         for run in bad.order_by("-id"):
             often = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
             is_so = None if often and _went_well_before(run, since) else True
-            seen.add(run.name, of_error(run.detail[:500]), is_so=is_so)
+            seen.add(run.name, error_text(run.detail[:500]), is_so=is_so)
     return seen
 
 
@@ -67,7 +67,7 @@ def _went_well_before(run: JobRun, since: datetime) -> bool:
     return last != "failed"
 
 
-def end_of_the_gone(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
+def end_alarms_of_removed(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
     """End alarms at nodes, and at queues (`topic/queue`), that are there no more; return
     how many.
     """

@@ -12,15 +12,15 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.grouping import grouped
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Queue, QueueOffset
-from metadata.monitoring.alarms import Found
+from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
 MOST_NAMED = 8  # queues in a text
 
 
-def behind() -> Found:
+def find_lagging_subscriptions() -> AlarmFindings:
     """Subscriptions with more unread messages, or older ones, than their group's limits
     allow.
 
@@ -36,7 +36,7 @@ def behind() -> Found:
         "group__alarm_lag",
         "group__alarm_lag_s",
     )
-    seen = Found()
+    seen = AlarmFindings()
     with reachable():
         fresh = before(database_now(), seconds=STALE_S)
         for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
@@ -44,11 +44,11 @@ def behind() -> Found:
             # A few old messages of a trial are no alarm, unless the group has a limit of
             # its own.
             is_old = lag >= config.alarm_min_unread or most_s is not None
-            passed = alarm_rules.either(
-                alarm_rules.passed(lag, most or config.alarm_lag),
-                is_old and alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
+            passed = alarm_rules.any_passed(
+                alarm_rules.is_passed(lag, most or config.alarm_lag),
+                is_old and alarm_rules.is_passed(age_s, most_s or config.alarm_lag_s),
             )
-            detail = say("behind", messages=lag, minutes=round(age_s / 60))
+            detail = alarm_text("behind", messages=lag, minutes=round(age_s / 60))
             seen.add(
                 f"{group}/{topic}",
                 detail,
@@ -57,7 +57,7 @@ def behind() -> Found:
     return seen
 
 
-def hold(seen: Found, *, topics: Collection[str]) -> Found:
+def hold_cut_off_topics(seen: AlarmFindings, *, topics: Collection[str]) -> AlarmFindings:
     """Let a look find nothing new at subscriptions of some topics, whose node is away: one
     alarm is enough.
 
@@ -65,7 +65,7 @@ def hold(seen: Found, *, topics: Collection[str]) -> Found:
     """
     held = {name for name in seen.found if name.partition("/")[2] in topics}
     found = {name: detail for name, detail in seen.found.items() if name not in held}
-    return Found(found, seen.unclear | held)
+    return AlarmFindings(found, seen.unclear | held)
 
 
 def _reading() -> Any:
@@ -84,7 +84,7 @@ def _reading() -> Any:
     )
 
 
-def idle() -> Found:
+def find_subscriptions_without_consumer() -> AlarmFindings:
     """Subscriptions with unread messages in queues that no consumer owns, and share groups
     without any.
     """
@@ -108,14 +108,14 @@ def idle() -> Found:
             for group, topic, queue, number, off in found
             if queue not in off
         )
-    seen = Found()
+    seen = AlarmFindings()
     for (group, topic), queues in lone.items():
         named = ", ".join(f"{topic}/{one}" for one in sorted(queues)[:MOST_NAMED])
         more = len(queues) - MOST_NAMED
         what = (
-            say("idle_more", queues=named, more=more)
+            alarm_text("idle_more", queues=named, more=more)
             if more > 0
-            else say("idle", queues=named)
+            else alarm_text("idle", queues=named)
         )
         seen.add(f"{group}/{topic}", what)
     return seen

@@ -188,12 +188,12 @@ def list_readers(node_id: int) -> list[ReaderEpoch]:
     with reachable():
         of_node = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
         rows = list(of_node.select_related("group", "queue"))
-        looks = commits.latest((row.queue.topic_id, row.group_id) for row in rows)
+        looks = commits.latest_positions((row.queue.topic_id, row.group_id) for row in rows)
         for row in rows:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
             seen = (look.committed, look.told_ms) if look else (0, None)
             known = (
-                broadcast_instances.names(row.group_id)
+                broadcast_instances.list_instances(row.group_id)
                 if row.group.mode == "broadcasting"
                 else {0: ("", 0)}
             )

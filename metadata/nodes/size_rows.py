@@ -15,8 +15,8 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import DbNode, NodeSize, Queue
-from metadata.monitoring.metrics_history import start_of
-from metadata.rules.growth import Size, per_day
+from metadata.monitoring.metrics_history import start_of_step
+from metadata.rules.growth import Size, bytes_per_day
 
 KEPT_DAYS = 90
 GROWTH_DAYS = 7  # growth is told over so long
@@ -38,7 +38,7 @@ def record_sizes(found: Mapping[int, tuple[int, int]]) -> int:
     """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an
     hour counts.
     """
-    at = start_of(database_now(), step_s=3600)
+    at = start_of_step(database_now(), step_s=3600)
     there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
     for node_id in sorted(there):
         size, tables = found[node_id]
@@ -78,7 +78,7 @@ def read_growth() -> dict[int, Growth]:
 
 def _growth(seen: list[tuple[Size, int]]) -> Growth:
     last, tables = seen[-1]
-    return Growth(last.bytes, tables, per_day([one for one, _ in seen]))
+    return Growth(last.bytes, tables, bytes_per_day([one for one, _ in seen]))
 
 
 def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:

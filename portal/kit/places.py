@@ -40,7 +40,11 @@ def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
     tabs["audit"] = _("Changes"), _listed("audit", "group", name=name)
     words = _words("groups", name, tabs, on)
     group = snapshot.current().group(name)
-    dead = dead_letter_counts.of_group(group.id) if "failures" in tabs and group else None
+    dead = (
+        dead_letter_counts.read_group_count(group.id)
+        if "failures" in tabs and group
+        else None
+    )
     if dead is not None:
         tone = "bad" if dead.unseen else "warn"
         place = list(tabs).index("failures")

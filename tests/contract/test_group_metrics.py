@@ -105,7 +105,7 @@ def test_the_figures_agree_with_the_tables(broker: Broker, queue: int) -> None:
     member = reader(broker)
     member.pull(member.position(queue, 0), max_messages=20)
     member.pull(member.position(queue, 0), max_messages=20)
-    before = metrics_history.totals()
+    before = metrics_history.group_totals()
     assert member.commit(member.position(queue, 7)) == ["ok"]
     seen = refreshed(broker)
     (offsets,) = group_lag.group_offsets(group="readers", actor=ACTOR)

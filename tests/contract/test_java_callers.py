@@ -91,7 +91,7 @@ def test_counts_of_earlier_hours_fade_and_old_rows_go(wire: Wire) -> None:
 
 
 def test_so_many_callers_are_kept(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_callers, "MOST", 2)
+    monkeypatch.setattr(java_callers, "MAX_ROWS", 2)
     for number in range(5):
         java_callers.count_request(address=f"10.0.0.{number}", sdk="", outcome="refused")
     java_callers.flush()

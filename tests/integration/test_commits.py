@@ -25,7 +25,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.groups import commits, groups
 from metadata.membership import consumers
 from metadata.models import CommitLook, ConsumerGroup, Topic
-from metadata.rules.groups.commits import Step
+from metadata.rules.groups.commits import CommitInterval
 
 ACTOR = actors.command("test")
 
@@ -71,9 +71,9 @@ def handled(queue: int, *offsets: int) -> list[int]:
     return [positions.commit(consumer=member, offsets=[one])[0].handled for one in commits]
 
 
-def told(queue: int) -> list[Step]:
+def told(queue: int) -> list[CommitInterval]:
     """What is known of a queue."""
-    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(
+    return commits.commit_times(topic="orders", group="billing", days=1, actor=ACTOR).get(
         queue, []
     )
 
@@ -136,7 +136,7 @@ def test_looks_are_kept_for_a_week(queue: int) -> None:
 
 
 def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:
-    assert commits.history(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
+    assert commits.commit_times(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
 
 
 def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:

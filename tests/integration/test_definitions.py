@@ -91,7 +91,7 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
     plan = take_in(document)
     assert set(outcomes(plan).values()) == {"create"} and len(plan.steps) == 8
     assert export(actor=ME) == document
-    made = subscription_rows.named(group="billing", topic="orders", actor=ME)
+    made = subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
     assert (made.start, made.delivery.tags, made.delivery.retries) == (
         "latest",
         ("new", "paid"),

@@ -97,7 +97,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
 
     def used() -> int:
         with node_pools.node_of(queue).reading() as session:
-            size, reusable = partition_sql.used_bytes(session)
+            size, reusable = partition_sql.read_used_bytes(session)
         return size - reusable
 
     before = used()

@@ -361,7 +361,7 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     assert member.beat().assigned == ()
 
     subscription_rows.make_ready(planned.id)
-    assert rebalance.pending() == [planned.group_id]
+    assert rebalance.pending_groups() == [planned.group_id]
     rebalance.rebalance(planned.group_id)
     assert len(member.beat().assigned) == 4
 
@@ -422,7 +422,7 @@ def test_a_rebalance_that_moves_nothing_keeps_the_generation_and_clears_the_mark
     moves = rebalance.rebalance(group.pk)
 
     assert (moves.granted, moves.revoked, moves.generation) == ((), (), group.generation)
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_first() -> (

@@ -51,7 +51,7 @@ def queue(node: str) -> int:
 
 
 def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
-    ended_share_members.taken()
+    ended_share_members.take_ended()
     one = member()
     send(*TEN)
     assert offsets(lease(one, max_messages=2)) == [0, 1]
@@ -100,9 +100,9 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     registry.note_heads()
     registry.note_heads()
     group_lag.record()
-    assert lag_alarms.idle().found == {}
+    assert lag_alarms.find_subscriptions_without_consumer().found == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*lag_alarms.idle().found] == ["mails/orders"]
+    assert [*lag_alarms.find_subscriptions_without_consumer().found] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(
@@ -147,7 +147,7 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
 
     def states() -> list[str]:
         told = (
-            delivery_status.of_message(
+            delivery_status.trace_message(
                 topic="orders", queue=queue, offset=offset, stored_at_ms=0, actor=ME
             )
             for offset in range(4)
@@ -233,14 +233,14 @@ def test_a_run_that_is_taken_over_meanwhile_is_not_changed(
     (run,) = lease(one, max_messages=5)
     end_leases(run)
     raise_low(queue, 2)
-    select, taken = run_sql.select_over, []
+    select, taken = run_sql.select_ended_below, []
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
         found = select(*args, **kwargs)
         taken.extend(lease(two))
         return found
 
-    monkeypatch.setattr(run_sql, "select_over", overtaken)
+    monkeypatch.setattr(run_sql, "select_ended_below", overtaken)
     lost_leases.sweep()
     (again,) = taken
     assert runs(queue)[0].done == again.run.done

@@ -396,7 +396,7 @@ def test_a_second_subscription_never_repeats_an_epoch_of_the_first(
 def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = subscription_rows.named(group="billing", topic="orders", actor=ACTOR)
+    old = subscription_rows.find_subscription(group="billing", topic="orders", actor=ACTOR)
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
     monkeypatch.setattr(subscription_rows, "unfinished", lambda older_than_s: [old])
@@ -624,32 +624,32 @@ def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
 
 def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> None:
     send(queues[0], 30)
-    page = browse.by_offset(
+    page = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR
     )
     assert ([message.offset for message in page.messages], page.next) == (
         [10, 11, 12, 13, 14],
         15,
     )
-    last = browse.by_offset(
+    last = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR
     )
     assert (len(last.messages), last.next) == (20, None)
-    found = browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+    found = browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert [message.body for message in found.messages] == [b"m7"]
 
 
 def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
     with pytest.raises(NotFound) as caught:
-        browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+        browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert caught.value.code == "message_not_found"
     with pytest.raises(NotFound) as caught:
-        browse.by_offset(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
     assert caught.value.code == "queue_not_found"
     with pytest.raises(Invalid):
-        browse.by_offset(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
     with pytest.raises(Forbidden):
-        browse.by_offset(
+        browse.read_page(
             topic="orders",
             queue=queues[0],
             offset=0,
@@ -720,13 +720,13 @@ def test_a_commit_between_plan_and_move_is_where_an_undo_goes_back_to(
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
-    begin = offset_resets.begin
+    begin = offset_resets.begin_move
 
     def overtaken(**given: Any) -> int:
         positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 4)])
         return begin(**given)
 
-    monkeypatch.setattr(offset_resets, "begin", overtaken)
+    monkeypatch.setattr(offset_resets, "begin_move", overtaken)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
     (made,) = offset_reset.reset(**reset, target=Target("earliest"))
     assert (made.from_offset, made.to_offset, made.repeated) == (4, 0, 4)
@@ -830,7 +830,7 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
     with pytest.raises(NotFound) as caught:
         offset_reset.undo(group="billing", actor=ACTOR)
     assert caught.value.code == "reset_not_found"
-    past = offset_resets.page(group="billing", limit=3, after=None, actor=ACTOR)
+    past = offset_resets.list_moves(group="billing", limit=3, after=None, actor=ACTOR)
     assert [(one.from_offset, one.to_offset, one.done) for one in past.items] == [
         (3, 0, True),
         (1, 3, True),

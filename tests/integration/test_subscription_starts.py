@@ -155,7 +155,7 @@ def test_a_wrong_start_is_named_and_nothing_is_made(
         subscribe(**start)
     assert [one.field for one in caught.value.errors] == [field]
     with pytest.raises(NotFound):
-        subscription_rows.named(group="billing", topic="orders", actor=ME)
+        subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
 
 
 def test_a_node_that_is_away_leaves_no_subscription_behind(queues: list[int]) -> None:

@@ -104,7 +104,7 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
         ),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
-    if dead_letter_counts.unseen(group=name):
+    if dead_letter_counts.has_unseen(group=name):
         found.append(Link(_("Mark as seen"), to("dead-seen", name)))
     return found
 

@@ -131,7 +131,7 @@ class RebalanceGroup(GroupAction):
     title = lazy("Rebalance %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
+        plan = rebalance.rebalance_by_hand(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
             Column(_("Queue"), lambda one: rows.queue(one.queue)),
             Column(_("From"), lambda one: text(one.source or _("nobody"))),
@@ -150,7 +150,7 @@ class RebalanceGroup(GroupAction):
         return Preview(effects=[what], table=plain(columns, plan.moves, Empty("")))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = rebalance.ask(group=self.name, actor=self.actor)
+        done = rebalance.rebalance_by_hand(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {
             "count": len(done.moves),
             "name": self.name,

@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
-    dead = dead_letter_counts.of_groups([row.pk for row in found.items])
+    dead = dead_letter_counts.read_group_counts([row.pk for row in found.items])
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
         *figures,
@@ -103,10 +103,10 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         "sent_to": [one.topic_id for one in view.subscriptions],
     }
     span = charts.span(request, **whose)
-    points = metrics_history.points(for_s=span.for_s, **whose)
+    points = metrics_history.read_points(for_s=span.for_s, **whose)
     marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
-    reasons = lag_causes.of_group(
+    reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, found=found, actor=actor(request)
     )
     return pages.show(
@@ -116,7 +116,9 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         **places.of_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found, manages=manages),
+        tiles=_tiles(
+            view, offsets, metrics_history.read_pace(**whose), found, manages=manages
+        ),
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
@@ -162,7 +164,7 @@ def _tiles(
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
     state, tone, trend = progress.state(found)
-    dead = dead_letter_counts.of_group(view.id)
+    dead = dead_letter_counts.read_group_count(view.id)
     if dead is not None and dead.unseen and tone == "ok":
         tone = "warn"  # it reads, but not all of it was handled
     return [

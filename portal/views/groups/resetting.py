@@ -247,7 +247,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     )
-    page = offset_resets.page(
+    page = offset_resets.list_moves(
         group=name, limit=SHOWN, after=before_id, actor=actor(request)
     )
     return pages.show(
@@ -263,7 +263,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
 
 def latest(*, group: str, manages: bool, actor: Actor) -> Table:
     """The latest moves of a group's offsets, for its page."""
-    found = offset_resets.page(
+    found = offset_resets.list_moves(
         group=group, limit=SHOWN_FIRST, after=None, actor=actor
     ).items
     return _past(group, found, manages=manages)

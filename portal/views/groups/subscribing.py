@@ -98,7 +98,7 @@ class ChangeSubscription(Edit, GroupAction):
     title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
-        view = subscription_rows.named(
+        view = subscription_rows.find_subscription(
             group=self.name, topic=self.word("topic"), actor=self.actor
         )
         return {

@@ -136,7 +136,7 @@ def _anew() -> dict[str, str]:
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     (one,) = found.messages
     actions = [
         Link(
@@ -149,7 +149,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     if may(request, "produce", topic) and not found.masked:
         actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
     body = bodies.shown(one.body)
-    statuses = delivery_status.of_message(
+    statuses = delivery_status.trace_message(
         topic=topic,
         queue=one.queue,
         offset=one.offset,
@@ -158,7 +158,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         # a masked message has no headers to try filters on
         message=None if found.masked else one,
     )
-    traces = handling_traces.of_message(
+    traces = handling_traces.traces_of_message(
         queue=one.queue, offset=one.offset, actor=actor(request)
     )
     place = places.of_topic(topic, "messages")
@@ -201,7 +201,7 @@ def _facts(
 
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     """The bytes of a body, as a file and never as a page."""
-    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     if found.masked:
         raise Forbidden(_("You may not read the messages of %s.") % topic)
     response = HttpResponse(found.messages[0].body, content_type="application/octet-stream")

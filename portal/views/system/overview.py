@@ -26,11 +26,11 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
-    points = metrics_history.points(for_s=span.for_s)
+    points = metrics_history.read_points(for_s=span.for_s)
     now = (
-        metrics_history.pace_of(points)
+        metrics_history.pace_of_series(points)
         if span.for_s <= metrics_history.LIVE_S
-        else metrics_history.pace()
+        else metrics_history.read_pace()
     )
     marks = chart_marks.list_marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))

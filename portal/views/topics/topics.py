@@ -105,7 +105,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     every = ListQuery(rows=MOST_GROUPS)
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     span = charts.span(request, topic_id=view.id)
-    points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
+    points = metrics_history.read_points(for_s=span.for_s, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.for_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.show(
@@ -115,7 +115,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         **places.of_topic(name, "topic"),
         live=True,
         actions=_actions(name) if manages else [],
-        tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
+        tiles=_tiles(view, queues, metrics_history.read_pace(topic_id=view.id).sent),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
         spans=charts.spans(span),

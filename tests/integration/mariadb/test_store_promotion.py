@@ -284,11 +284,11 @@ def test_a_replica_has_caught_up_when_workers_have_applied_what_it_received(
         waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
         # the server looks no more often
         until(lambda: replica.execute(waiting) == [(1,)], every_s=0.15)
-        assert promotion_sql.replication(session).threads > 1
+        assert promotion_sql.read_replication(session).threads > 1
         promotion_sql.stop_receiving(session)
-        assert not promotion_sql.replication(session).caught_up
+        assert not promotion_sql.read_replication(session).caught_up
         holding.rollback()
-        until(lambda: promotion_sql.replication(session).caught_up)
+        until(lambda: promotion_sql.read_replication(session).caught_up)
     replica.execute("START REPLICA")
 
 

@@ -159,7 +159,9 @@ def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str
     assert billing.allow_addresses == "10.0.0.5, 10.0.1.0/24"
     caches = groups.describe(name="caches", actor=ME)
     assert (caches.mode, caches.alarm_lag) == ("broadcasting", None)
-    found = subscription_rows.named(group="billing", topic="shop.orders", actor=ME)
+    found = subscription_rows.find_subscription(
+        group="billing", topic="shop.orders", actor=ME
+    )
     delivery = found.delivery
     assert (found.start, delivery.tags, delivery.retries, delivery.threads) == (
         "earliest",

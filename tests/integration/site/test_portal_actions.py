@@ -294,7 +294,7 @@ def test_a_group_subscribes_from_a_date_and_time(queue: int, ada: Client) -> Non
     seen = filled(ada, url, **typed)
     assert f"from what was stored at {since:%Y-%m-%d %H:%M:%S} UTC or later." in text(seen)
     assert "Group shipping reads orders." in text(confirm(ada, url, seen))
-    made = subscription_rows.named(group="shipping", topic="orders", actor=ME)
+    made = subscription_rows.find_subscription(group="shipping", topic="orders", actor=ME)
     assert made.start_at_ms == int(since.timestamp()) * 1000
     (move,) = offset_reset.reset(
         group="shipping", topic="orders", target=Target("latest"), actor=ME, dry_run=True
@@ -384,7 +384,9 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
         and "Delivery delay, s" not in text(seen)
     )
     assert "was changed" in text(confirm(ada, url, seen))
-    found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
+    found = subscription_rows.find_subscription(
+        group="billing", topic="orders", actor=ME
+    ).delivery
     assert (found.retries, found.retry_delays_s, found.tags) == (
         3,
         (5, 60),

@@ -53,7 +53,7 @@ def ada(queue: int) -> Client:
 
 def look() -> None:
     snapshot.refresh()
-    alarm_job.look(every_minutes={})
+    alarm_job.update_alarms(every_minutes={})
 
 
 def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(
@@ -109,7 +109,7 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
         ada.get("/")
     )
     assert AuditLog.objects.get(verb="acknowledge").actor_name == "ada"
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert "No active alarms" in text(ada.get("/alarms"))
     assert "billing/orders" in text(ada.get("/alarms?show=over"))
 
@@ -157,7 +157,7 @@ def test_a_real_lag_is_said_once_and_is_quiet_once_its_alarm_is_acknowledged(
     assert quiet(ada, "lag", "billing/orders")
     look()
     assert "Everything is in order" in text(ada.get("/")), "it was acknowledged"
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert said in text(ada.get("/")), "the alarm is over, the lag is not"
     look()
     assert "Alarm: far behind, billing/orders" in text(ada.get("/")), "it is raised again"
@@ -347,12 +347,12 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
     preview = ada.get("/acknowledge/alarms")
     assert (
         text(preview).count("billing/orders") >= 2
-        and len(alarms.acknowledgeable(actor=ME)) == 3
+        and len(alarms.list_acknowledgeable(actor=ME)) == 3
     )
     chinese = text(ada.get("/acknowledge/alarms", headers={"accept-language": "zh-hans"}))
     assert "严重积压\N{FULLWIDTH COLON}billing/orders" in chinese
     assert "3 alarms are acknowledged." in text(
         confirm(ada, "/acknowledge/alarms", preview)
     )
-    assert alarms.acknowledgeable(actor=ME) == []
+    assert alarms.list_acknowledgeable(actor=ME) == []
     assert ada.get("/acknowledge/alarms").status_code == 404

@@ -197,7 +197,7 @@ def test_lists_are_sorted_searched_and_cut(browser: Client) -> None:
 def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None:
     rows.world()
     topic = Topic.objects.get(name="orders")
-    metrics_history.sent(topic_id=topic.pk, messages=7, bytes=70)
+    metrics_history.count_sent(topic_id=topic.pk, messages=7, bytes=70)
     metrics_history.flush()
     found = topic_lists.topics(wanted=ListQuery(), actor=ADA)
     *before, last = found.items[0].minutes

@@ -87,7 +87,7 @@ def minutes(
         Topic.objects.get(name="orders").pk,
         ConsumerGroup.objects.get(name="billing").pk,
     )
-    last = metrics_history.start_of(database_now(), step_s=60)
+    last = metrics_history.start_of_step(database_now(), step_s=60)
     for back in range(1, MINUTES + 1):
         at = last - timedelta(minutes=back)
         Sample.objects.create(at=at, topic_ref=topic, messages=sent)

@@ -32,7 +32,7 @@ def look_at_metadata() -> None:
 
 def _ask() -> None:
     begun = time.monotonic()
-    snapshot.confirm(expiry.look(), at=begun)
+    snapshot.confirm(expiry.observe_database(), at=begun)
 
 
 @dataclass(slots=True)
