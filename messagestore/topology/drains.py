@@ -17,7 +17,6 @@ from messagestore.heads.gap_check import count_messages
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from messagestore.tables import promotion_sql, queue_sql, reader_sql
-from messagestore.tables.shapes import Position
 from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
@@ -165,9 +164,14 @@ def _read_nodes(
                 session, group_id=group_id, queues=queue_ids, instance=name
             )
             for position in positions.values():
-                node_counts[group, position.queue].append(
-                    _count_unread(position, gaps.get(position.queue, ()))
-                )
+                unread_messages = None
+                if position.committed is not None:
+                    unread_messages = count_messages(
+                        max(position.committed, position.low),
+                        position.head,
+                        gaps=gaps.get(position.queue, ()),
+                    )
+                node_counts[group, position.queue].append(unread_messages)
         # Only now: a node that fails halfway contributes nothing.
         counts.update(node_counts)
         bounds.update(
@@ -179,13 +183,6 @@ def _read_nodes(
         sweeping.group_by_node(queues), read, subject="Number of unread messages"
     )
     return counts, bounds
-
-
-def _count_unread(position: Position, gaps: Sequence[tuple[int, int]]) -> int | None:
-    """Return how many messages a reader has not read, without declared gaps. None: unknown."""
-    if position.committed is None:
-        return None
-    return count_messages(max(position.committed, position.low), position.head, gaps=gaps)
 
 
 def _slowest(counts: Sequence[int | None] | None) -> int | None:

@@ -45,7 +45,10 @@ def import_definitions(
             position = (
                 f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
             )
-            error.detail = f"The import stopped {position}: {error.detail} Repeat it: it goes on there."
+            error.detail = (
+                f"The import stopped {position}: {error.detail} "
+                "Repeat it: it goes on there."
+            )
             raise
     return plan
 

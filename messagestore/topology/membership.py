@@ -74,23 +74,30 @@ def join(
         # Raises NotFound for an unknown topic, before anything is created.
         topic_ids = {topic: snapshot.find_topic(topic).id for topic in topics}
         is_casual = is_command_line_tool(sdk)
-        created = _create_missing(
-            group,
-            topic_ids,
-            settings,
-            start=start,
-            instance_id=instance_id,
-            is_casual=is_casual,
-            actor=actor,
+        created: list[str] = []
+        check_settings = partial(
+            consumers.check_settings, group=group, asked=settings, instance_id=instance_id
         )
-        register = partial(
-            consumers.register,
+        try:
+            group_id = check_settings()
+        except NotFound:
+            if not topics:
+                raise
+            created += _create_group(group, actor, settings, is_casual=is_casual)
+            # Again: another member may have created it with other settings.
+            group_id = check_settings()
+        created += _create_subscriptions(
+            group, group_id, topic_ids, start=start, actor=actor
+        )
+        registered = consumers.register(
             group=group,
             name=name,
             incarnation=str(incarnation),
             actor=actor,
+            instance_id=instance_id,
+            sdk=sdk,
+            address=address,
         )
-        registered = register(instance_id=instance_id, sdk=sdk, address=address)
         consumer = consumer_ids.check(registered.consumer_id)
         if consumer.instance_id:
             broadcast_positions.place(consumer=consumer)
@@ -125,36 +132,6 @@ def _subscribed_names(group: str) -> set[str]:
         for topic_id in topic_ids
         if topic_id in current.topics
     }
-
-
-def _create_missing(
-    group: str,
-    topic_ids: Mapping[str, int],
-    settings: Mapping[str, Any],
-    *,
-    start: str,
-    instance_id: str | None,
-    is_casual: bool,
-    actor: Actor,
-) -> list[str]:
-    """Create the group and the subscriptions that are missing. Returns what was created.
-
-    A group is created only if topics are given.
-    """
-    check_settings = partial(
-        consumers.check_settings, group=group, asked=settings, instance_id=instance_id
-    )
-    created: list[str] = []
-    try:
-        group_id = check_settings()
-    except NotFound:
-        if not topic_ids:
-            raise
-        created += _create_group(group, actor, settings, is_casual=is_casual)
-        group_id = check_settings()
-    return created + _create_subscriptions(
-        group, group_id, topic_ids, start=start, actor=actor
-    )
 
 
 def _create_group(

@@ -16,7 +16,6 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
-from metadata.groups.retry_topic_rows import FailureTopic
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
@@ -38,7 +37,12 @@ def make(*, group_id: int, topic_id: int) -> bool:
         reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
     except CatmqError:
-        _roll_back(planned)
+        with sweeping.log_failure(
+            f"Removal of the unfinished retry topic {planned.topic.name}"
+        ):
+            if subscription_rows.abandon(planned.subscription.id):
+                reader_rows.delete(planned.subscription)
+                subscription_rows.remove(planned.subscription.id, job("failures"))
         raise
     snapshot.refresh()
     return True
@@ -62,16 +66,6 @@ def sweep() -> int:
             f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}"
         ),
     )
-
-
-def _roll_back(planned: FailureTopic) -> None:
-    """Remove an unfinished retry topic; a failure is left to the sweep."""
-    with sweeping.log_failure(
-        f"Removal of the unfinished retry topic {planned.topic.name}"
-    ):
-        if subscription_rows.abandon(planned.subscription.id):
-            reader_rows.delete(planned.subscription)
-            subscription_rows.remove(planned.subscription.id, job("failures"))
 
 
 def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
