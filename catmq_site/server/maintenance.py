@@ -112,7 +112,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
             "metadata",
             metadata_loops.LOOK_EVERY_S,
             metadata_loops.look_at_metadata,
-            bulkhead.end_looks,
+            bulkhead.end_checks,
         ),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
