@@ -67,7 +67,7 @@ class Bulkhead:
             pause_s,
             patience_s,
         )
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # of a lock that its owner may take again
         self._inside: Counter[str | None] = Counter()
         self._waiting = 0
         self._return_times = ReturnTimes(places)
@@ -84,22 +84,19 @@ class Bulkhead:
             self._watched_until = time.monotonic() + WATCHED_S
         try:
             ask()
+            answered = True
         except MetadataUnavailable:
-            self._note_check(failed=True)
-            return False
-        self._note_check(failed=False)
-        return True
+            answered = False
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+            self._failed = 0 if answered else self._failed + 1
+            self._changed.notify_all()
+        return answered
 
     def end_checks(self) -> None:
         """Let calls be the probe again, because the loop has ended."""
         with self._changed:
             self._watched_until = float("-inf")
-
-    def _note_check(self, *, failed: bool) -> None:
-        with self._changed:
-            self._watched_until = time.monotonic() + WATCHED_S
-            self._failed = self._failed + 1 if failed else 0
-            self._changed.notify_all()
 
     @property
     def watched(self) -> bool:
@@ -111,20 +108,19 @@ class Bulkhead:
         in a queue of their own before the call.
         """
         with self._changed:
-            self._refuse_if_shut()
+            if self._is_refused():
+                raise MetadataUnavailable.no_answer()
 
     def busy_error(self) -> MetadataUnavailable:
         """Return the error for a call that was not tried because this process is too busy,
         with the time to come back.
         """
         with self._changed:
-            return self._busy_error()
-
-    def _busy_error(self) -> MetadataUnavailable:
-        detail = "Too many calls wait for the metadata database."
-        return MetadataUnavailable(
-            detail, code=Code.BUSY, retry_after_ms=self._return_times.next_ms()
-        )
+            return MetadataUnavailable(
+                "Too many calls wait for the metadata database.",
+                code=Code.BUSY,
+                retry_after_ms=self._return_times.next_ms(),
+            )
 
     @contextmanager
     def permit(self, pool: str | None = CALLS) -> Iterator[None]:
@@ -159,18 +155,14 @@ class Bulkhead:
             self.watched or self._probing or time.monotonic() < self._next_probe
         )
 
-    def _refuse_if_shut(self) -> None:
-        if self._is_refused():
-            raise MetadataUnavailable.no_answer()
-
     def _enter(self, pool: str | None) -> bool:
         """Take a place. Return True if this call is the probe."""
         if pool == CALLS and self._is_full(pool):
             self._await_place()
         with self._changed:
-            self._refuse_if_shut()
+            self.check()
             if self._is_full(pool):
-                raise self._busy_error()
+                raise self.busy_error()
             self._inside[pool] += 1
             self._probing = self._probing or self._is_shut()
             return self._is_shut()

@@ -51,28 +51,14 @@ class ConcurrencyLimiter:
         return _Aside(self)
 
     def enter(self, *, first: bool) -> None:
-        self._enter(self._first if first else self._later)
-        self._thread.entered = True
-
-    def leave(self) -> bool:
-        """Give up this thread's place. Return False if it has none."""
-        if not getattr(self._thread, "entered", False):
-            return False
-        self._thread.entered = False
-        self._leave()
-        return True
-
-    def waiting(self) -> int:
-        """Return the number of threads that wait for a place."""
-        return len(self._first) + len(self._later)
-
-    def _enter(self, queue: deque[threading.Event]) -> None:
+        """Wait for a place, and take it."""
         with self._guard:
             if self._inside < self._places:
                 self._inside += 1
+                self._thread.entered = True
                 return
             turn = threading.Event()
-            queue.append(turn)
+            (self._first if first else self._later).append(turn)
             # A thread far back in the queue checks for a stall less often: hundreds of
             # threads that wake up would compete for the interpreter.
             check_s = self._stall_s * self.waiting()
@@ -82,14 +68,24 @@ class ConcurrencyLimiter:
                 if now - self._moved_at >= self._stall_s:
                     self._moved_at = now
                     self._admit()
+        self._thread.entered = True
 
-    def _leave(self) -> None:
+    def leave(self) -> bool:
+        """Give up this thread's place. Return False if it has none."""
+        if not getattr(self._thread, "entered", False):
+            return False
+        self._thread.entered = False
         with self._guard:
             self._moved_at = time.monotonic()
             self._inside -= 1
             # After a stall there may be more inside than places: then nobody is admitted.
             if self._inside < self._places:
                 self._admit()
+        return True
+
+    def waiting(self) -> int:
+        """Return the number of threads that wait for a place."""
+        return len(self._first) + len(self._later)
 
     def _admit(self) -> None:
         """Admit the next thread that waits, if there is one. The caller holds the guard."""

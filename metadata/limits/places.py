@@ -57,9 +57,9 @@ class Places:
     @contextmanager
     def place(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> Iterator[bool]:
         """Hold a place during a block. Yields False if none was free."""
-        taken = self.take(caller, shared)
+        has_place = self.take(caller, shared)
         try:
-            yield taken
+            yield has_place
         finally:
-            if taken:
+            if has_place:
                 self.give_back(caller, shared)
