@@ -318,20 +318,15 @@ def _read(environ: Mapping[str, str], *, names: Mapping[str, str]) -> dict[str, 
     return texts
 
 
-def _parse_bool(text: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
-        text.lower()
-    ]
-
-
 def _split(text: str) -> tuple[str, ...]:
     return tuple(value.strip() for value in text.split(",") if value.strip())
 
 
+BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 PARSERS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "Path": (lambda text: Path(text).expanduser().resolve(), "a path"),
     "str": (str, "a text"),
-    "bool": (_parse_bool, "true or false"),
+    "bool": (lambda text: BOOLS[text.lower()], "true or false"),
     "tuple[str, ...]": (_split, "texts separated by commas"),
     "int": (int, "a whole number"),
 }
@@ -403,7 +398,9 @@ def _check_daily(config: Config) -> None:
 
 
 def _check_mail(config: Config) -> None:
-    """Raise ConfigError for a mail server or an address that cannot be used."""
+    """Raise ConfigError for a mail server, an address or a domain that cannot be used, or a
+    recipient of alarms outside the allowed domains.
+    """
     if config.smtp_url:
         try:
             mail.parse_server(config.smtp_url)
@@ -418,13 +415,6 @@ def _check_mail(config: Config) -> None:
         ]
         if malformed:
             raise ConfigError(f"CATMQ_{name}: {malformed[0]!r} is not an e-mail address.")
-    _check_mail_domains(config)
-
-
-def _check_mail_domains(config: Config) -> None:
-    """Raise ConfigError for a malformed domain, or a recipient of alarms outside the
-    allowed domains.
-    """
     for domain in config.mail_domains:
         if not mail.is_address(f"x@{domain}"):
             raise ConfigError(
@@ -558,12 +548,7 @@ def _read_or_create(path: Path, *, make: Callable[[], str]) -> str:
     return path.read_text().strip()
 
 
-def _load_or_exit() -> Config:
-    """Load the settings. An error ends the process with one line instead of a traceback."""
-    try:
-        return load(os.environ)
-    except ConfigError as error:
-        sys.exit(f"CatMQ: {error}")
-
-
-config = _load_or_exit()
+try:
+    config = load(os.environ)
+except ConfigError as error:
+    sys.exit(f"CatMQ: {error}")

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from django.db.models import QuerySet
+
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.clock import database_now
@@ -18,7 +20,7 @@ from metadata.db.prune import PruneRule
 from metadata.db.rows import find_group, lock_group, make_view, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.models import ConsumerGroup, Redrive
+from metadata.models import Redrive
 
 DEFAULT_RATE = 200  # messages a second
 MAX_RATE = 10_000
@@ -161,11 +163,7 @@ def list_redrives(
     is set. Needs `manage`.
     """
     with reachable():
-        rows = (
-            Redrive.objects.filter(group=_find_managed(group, actor))
-            .select_related("group")
-            .order_by("-pk")
-        )
+        rows = _redrives_of(group, actor).order_by("-pk")
         if after is not None:
             rows = rows.filter(pk__lt=after)
         return [_view(row) for row in rows[:limit]]
@@ -174,19 +172,15 @@ def list_redrives(
 def find_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     """Return a redrive of a group by its id. Needs `manage`. Raises NotFound."""
     with reachable():
-        row = (
-            Redrive.objects.filter(group=_find_managed(group, actor), pk=redrive)
-            .select_related("group")
-            .first()
-        )
+        row = _redrives_of(group, actor).filter(pk=redrive).first()
         if row is None:
             raise _missing(group, redrive)
         return _view(row)
 
 
-def _find_managed(group: str, actor: Actor) -> ConsumerGroup:
+def _redrives_of(group: str, actor: Actor) -> QuerySet[Redrive]:
     access.require(actor, "manage", group, what="group")
-    return find_group(group)
+    return Redrive.objects.filter(group=find_group(group)).select_related("group")
 
 
 def list_running(limit: int = 100) -> list[RedriveView]:
