@@ -253,7 +253,7 @@ def parse_database_url(url: str) -> Database:
     ):
         raise ConfigError("must look like mysql://user:password@host:3306/database")
     try:
-        encryption = tls.of_query(parts.query)
+        encryption = tls.parse_query(parts.query)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     account = (unquote(parts.username or ""), unquote(parts.password or ""))
@@ -421,7 +421,7 @@ def _check_mail(config: Config) -> None:
                 f"CATMQ_MAIL_DOMAINS: {domain!r} is not a domain, such as example.org."
             )
     for address in config.alarm_emails:
-        if not mail.may_go_to(address, config.mail_domains):
+        if not mail.is_allowed_recipient(address, config.mail_domains):
             raise ConfigError(
                 f"CATMQ_ALARM_EMAILS: {address} is in none of CATMQ_MAIL_DOMAINS."
             )
@@ -430,7 +430,7 @@ def _check_mail(config: Config) -> None:
 def _check_networks(config: Config) -> None:
     for name in ("trusted_proxies", "java_networks"):
         try:
-            addresses.networks(getattr(config, name))
+            addresses.parse_networks(getattr(config, name))
         except ValueError as error:
             raise ConfigError(f"{variable_name(name)}: {error}.") from None
     if config.java_networks and (

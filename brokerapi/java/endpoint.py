@@ -61,7 +61,7 @@ MOST_KNOWN = 10_000  # addresses
 SETTLED_S = 120.0
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
-_networks = addresses.networks(config.java_networks)
+_networks = addresses.parse_networks(config.java_networks)
 _guard = threading.Lock()
 _buckets: dict[str, Bucket] = {}  # requests that an address may still make, in this process
 

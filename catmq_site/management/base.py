@@ -108,7 +108,7 @@ def one_line(error: CatmqError) -> str:
 
 def _advice(error: DatabaseError) -> str:
     where = config.database
-    advice = where and tls.advice(error, host=where.host, ca=where.encryption.ca)
+    advice = where and tls.find_remedy(error, host=where.host, ca=where.encryption.ca)
     return advice or "Is it up? Did `manage.py prepare` run?"
 
 

@@ -26,7 +26,7 @@ from metadata.groups.ownership import QueueOwner
 from metadata.groups.subscribers import SubscriptionId
 from metadata.monitoring import lag_trends, metrics_history
 from metadata.monitoring.lag_trends import GroupProgress, Lag
-from metadata.rules.groups.commits import Look
+from metadata.rules.groups.commits import PositionSample
 
 log = logging.getLogger(__name__)
 PASS_S = 50.0  # longest pass of record(); its job runs every minute
@@ -157,7 +157,7 @@ def _positions(
     """Return the committed offsets of a group by topic, of the queues that were read."""
     topic_positions = []
     for subscription in subscriptions:
-        looks: dict[int, Look] = {}
+        looks: dict[int, PositionSample] = {}
         rows = [row for row in offsets if row.topic == subscription.topic]
         for row in rows:
             if (
@@ -165,7 +165,7 @@ def _positions(
                 and row.asked_ms is not None
                 and row.told_ms is not None
             ):
-                look = Look(row.committed, row.asked_ms, row.told_ms)
+                look = PositionSample(row.committed, row.asked_ms, row.told_ms)
                 # In a broadcasting group a queue has a row for each instance: the slowest
                 # one
                 # counts.

@@ -48,7 +48,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.groups.filters import MessageFilter
 
 SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
@@ -371,7 +371,9 @@ def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueu
     low = fresh_head.low if fresh_head else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
-        corruption.report(ask.queue, offset=ask.offset, why=say("missing", end=str(head)))
+        corruption.report(
+            ask.queue, offset=ask.offset, why=alarm_text("missing", end=str(head))
+        )
     return PulledQueue(
         ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap
     )

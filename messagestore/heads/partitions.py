@@ -161,7 +161,7 @@ def _missing_ends(
     per_s, now_per_s = _rates(session, queue, newest=last_size)
     ends: list[int] = []
     for number in range(missing_count):
-        size = partitions.size(
+        size = partitions.partition_size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
             # The same for all new partitions, so that a burst lets their size grow only

@@ -24,7 +24,7 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
@@ -32,17 +32,17 @@ AWAY_S = 45.0  # so long must a node be away: two looks
 HOUR_S = 3600
 
 
-def look(*, every_minutes: Mapping[str, int]) -> int:
+def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     """One look at everything; how many alarms began or ended. `every_minutes`: how often
     each job comes.
 
     Raises MetadataUnavailable.
     """
     known = snapshot.current()
-    away = nodes_away()
+    away = find_nodes_away()
     turned = alarms.reconcile(kind="node_away", found=away.found, begins_after_s=AWAY_S)
-    turned += _keep("node_filling", lambda: nodes_filling(away.found))
-    turned += _keep("dead_growing", dying)
+    turned += _keep("node_filling", lambda: find_nodes_filling(away.found))
+    turned += _keep("dead_growing", find_dying_groups)
     cut_off = {
         known.topics[queue.topic_id].name
         for queue in known.queues.values()
@@ -80,20 +80,20 @@ def _keep(
     )
 
 
-def nodes_away() -> AlarmFindings:
+def find_nodes_away() -> AlarmFindings:
     """Nodes that ought to answer, and do not, or that refuse every write."""
     seen = AlarmFindings()
     for node_id, info in sweeping.online_nodes().items():
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
-                seen.add(info.name, of_error(fault))
+                seen.add(info.name, error_text(fault))
         except CatmqError as error:
-            seen.add(info.name, of_error(error.detail))
+            seen.add(info.name, error_text(error.detail))
     return seen
 
 
-def nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
+def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
     """Nodes that will store nothing more within the days that settings name, if they grow
     as they did.
     """
@@ -120,11 +120,11 @@ def _look_at_room(
         return
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
-        near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, say("filling", days=f"{days:,.1f}"), is_so=near)
+        near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
+        seen.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
 
 
-def dying() -> AlarmFindings:
+def find_dying_groups() -> AlarmFindings:
     """Groups of which many messages died in the last hour; counts the dead of all groups."""
     counts = count_dead()
     known = snapshot.current().groups
@@ -137,8 +137,8 @@ def dying() -> AlarmFindings:
     )
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
-            detail = say("dead", new=count.last_hour, total=count.messages)
-            is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            detail = alarm_text("dead", new=count.last_hour, total=count.messages)
+            is_so = alarm_rules.is_passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen
 

@@ -27,7 +27,7 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
@@ -102,17 +102,17 @@ def look(node_id: int, info: NodeInfo) -> bool:
     if state == info.disk:
         return False
     node_rows.record_disk_state(node_id=node_id, state=state)
-    what = say("unlimited")
+    what = alarm_text("unlimited")
     if space is not None:
         percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
-        what = say("space", percent=percent, total=total)
+        what = alarm_text("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
     _alarm(info.name, state, what)
     return True
 
 
 def _state(info: NodeInfo, space: Space) -> str:
-    return disks.state(
+    return disks.next_disk_state(
         info.disk,
         free_percent=space.free_percent,
         full_below=config.min_free_percent,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import MySqlSession, Session, Unfit
+from messagestore.engine.mysql_session import MySqlSession, Session, UnsupportedServer
 from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
@@ -30,7 +30,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
-from metadata.rules.grants import statements
+from metadata.rules.grants import grant_statements
 
 PROBE_QUEUE = 0  # no queue has this id: a registration tries a database with it
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
@@ -209,7 +209,7 @@ def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
     known.
     """
     found = encryption.failure(error, info)
-    known = "" if isinstance(error.__cause__, Unfit) else remedy
+    known = "" if isinstance(error.__cause__, UnsupportedServer) else remedy
     return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
 
 
@@ -217,7 +217,7 @@ def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Fi
     """Yield the findings for and against a server by its settings; `unsafe`: it may lose
     messages.
     """
-    words = {"version": facts.version, "oldest": engines.oldest()}
+    words = {"version": facts.version, "oldest": engines.oldest_versions()}
     yield _either(
         engines.is_supported(facts.version), "version", "version", "old_version", **words
     )
@@ -271,7 +271,7 @@ def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
         found = promotion_sql.read_schema(session)
     except db_errors.Final:
         return
-    why = node_guard.misfit(info.name, found)
+    why = node_guard.describe_misfit(info.name, found)
     if why:
         yield Finding("schema", "bad", "misfit", {"why": why})
     elif info.id:
@@ -309,7 +309,7 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
         found = encryption.failure(error, info)
-        text = "unfit" if isinstance(error.__cause__, Unfit) else "away"
+        text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
         away = Finding("reachable", "bad", text, {"reason": reason(error, info)})
         yield Finding("tls", *found) if found else away
 
@@ -360,7 +360,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
             "why": "; ".join(one.why for one in some),
         }
         words["grant"] = " ".join(
-            statements(
+            grant_statements(
                 some, flavour="mysql", database=info.database, username=user, host=host
             )
         )

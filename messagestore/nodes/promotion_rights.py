@@ -6,7 +6,7 @@ from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables import node_sql, promotion_sql
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import Code, Invalid
-from metadata.rules.grants import PROMOTION, Grant, statements
+from metadata.rules.grants import PROMOTION, Grant, grant_statements
 
 _SEE, _STOP, _WRITE = PROMOTION
 _MANAGED = {
@@ -63,7 +63,7 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
 def _said(session: MySqlSession, lacking: list[Grant], target: NodeInfo, verb: str) -> str:
     user, host = node_sql.read_account(session)
     names = ", ".join(one.named(session.flavour) for one in lacking)
-    grants = statements(
+    grants = grant_statements(
         lacking, flavour=session.flavour, database=target.database, username=user, host=host
     )
     return (

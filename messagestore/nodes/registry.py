@@ -42,7 +42,7 @@ from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
-from metadata.rules.grants import READER, statements
+from metadata.rules.grants import READER, grant_statements
 
 log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
@@ -196,7 +196,7 @@ def set_reader(
     """
     if username:
         info = _with_account(name, username, password, actor)
-        needed = statements(
+        needed = grant_statements(
             READER, flavour="mysql", database=info.database, username=info.username
         )
         with _tried(info, f"It needs: {' '.join(needed)}") as session:
@@ -278,7 +278,7 @@ def ping(node_id: int) -> float:
     begun = time.monotonic()
     node = node_pools.node(node_id)
     with node.reading() as session:
-        node_guard.look(node.info, session)
+        node_guard.refresh_schema(node.info, session)
     return time.monotonic() - begun
 
 
@@ -322,7 +322,7 @@ def _look_at_misfits() -> None:
             suppress(CatmqError),
             session_pool.direct(known[node_id], any_schema=True) as session,
         ):
-            node_guard.look(known[node_id], session)
+            node_guard.refresh_schema(known[node_id], session)
 
 
 def _report_barred() -> None:

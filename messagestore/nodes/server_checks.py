@@ -97,7 +97,7 @@ def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
 def _signs(session: MySqlSession) -> Iterator[str]:
     greeting, thread = session.greeting
     place = node_sql.read_connection_info(session, mark="")
-    said, is_ = engines.server_of(greeting), engines.server_of(place.version)
+    said, is_ = engines.parse_version(greeting), engines.parse_version(place.version)
     if said != is_:
         yield f"the greeting says {greeting}, the server is {place.version}"
     if thread & _THREAD_BITS != place.connection & _THREAD_BITS:

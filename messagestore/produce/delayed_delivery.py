@@ -294,7 +294,7 @@ class DelayedDelivery:
                 session,
                 targets=targets,
                 node_epoch=node.info.epoch,
-                ready=lambda row: as_batch(self._node_id, row),
+                to_batch=lambda row: as_batch(self._node_id, row),
             )
         # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
         # them are woken.
@@ -351,7 +351,7 @@ def _another_queue(
         return None
     # The choice depends only on the row and the open queues, so that two movers choose
     # alike.
-    order = routing_rules.candidates(
+    order = routing_rules.order_queues(
         UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates]
     )
     return view.queues[order[0]]

@@ -31,7 +31,7 @@ from metadata.errors import (
     StoreCorrupt,
     Unavailable,
 )
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 REPEATS = 3  # after the first try
 DEADLINE_S = 8.0  # less than the client's request timeout of 10 s
@@ -200,7 +200,9 @@ def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     if isinstance(refusal, db_errors.Duplicate):
         # A duplicate key (1062) without a record in `sent_batch`: the key was the offset,
         # so the head is too low.
-        corruption.report(queue, offset=None, why=say("end_refused", error=refusal.detail))
+        corruption.report(
+            queue, offset=None, why=alarm_text("end_refused", error=refusal.detail)
+        )
         return StoreCorrupt(
             f"Queue {queue}: log end offset below a stored message. Run manage.py verify."
         )

@@ -20,7 +20,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
@@ -243,7 +243,7 @@ class Run:
 def _count(plan: QueuePlan, sign: int) -> None:
     """Count the unread messages that groups lose in their alarms; a `sign` of -1 undoes it."""
     for loss in plan.unread:
-        detail = say(
+        detail = alarm_text(
             f"dropped_by_{plan.why}",
             messages=loss.messages,
             queue=f"{plan.topic}/{plan.number}",
@@ -269,7 +269,7 @@ def _alarm(results: Sequence[Cleaned]) -> None:
             cleaned.append(name)
             continue
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
-        alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
+        alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
     alarms.end_alarms(kind="not_cleaned", names=cleaned)
 
 

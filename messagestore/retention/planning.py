@@ -15,7 +15,7 @@ from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import ActiveSubscription
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
 from metadata.topics.topic_rows import QueueView, TopicView
@@ -95,7 +95,9 @@ class _Readers:
         """Return the unread messages in low … keep_from - 1 of each group that has any."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
-            lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
+            lost = retention.count_lost(
+                committed=row.committed, low=low, keep_from=keep_from
+            )
             worst[row.group_id] = max(lost, worst.get(row.group_id, 0))
         return tuple(
             Loss(self.groups[group].group, lost, group in self.active)
@@ -208,10 +210,11 @@ def _planner(
     """Return the planner of a queue, or a plan with a `problem` if its head row is wrong."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
-        return replace(blank, problem=say("no_head", queue=str(blank.queue)))
+        return replace(blank, problem=alarm_text("no_head", queue=str(blank.queue)))
     if not 0 <= head.low <= head.head:
         return replace(
-            blank, problem=say("start_outside", start=str(head.low), end=str(head.head))
+            blank,
+            problem=alarm_text("start_outside", start=str(head.low), end=str(head.head)),
         )
     parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
@@ -316,7 +319,7 @@ class _Planner:
         problem = self.blank.blocked_by or retention.clock_problem(
             now_ms=node_ms, reference_ms=metadata_ms, newest_ms=newest_ms
         )
-        return None if problem is None else say("not_by_age", why=problem)
+        return None if problem is None else alarm_text("not_by_age", why=problem)
 
     def _older_than(self, days: int) -> int:
         """Return the first offset that is not older than `days`."""
@@ -334,7 +337,7 @@ class _Planner:
         unread = self.readers.kept_for(self.blank.queue)
         if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # keep_unread_days has no effect here; 0 turns it off
-        keep_from = retention.by_age(
+        keep_from = retention.keep_from_by_age(
             expired=expired, long_expired=self._older_than(days), unread=unread
         )
         if keep_from < expired:
@@ -369,7 +372,7 @@ class _Planner:
             self.notes.append(
                 f"retention_bytes leaves it {share:,} bytes, {subject} {smallest:,}: that stays"
             )
-        return retention.by_size(spans, most=share, whole=by_partition)
+        return retention.keep_from_by_size(spans, most=share, whole=by_partition)
 
 
 def _share(span: Span, below: int) -> float:

@@ -118,5 +118,5 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
 
 def _lost_lease_failure(run: Run) -> Failure:
     """Return the failure of a run's message, which has no retry left."""
-    error = sharing.lease_lost(run.deliveries)
+    error = sharing.lease_lost_error(run.deliveries)
     return Failure(run.queue, run.epoch, run.first, error, None, last=True, grant=run.grant)

@@ -343,7 +343,7 @@ class _Recorder:
         group_id = self._group.id
         # A run that is released whole keeps its row: one UPDATE, instead of a delete and an
         # insert.
-        if bits == sharing.full(run.length) and deliveries == run.deliveries:
+        if bits == sharing.all_bits(run.length) and deliveries == run.deliveries:
             has_left = run_sql.release_run(session, group_id=group_id, run=run)
         else:
             free_runs = run_sql.remove_offsets(

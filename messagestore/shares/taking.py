@@ -112,7 +112,7 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
             # A message that ends its workers must not take others along: they would become
             # dead
             # letters, too.
-            alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
+            alone = sharing.must_lease_alone(run.deliveries + 1, max_deliveries=limit)
             if taken_runs and (
                 alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages
             ):
@@ -166,7 +166,7 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
         return []
     limit = limit_of(asked.group, queue)
     max_run_length = (
-        1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
+        1 if sharing.must_lease_alone(1, max_deliveries=limit) else asked.group.run_messages
     )
     # The first lease counts at once, so that most messages need no further request before
     # they
@@ -176,7 +176,7 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
     lease_ms, lengths = (
         asked.group.lease_ms,
-        sharing.cut(count, run_messages=max_run_length),
+        sharing.run_lengths(count, run_messages=max_run_length),
     )
     part = _Part(
         place,
@@ -229,7 +229,7 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
             # for all.
             start=max(part.place.start for part in current_parts),
             end=max(part.place.end for part in current_parts),
-            wishes=wishes,
+            requests=wishes,
         )
     _note_position(place, taken, wishes)
     runs = iter(taken.runs)

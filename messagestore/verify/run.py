@@ -36,7 +36,7 @@ from metadata.grouping import grouped
 from metadata.groups import expected_state
 from metadata.groups.expected_state import ExpectedQueue
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
@@ -127,7 +127,9 @@ def watch(*, actor: Actor) -> int:
     report = check(actor=actor)
     kinds = grouped((one.kind, one) for one in report.findings)
     found = {
-        kind: say("disagree", count=len(mine), where=mine[0].where, what=mine[0].what)
+        kind: alarm_text(
+            "disagree", count=len(mine), where=mine[0].where, what=mine[0].what
+        )
         for kind, mine in kinds.items()
     }
     unclear = KINDS if report.unchecked else ()

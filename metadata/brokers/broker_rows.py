@@ -14,7 +14,7 @@ from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict
 from metadata.models import Broker
 from metadata.rules.setting_types import Choice
-from metadata.rules.settings import Fields, checked
+from metadata.rules.settings import Fields, check_settings
 from metadata.rules.topics.names import check_confirmed
 
 SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
@@ -28,7 +28,7 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
     Raises Invalid, NotFound, Conflict(last_broker) for the last live broker that is in.
     """
     access.require_everything(actor, name, what="broker")
-    values = checked(SETTINGS, {"state": state})
+    values = check_settings(SETTINGS, {"state": state})
     # All rows are locked, so that two calls cannot each drain one of the last two brokers.
     rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
     row = next((broker for broker in rows if broker.name == name), None)

@@ -19,7 +19,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
 from metadata.models import Broker
-from metadata.rules.membership.brokers import ALIVE_S, alive
+from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
 from metadata.rules.membership.liveness import MAX_BLIND_S
 
 
@@ -133,7 +133,7 @@ def is_alive(row: Broker) -> bool:
     """Return True if a row of read_rows() is that of a live broker."""
     if row.stopped_at is None and row.name in _memory.spared():
         return True
-    return alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=row.now)  # type: ignore[attr-defined]
+    return counts_as_alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=row.now)  # type: ignore[attr-defined]
 
 
 def broker_view(row: Broker) -> BrokerView:

@@ -19,7 +19,7 @@ from metadata.brokers import discovery, fingerprints
 from metadata.db.clock import UtcNow, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
-from metadata.rules.membership.brokers import Claim, alive, claim
+from metadata.rules.membership.brokers import Claim, counts_as_alive, decide_claim
 
 # A row that was seen more recently is not updated, so there is about one UPDATE a second,
 # however many workers there are.
@@ -105,8 +105,12 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
     )
     if created or row.incarnation == identity.incarnation:
         return ""
-    holder_alive = alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
-    decision = claim(holder_alive=holder_alive, same_url=row.url == identity.url, held=held)
+    holder_alive = counts_as_alive(
+        last_seen=row.last_seen, stopped_at=row.stopped_at, now=now
+    )
+    decision = decide_claim(
+        holder_alive=holder_alive, same_url=row.url == identity.url, held=held
+    )
     if decision is Claim.TAKE:
         Broker.objects.filter(pk=row.pk).update(**values)
         return ""

@@ -29,7 +29,7 @@ from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import KeyInfo, TopicInfo
 from metadata.errors import MetadataUnavailable, RateLimited
-from metadata.rules.rates import Bucket, share, wait_s
+from metadata.rules.rates import Bucket, share_of_limit, wait_s
 
 MAX_BUCKETS = 10_000
 MAX_REPORTED = 500  # limits that a process reports; those with the highest demand
@@ -100,7 +100,7 @@ class _Buckets:
             sums.update(demand)
         self.processes, self.divided_at = 1 + len(others), now
         self._shares = {
-            key: share(
+            key: share_of_limit(
                 mine=counted.get(key, 0.0), others=sums[key], processes=self.processes
             )
             for key in counted.keys() | sums.keys()

@@ -17,7 +17,7 @@ from metadata.brokers.registration import BrokerIdentity
 from metadata.db.clock import UtcNow, before, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker, BrokerProcess
-from metadata.rules.membership.brokers import ALIVE_S, alive
+from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
 
 REPEAT_S = 5.0
 SILENT_S = REPEAT_S + ALIVE_S  # age of the last sign of life at which a worker has ended
@@ -87,7 +87,7 @@ def read_demands() -> dict[str, str]:
         return {
             row.name: row.demand
             for row in rows.select_related("broker")
-            if alive(
+            if counts_as_alive(
                 last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now
             )
         }
@@ -110,7 +110,7 @@ def find_late_workers(change: int) -> list[str]:
         live_brokers = [
             row
             for row in Broker.objects.prefetch_related("processes").order_by("name")
-            if alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
+            if counts_as_alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
         ]
         late: list[str] = []
         for row in live_brokers:

@@ -19,7 +19,7 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import CommitLook, ConsumerGroupTopic
-from metadata.rules.groups.commits import Look, Step, steps
+from metadata.rules.groups.commits import CommitInterval, PositionSample, commit_intervals
 
 KEPT_DAYS = 7
 MOST_LOOKS = 1_500  # for one message: those of about a day
@@ -33,7 +33,7 @@ class GroupPositions:
 
     topic_id: int
     group_id: int
-    looks: Mapping[int, Look]
+    looks: Mapping[int, PositionSample]
     at_rest: bool
 
 
@@ -66,9 +66,9 @@ def _committed(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
 
 def latest_positions(
     pairs: Iterable[tuple[int, int]],
-) -> dict[tuple[int, int], dict[int, Look]]:
+) -> dict[tuple[int, int], dict[int, PositionSample]]:
     """Of each (topic, group) that was looked at: queue → the last look."""
-    found: dict[tuple[int, int], dict[int, Look]] = {}
+    found: dict[tuple[int, int], dict[int, PositionSample]] = {}
     with reachable():
         for topic, group in sorted(set(pairs)):
             rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by(
@@ -76,14 +76,14 @@ def latest_positions(
             )
             positions = rows.values_list("positions", flat=True).first() or {}
             found[topic, group] = {
-                int(queue): Look(*look) for queue, look in positions.items()
+                int(queue): PositionSample(*look) for queue, look in positions.items()
             }
     return found
 
 
 def commit_times(
     *, topic: str, group: str, days: int, actor: Actor
-) -> dict[int, list[Step]]:
+) -> dict[int, list[CommitInterval]]:
     """Queue → when its offsets were first committed, as far as the looks of the last days
     tell.
 
@@ -101,14 +101,16 @@ def commit_times(
         )
         seen = rows.values_list("positions", flat=True).iterator()
         looks = grouped(
-            (int(queue), Look(*look)) for one in seen for queue, look in one.items()
+            (int(queue), PositionSample(*look))
+            for one in seen
+            for queue, look in one.items()
         )
-    return {queue: steps(mine) for queue, mine in looks.items()}
+    return {queue: commit_intervals(mine) for queue, mine in looks.items()}
 
 
 def first_committed(
     *, topic_id: int, group_id: int, queue: int, offset: int, since_ms: int
-) -> Step | None:
+) -> CommitInterval | None:
     """Return when a group first committed beyond an offset that was stored at `since_ms`;
     None: not known.
     """
@@ -121,9 +123,9 @@ def first_committed(
         for seen in (
             rows.order_by("id").values_list("positions", flat=True)[:MOST_LOOKS].iterator()
         ):
-            look = Look(*seen[str(queue)]) if str(queue) in seen else None
+            look = PositionSample(*seen[str(queue)]) if str(queue) in seen else None
             if look is not None and look.committed > offset:
-                return Step(offset, offset + 1, before_it, look.told_ms)
+                return CommitInterval(offset, offset + 1, before_it, look.told_ms)
             before_it = look.asked_ms if look is not None else before_it
     return None
 

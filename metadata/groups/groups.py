@@ -25,7 +25,7 @@ from metadata.models import (
 )
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.membership.process_report import ProcessReport, unpack
-from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
+from metadata.rules.settings import GROUP, LIMITS, GroupSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 
@@ -92,7 +92,7 @@ def create(
         raise Invalid.field(
             "mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}"
         )
-    values = check_domains(checked(GROUP, settings or {}))
+    values = check_domains(check_settings(GROUP, settings or {}))
     check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
@@ -124,7 +124,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
-    values = check_domains(checked(GROUP, settings))
+    values = check_domains(check_settings(GROUP, settings))
     row = lock_group(name)
     check_fits(row.mode, values)
     before = rows.changed_values(row, values)

@@ -32,7 +32,7 @@ from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.groups.subscribers import active_subscriptions
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
-from metadata.rules.topics.slots import Layout, moved, spread
+from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
@@ -51,7 +51,7 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
-        return moved(self.before, self.after)
+        return moved_slots(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
@@ -432,7 +432,7 @@ def _spread(
     """
     before = _layout(topic)
     writable = (_writable(topic) | set(gain)) - set(drained)
-    return spread(
+    return spread_slots(
         before, open_queues=writable, closed=set(before) - writable - set(drained)
     )
 

@@ -30,7 +30,7 @@ from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.definitions import START_TIME
 from metadata.rules.groups.delivery import Delivery
-from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION, check_settings
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
@@ -86,7 +86,7 @@ def plan(
     check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
     now = database_now()
     at_ms = start_at_ms if start_ago_ms is None else max(0, ms(now) - start_ago_ms)
-    values = checked(DELIVERY, settings or {})
+    values = check_settings(DELIVERY, settings or {})
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
     _check_readable(group_row, topic_row)
@@ -255,7 +255,7 @@ def update(
     on the group. Raises Invalid, NotFound.
     """
     access.require(actor, "manage", group, what="group")
-    values = checked(SUBSCRIPTION, settings)
+    values = check_settings(SUBSCRIPTION, settings)
     group_row = lock_group(group)
     row = _of(group_row, topic)
     if "stopped_queues" in values:

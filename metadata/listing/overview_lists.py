@@ -28,7 +28,7 @@ from metadata.models import (
 )
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
-from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_rules import parse_subject
 
 MOST = 8  # groups, alarms or runs that are named
 # groups, those furthest behind, among which those are looked for that fall behind fastest
@@ -75,7 +75,7 @@ def overview(*, actor: Actor) -> Overview:
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
         said = frozenset(_lasting().values_list("kind", "name"))
-        quiet = {subject(kind, name).group for kind, name in said if kind in OF_LAG}
+        quiet = {parse_subject(kind, name).group for kind, name in said if kind in OF_LAG}
         most = MOST + len(quiet)
         jobs_said = [name for kind, name in said if kind == "job_failed"]
         failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(

@@ -88,7 +88,7 @@ def _find_silent_members(watch: liveness.Watch) -> list[tuple[int, int]]:
     since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
     rows = select(_SILENT, [as_parameter(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(
+    dead = liveness.find_expired(
         watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
     )
     return [(member, groups[member]) for member in dead]
@@ -112,7 +112,7 @@ def _expire_in_group(*, group_id: int, members: Sequence[int]) -> int:
     dead = {
         row.pk: row.last_seen
         for row in rows.order_by("pk")
-        if liveness.overdue(
+        if liveness.is_overdue(
             last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
         )
     }

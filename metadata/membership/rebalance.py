@@ -52,7 +52,7 @@ from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 from metadata.rules.membership.assignment import assign
-from metadata.rules.membership.eligibility import Candidate, eligible
+from metadata.rules.membership.eligibility import Candidate, eligible_members
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], None]  # group id
@@ -343,7 +343,7 @@ def _eligible(
         holder = row.target_id or row.owner_id
         if holder is not None:
             held[holder] = held.get(holder, 0) + 1
-    return eligible(
+    return eligible_members(
         [Candidate(one.pk, one.process.address, held.get(one.pk, 0)) for one in members],
         allow=group.allow_addresses,
         deny=group.deny_addresses,

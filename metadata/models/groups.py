@@ -7,8 +7,8 @@ from django.db.models import F, Q
 
 from metadata.models.fields import OwnedModel, value_constraint
 from metadata.models.topics import Topic
-from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
-from metadata.rules.groups.filters import headers_of
+from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, parse_tags
+from metadata.rules.groups.filters import header_filter
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import DELIVERY
 
@@ -160,7 +160,7 @@ class ConsumerGroupTopic(models.Model):
         found = read_settings(DELIVERY, self)
         found["retry_delays_s"], found["tags"] = (
             tuple(self.retry_delays_s),
-            tags_of(self.tags),
+            parse_tags(self.tags),
         )
-        found["headers"] = headers_of(self.headers)
+        found["headers"] = header_filter(self.headers)
         return Delivery(**found)

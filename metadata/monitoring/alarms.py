@@ -22,8 +22,8 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Subject, Turn
-from metadata.rules.alarm_texts import facts_of
+from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Decision, Subject
+from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
@@ -68,7 +68,7 @@ def raise_alarm(
     now = database_now()
     given = {
         "detail": detail[:1000],
-        "facts": facts_of(detail),
+        "facts": stored_facts(detail),
         "place": place,
         "last_at": now,
     }
@@ -134,7 +134,7 @@ def reconcile(
         if name in some:
             row.detail, row.facts, row.last_at = (
                 some[name][:1000],
-                facts_of(some[name]),
+                stored_facts(some[name]),
                 now,
             )
         patience_s = begins_after_s if row.ended_at else ends_after_s
@@ -145,21 +145,21 @@ def reconcile(
 
 
 def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    given = {"detail": detail[:1000], "facts": facts_of(detail)}
+    given = {"detail": detail[:1000], "facts": stored_facts(detail)}
     return Alarm(kind=kind, name=name, **given, first_at=now, last_at=now, ended_at=now)
 
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
     """Change a row as a look demands; whether it began or ended."""
     since = row.pending_since
-    decided = alarm_rules.turn(
+    decided = alarm_rules.decide(
         lasts=row.ended_at is None,
         met=met,
         pending_for_s=(now - since).total_seconds() if since else None,
         patience_s=patience_s,
     )
-    row.pending_since = (since or now) if decided is Turn.WAIT else None
-    if decided is not Turn.TURN:
+    row.pending_since = (since or now) if decided is Decision.WAIT else None
+    if decided is not Decision.TURN:
         return False
     if met:
         row.since_at, row.ended_at, row.times = now, None, row.times + 1
@@ -177,7 +177,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises
     Forbidden, NotFound, Conflict when it has ended, or somebody was faster.
     """
-    about = alarm_rules.subject(kind, name)
+    about = alarm_rules.parse_subject(kind, name)
     require_manage(actor, about)
     rows = Alarm.objects.filter(kind=kind, name=name)
     if not rows.exists():
@@ -204,7 +204,7 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in names
-        if may_manage(actor, alarm_rules.subject(kind, name))
+        if may_manage(actor, alarm_rules.parse_subject(kind, name))
     ]
 
 

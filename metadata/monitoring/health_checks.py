@@ -14,7 +14,7 @@ from metadata.models import (
     JobRun,
 )
 from metadata.monitoring.alarms import AlarmFindings
-from metadata.rules.alarm_texts import of_error
+from metadata.rules.alarm_texts import error_text
 
 JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
 # a job that comes so rarely is in trouble when it failed once, others twice
@@ -52,7 +52,7 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
         for run in bad.order_by("-id"):
             often = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
             is_so = None if often and _went_well_before(run, since) else True
-            seen.add(run.name, of_error(run.detail[:500]), is_so=is_so)
+            seen.add(run.name, error_text(run.detail[:500]), is_so=is_so)
     return seen
 
 

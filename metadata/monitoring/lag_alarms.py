@@ -14,7 +14,7 @@ from metadata.grouping import grouped
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Queue, QueueOffset
 from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
 MOST_NAMED = 8  # queues in a text
@@ -44,11 +44,11 @@ def find_lagging_subscriptions() -> AlarmFindings:
             # A few old messages of a trial are no alarm, unless the group has a limit of
             # its own.
             is_old = lag >= config.alarm_min_unread or most_s is not None
-            passed = alarm_rules.either(
-                alarm_rules.passed(lag, most or config.alarm_lag),
-                is_old and alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
+            passed = alarm_rules.any_passed(
+                alarm_rules.is_passed(lag, most or config.alarm_lag),
+                is_old and alarm_rules.is_passed(age_s, most_s or config.alarm_lag_s),
             )
-            detail = say("behind", messages=lag, minutes=round(age_s / 60))
+            detail = alarm_text("behind", messages=lag, minutes=round(age_s / 60))
             seen.add(
                 f"{group}/{topic}",
                 detail,
@@ -113,9 +113,9 @@ def find_subscriptions_without_consumer() -> AlarmFindings:
         named = ", ".join(f"{topic}/{one}" for one in sorted(queues)[:MOST_NAMED])
         more = len(queues) - MOST_NAMED
         what = (
-            say("idle_more", queues=named, more=more)
+            alarm_text("idle_more", queues=named, more=more)
             if more > 0
-            else say("idle", queues=named)
+            else alarm_text("idle", queues=named)
         )
         seen.add(f"{group}/{topic}", what)
     return seen

@@ -30,7 +30,7 @@ from metadata.models import (
     Sample,
 )
 from metadata.monitoring.metrics_history import Pace, start_of_step
-from metadata.rules.groups.lag_trend import WINDOW_S, Progress, Seen, progress
+from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
 
 # a lag that was not recorded for longer is not that of now; the job comes every minute
 STALE_S = 180.0
@@ -52,7 +52,7 @@ class Lag(NamedTuple):
 class GroupProgress:
     """The verdict on a group, and its figures; `pace` is that of the last minute or two."""
 
-    said: Progress
+    said: LagTrend
     pace: Pace
     lag: int | None
     lag_before: int | None
@@ -232,7 +232,7 @@ def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
     between_s = (seen_at - then).total_seconds() if then else 0.0
     topics = {one.topic_id for one in running}
     since = then or start_of_step(now, step_s=60) - MINUTE
-    seen = Seen(
+    seen = LagFigures(
         members=group.members,
         paused=group.stopped or (bool(group.subscriptions) and not running),
         lag=lag,
@@ -243,7 +243,7 @@ def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
         handled=_handled_since(group, topics, since),
     )
     return GroupProgress(
-        progress(seen), _pace(group, sent, now), lag, lag_before, between_s
+        find_trend(seen), _pace(group, sent, now), lag, lag_before, between_s
     )
 
 

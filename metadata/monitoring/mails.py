@@ -22,8 +22,8 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
-from metadata.rules.alarm_rules import Subject, subject
-from metadata.rules.mail import addresses, is_address, may_go_to
+from metadata.rules.alarm_rules import Subject, parse_subject
+from metadata.rules.mail import is_address, is_allowed_recipient, parse_addresses
 
 PACE_S = 300.0  # an address gets mails again no earlier
 GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
@@ -55,7 +55,7 @@ def write_notifications() -> int:
     ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
     turned = Alarm.objects.select_for_update().filter(began | ended, since_at__isnull=False)
     rows = list(turned.order_by("pk")[:MOST])
-    called = _Addresses([subject(row.kind, row.name) for row in rows])
+    called = _Addresses([parse_subject(row.kind, row.name) for row in rows])
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
@@ -104,13 +104,13 @@ class _Addresses:
         """The addresses, each once; what was written before addresses were checked may hold
         none.
         """
-        about = subject(row.kind, row.name)
+        about = parse_subject(row.kind, row.name)
         named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
-        found = [*config.alarm_emails, *addresses(named)]
+        found = [*config.alarm_emails, *parse_addresses(named)]
         return [
             one
             for one in dict.fromkeys(found)
-            if is_address(one) and may_go_to(one, config.mail_domains)
+            if is_address(one) and is_allowed_recipient(one, config.mail_domains)
         ]
 
 
@@ -129,7 +129,11 @@ def pending_notifications() -> dict[str, list[AlarmNotice]]:
         )
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         # The setting of the domains may be younger than the row.
-        may = [row for row in due[:MOST] if may_go_to(row.address, config.mail_domains)]
+        may = [
+            row
+            for row in due[:MOST]
+            if is_allowed_recipient(row.address, config.mail_domains)
+        ]
         return grouped((row.address, _notice(row)) for row in may)
 
 

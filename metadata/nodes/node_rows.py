@@ -28,7 +28,7 @@ from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules import tls
 from metadata.rules.setting_types import Choice, Text, Whole
-from metadata.rules.settings import NODE, Fields, checked
+from metadata.rules.settings import NODE, Fields, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 OWN_FILES = (
@@ -94,7 +94,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
     """
     check_name("node", name)
     access.require_everything(actor, name, what="node")
-    values = checked(CREATE, given)
+    values = check_settings(CREATE, given)
     if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
         raise Invalid.field(
             "host" if values["database"] else "database", "must not be empty"
@@ -169,7 +169,7 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     NotFound.
     """
     found = find_node(name=name, actor=actor)
-    checked(NODE, settings)
+    check_settings(NODE, settings)
     if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     if settings.keys() & {"tls", "tls_ca"}:
@@ -182,7 +182,7 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
     """Raise Invalid unless connections to a node may be encrypted so."""
     if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
-    if found := tls.problem(mode, ca):
+    if found := tls.find_problem(mode, ca):
         raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", found)
     try:
         if ca:
@@ -227,7 +227,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     `messagestore.nodes.registry.update` has closed the node's queues if it is to be closed.
     """
     access.require_everything(actor, name, what="node")
-    values = checked(NODE, settings)
+    values = check_settings(NODE, settings)
     row = rows.lock_node(name)
     before = rows.changed_values(row, values)
     if before:
@@ -268,7 +268,7 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     `messagestore.nodes.registry.set_account` has tried it.
     """
     access.require_everything(actor, name, what="node")
-    values = checked({"username": CREATE["username"]}, {"username": username})
+    values = check_settings({"username": CREATE["username"]}, {"username": username})
     row = rows.lock_node(name)
     before = {"username": row.username}
     row.username, row.password_encrypted = values["username"], _sealed(password)

@@ -16,7 +16,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import DbNode, NodeSize, Queue
 from metadata.monitoring.metrics_history import start_of_step
-from metadata.rules.growth import Size, per_day
+from metadata.rules.growth import Size, bytes_per_day
 
 KEPT_DAYS = 90
 GROWTH_DAYS = 7  # growth is told over so long
@@ -78,7 +78,7 @@ def read_growth() -> dict[int, Growth]:
 
 def _growth(seen: list[tuple[Size, int]]) -> Growth:
     last, tables = seen[-1]
-    return Growth(last.bytes, tables, per_day([one for one, _ in seen]))
+    return Growth(last.bytes, tables, bytes_per_day([one for one, _ in seen]))
 
 
 def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:

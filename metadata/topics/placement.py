@@ -10,7 +10,7 @@ from django.db.models import Count, Q
 from metadata.db.rows import find_by_name, no_node
 from metadata.errors import Invalid, NoWritableQueue
 from metadata.models import DbNode
-from metadata.rules.topics.placement import place
+from metadata.rules.topics.placement import spread_over_nodes
 
 
 def choose_nodes(
@@ -29,7 +29,7 @@ def choose_nodes(
             "There is no normal node in state read_write with free space: run manage.py "
             "register_node"
         )
-    return place(count=count, load=load, held=held or {})
+    return spread_over_nodes(count=count, load=load, held=held or {})
 
 
 def choose_failure_nodes(count: int) -> list[int]:
@@ -37,7 +37,7 @@ def choose_failure_nodes(count: int) -> list[int]:
     without any.
     """
     load = _load(kind="failure")
-    return place(count=count, load=load) if load else []
+    return spread_over_nodes(count=count, load=load) if load else []
 
 
 def _load(**which: Any) -> dict[int, int]:

@@ -26,7 +26,7 @@ from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import TOPIC, TopicSettings, checked
+from metadata.rules.settings import TOPIC, TopicSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
 from metadata.topics import routings
@@ -86,7 +86,7 @@ def plan_topic(
     access.require(actor, "manage", name, what="topic")
     if not 1 <= queues <= config.max_topic_queues:
         raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
-    values = check_domains(checked(TOPIC, settings or {}))
+    values = check_domains(check_settings(TOPIC, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name)
     now = database_now()
@@ -183,7 +183,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     other owners all that these get.
     """
     access.require(actor, "manage", name, what="topic")
-    values = check_domains(checked(TOPIC, settings))
+    values = check_domains(check_settings(TOPIC, settings))
     topic = lock_topic(name)
     access.require_failure_origin(actor, "manage", name, origin_of(topic))
     before = rows.changed_values(topic, values)

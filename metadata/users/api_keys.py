@@ -18,7 +18,7 @@ from metadata.db.paging import Page, Window
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Forbidden, NotFound
 from metadata.models import ApiKey, Consumer
-from metadata.rules.settings import KEY, checked
+from metadata.rules.settings import KEY, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 PREFIX = "catmq_"
@@ -63,7 +63,7 @@ def create(
     )
     access.require_grantable(actor, values)
     _require_unlimited(actor)
-    given = checked(KEY, settings or {})
+    given = check_settings(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     after = {"rights": values, **given}
     row = rows.create(
@@ -88,7 +88,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
     Raises Invalid, NotFound(key_not_found).
     """
     access.require_everything(actor, name, what="key")
-    values = checked(KEY, settings)
+    values = check_settings(KEY, settings)
     row = rows.find_by_name(ApiKey.objects.select_for_update(), name, _no_key)
     before = rows.changed_values(row, values)
     if before:

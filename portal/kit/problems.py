@@ -20,7 +20,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import OF_LAG, Overview
-from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_rules import parse_subject
 from portal.kit import outages, rows
 from portal.kit.pages import to
 from portal.kit.tables import Text
@@ -110,7 +110,11 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
             else _("Alarm: %(kind)s: %(detail)s")
         )
         href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
-        about = subject(one.kind, one.name).group if one.kind in (*OF_LAG, *OF_DEAD) else ""
+        about = (
+            parse_subject(one.kind, one.name).group
+            if one.kind in (*OF_LAG, *OF_DEAD)
+            else ""
+        )
         yield Problem("bad", text % words, href, one.since_ms, group=about)
     more = known.alarm_count - len(known.alarms)
     if more > 0:
@@ -120,7 +124,7 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
 
 def _said(known: Overview, kinds: Collection[str]) -> set[str]:
     """The nodes or groups of which an alarm of these kinds tells, acknowledged or not."""
-    about = [subject(kind, name) for kind, name in known.said if kind in kinds]
+    about = [parse_subject(kind, name) for kind, name in known.said if kind in kinds]
     return {one.node or one.group for one in about}
 
 

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from metadata.monitoring.lag_trends import GroupProgress
-from metadata.rules.groups.lag_trend import Progress
+from metadata.rules.groups.lag_trend import LagTrend
 from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
 
@@ -31,7 +31,7 @@ WORDS: dict[str, tuple[Text, str]] = {
 }
 
 
-def words(said: Progress) -> tuple[Text, str]:
+def words(said: LagTrend) -> tuple[Text, str]:
     """Return what is said of a group, and its tone."""
     if said.state == "falls_behind":
         return _("falls behind by %s/s") % rate(said.per_s), "warn"
@@ -65,7 +65,7 @@ def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
     )
 
 
-def _trend(said: Progress) -> Text:
+def _trend(said: LagTrend) -> Text:
     found = {"too_little_data": _("too little data"), "steady": _("steady")}
     return found.get(said.state, words(said)[0])
 

@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
-from metadata.rules.alarm_rules import subject
-from metadata.rules.alarm_texts import worded
+from metadata.rules.alarm_rules import parse_subject
+from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import to
@@ -232,14 +232,14 @@ def group(name: str) -> Cell:
 
 
 def alarm_detail(one: AlarmRow) -> str:
-    return worded(one.facts, one.detail, _)
+    return translate_detail(one.facts, one.detail, _)
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
     """The page of what an alarm is about; '' where there is none, or it is not for
     everybody.
     """
-    about = subject(kind, name)
+    about = parse_subject(kind, name)
     if about.node:
         return to("node", about.node) if administrator else ""
     if about.job:

@@ -21,7 +21,7 @@ from messagestore.inspect import search
 from metadata.limits.places import Places
 from metadata.membership import broadcast_instances
 from metadata.models import AuditLog
-from metadata.rules.membership.addresses import networks
+from metadata.rules.membership.addresses import parse_networks
 from tests.support.broker import MSGPACK, Broker, problem
 from tests.support.members import reader
 
@@ -255,7 +255,7 @@ def test_a_broadcasting_group_has_so_many_instances_at_most(
 def test_only_a_trusted_proxy_may_name_the_client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, trusted: tuple[str, ...], seen: str
 ) -> None:
-    monkeypatch.setattr(wsgi, "_TRUSTED", networks(trusted))
+    monkeypatch.setattr(wsgi, "_TRUSTED", parse_networks(trusted))
     headers = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}
     broker.ok("POST", "/topics", {"name": "seen", "queues": 1}, headers=headers)
 

@@ -31,7 +31,7 @@ def client(
     """A function that starts a client of a group that reads topic `single`; all are closed
     at the end.
     """
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["127.0.0.0/8"]))
     monkeypatch.setattr(java_pulls, "SILENT_S", -1.0)  # whatever was noted is long ago
     monkeypatch.setattr(java_starts, "WATCHED_S", 0.0)
     monkeypatch.setattr(java_pulls, "_noted", {})

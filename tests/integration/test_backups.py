@@ -131,7 +131,7 @@ def backup(
             "mariadb" if "MariaDB" in server.execute("SELECT VERSION()")[0][0] else "mysql"
         )
         where = {"database": schema, "username": name, "host": "127.0.0.1"}
-        for statement in grants.statements(grants.BACKUP, flavour=flavour, **where):
+        for statement in grants.grant_statements(grants.BACKUP, flavour=flavour, **where):
             server.execute(statement)
         text = dumping.dump(server, schema, (name, password))
         return lambda: dumping.load(server, schema, text)

@@ -25,7 +25,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.groups import commits, groups
 from metadata.membership import consumers
 from metadata.models import CommitLook, ConsumerGroup, Topic
-from metadata.rules.groups.commits import Step
+from metadata.rules.groups.commits import CommitInterval
 
 ACTOR = actors.command("test")
 
@@ -71,7 +71,7 @@ def handled(queue: int, *offsets: int) -> list[int]:
     return [positions.commit(consumer=member, offsets=[one])[0].handled for one in commits]
 
 
-def told(queue: int) -> list[Step]:
+def told(queue: int) -> list[CommitInterval]:
     """What is known of a queue."""
     return commits.commit_times(topic="orders", group="billing", days=1, actor=ACTOR).get(
         queue, []

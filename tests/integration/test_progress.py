@@ -23,7 +23,7 @@ from metadata.groups import groups
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Rebalance, Sample, Topic
 from metadata.monitoring import counters, lag_trends, metrics_history
-from metadata.rules.groups.lag_trend import Progress
+from metadata.rules.groups.lag_trend import LagTrend
 
 ACTOR = actors.command("test")
 
@@ -124,25 +124,25 @@ def test_a_message_that_must_still_ripen_is_not_late() -> None:
 def test_paused_groups_and_topics_say_so() -> None:
     minutes(*[50] * 10, handled=0)
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=True)
-    assert seen(50).said == Progress("paused")
+    assert seen(50).said == LagTrend("paused")
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=False)
-    assert seen(50).said == Progress("stalled")
+    assert seen(50).said == LagTrend("stalled")
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    assert seen(50).said == Progress("paused")
+    assert seen(50).said == LagTrend("paused")
 
 
 def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     send(3)
     offsets, found = group_lag.standing(group="billing", actor=ACTOR)
     assert [one.lag for one in offsets] == [3] and found is not None
-    assert found.said == Progress("keeps_up"), "it is behind for seconds only"
+    assert found.said == LagTrend("keeps_up"), "it is behind for seconds only"
 
     def away(*_: Any, **__: Any) -> Any:
         raise NodeUnavailable("away")
 
     monkeypatch.setattr(Node, "reading", away)
     _offsets, found = group_lag.standing(group="billing", actor=ACTOR)
-    assert found is not None and found.said == Progress("unknown") and found.lag is None
+    assert found is not None and found.said == LagTrend("unknown") and found.lag is None
 
 
 def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
@@ -152,13 +152,13 @@ def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
     assert lag_trends.read_progress_of_groups([pk])[pk].lag == 3
     long_ago = database_now() - timedelta(seconds=lag_trends.STALE_S + 1)
     ConsumerGroupTopic.objects.update(lag_at=long_ago)
-    assert lag_trends.read_progress_of_groups([pk])[pk].said == Progress("unknown")
+    assert lag_trends.read_progress_of_groups([pk])[pk].said == LagTrend("unknown")
 
 
 def test_a_group_without_members_or_subscriptions_has_no_trend() -> None:
     groups.create(name="lone", actor=ACTOR)
     found = lag_trends.read_group_progress(group="lone", lags={})
-    assert found is not None and found.said == Progress("no_members")
+    assert found is not None and found.said == LagTrend("no_members")
     assert lag_trends.read_group_progress(group="nobody", lags={}) is None
 
 

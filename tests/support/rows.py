@@ -15,7 +15,7 @@ from metadata.membership import consumers, expiry
 from metadata.membership.consumers import HeartbeatAnswer
 from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
 from metadata.nodes import node_rows
-from metadata.rules.membership.liveness import Look, Watch
+from metadata.rules.membership.liveness import ClockReading, Watch
 from metadata.topics import topic_rows
 
 ME = actors.command("test")
@@ -132,7 +132,7 @@ def steady_guard() -> expiry.OutageGuard:
     class Steady(expiry.OutageGuard):
         def look(self) -> Watch:
             server, now, _ = database_state()
-            return Watch(Look(server, now, 1e9), 0.0)
+            return Watch(ClockReading(server, now, 1e9), 0.0)
 
     return Steady()
 

@@ -90,7 +90,7 @@ def test_an_exception_raised_into_a_send_passes_and_the_next_one_works(
     with Producer(transport=transport) as producer:
         producer.send("t", b"first", key="k")
         # so that the next send looks it up
-        producer._sending().layouts.known("t").loaded_at -= 3_600.0
+        producer._process_state().layouts.cached("t").loaded_at -= 3_600.0
         transport.plant(method, error)
         with pytest.raises(type(error)) as raised:
             act(producer)

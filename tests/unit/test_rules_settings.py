@@ -14,8 +14,15 @@ from django.db import models
 
 from brokerapi.shapes.fields import Answer, Request
 from metadata.models import ApiKey, ConsumerGroup, ConsumerGroupTopic, Topic
-from metadata.rules.setting_types import Setting, Text, Whole, declared, setting
-from metadata.rules.settings import GROUP, KEY, SUBSCRIPTION, TOPIC, TopicSettings, checked
+from metadata.rules.setting_types import Setting, Text, Whole, declared_settings, setting
+from metadata.rules.settings import (
+    GROUP,
+    KEY,
+    SUBSCRIPTION,
+    TOPIC,
+    TopicSettings,
+    check_settings,
+)
 from portal.kit.setting_fields import facts, with_settings
 
 
@@ -31,7 +38,7 @@ class WiderSettings(TopicSettings):
     )
 
 
-WIDER = declared(WiderSettings)
+WIDER = declared_settings(WiderSettings)
 
 
 class Wish(Request):
@@ -71,9 +78,9 @@ def test_a_declared_setting_is_in_requests_answers_forms_and_pages() -> None:
 
 
 def test_a_declared_setting_is_checked() -> None:
-    assert checked(WIDER, {"compaction_lag_ms": None}) == {"compaction_lag_ms": None}
+    assert check_settings(WIDER, {"compaction_lag_ms": None}) == {"compaction_lag_ms": None}
     with pytest.raises(Exception, match="must be a whole number from 1 to 5000 or null"):
-        checked(WIDER, {"compaction_lag_ms": 0})
+        check_settings(WIDER, {"compaction_lag_ms": 0})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_rules import ONCE, subject
+from metadata.rules.alarm_rules import ONCE, parse_subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
@@ -121,7 +121,7 @@ def _care(row: AlarmRow, who: Actor) -> Cell:
     """Return the person who looks after an alarm, or a link to acknowledge it."""
     if row.acknowledged_by or row.ended_at_ms is not None:
         return text(row.acknowledged_by or None)
-    if not alarms.may_manage(who, subject(row.kind, row.name)):
+    if not alarms.may_manage(who, parse_subject(row.kind, row.name)):
         return text(None)
     return text(_("acknowledge"), to("alarm-acknowledge", row.kind, row.name))
 
@@ -161,7 +161,7 @@ class Acknowledge(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what acknowledging means. Raises Forbidden for who may not."""
-        alarms.require_manage(self.actor, subject(self.word("kind"), self.name))
+        alarms.require_manage(self.actor, parse_subject(self.word("kind"), self.name))
         if self.word("kind") in ONCE:
             return Preview(
                 effects=[
@@ -207,7 +207,7 @@ class AcknowledgeAll(Action):
         acknowledge.
         """
         for kind, name in fields["chosen"]:
-            alarms.require_manage(self.actor, subject(kind, name))
+            alarms.require_manage(self.actor, parse_subject(kind, name))
         effects: list[Text] = [
             _(
                 "Your name is shown with each alarm. "

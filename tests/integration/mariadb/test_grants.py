@@ -76,7 +76,7 @@ class Account:
 
     def grant(self, rights: tuple[grants.Grant, ...]) -> None:
         where = {"database": self.schema, "username": self.name, "host": "127.0.0.1"}
-        for statement in grants.statements(rights, flavour=self.flavour, **where):
+        for statement in grants.grant_statements(rights, flavour=self.flavour, **where):
             self.server.execute(statement)
 
     @contextmanager
@@ -222,7 +222,9 @@ def test_a_reader_account_needs_select_and_that_is_enough(
         with pytest.raises(Invalid, match=f"GRANT SELECT ON `{account.schema}`"):
             registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
         where = {"database": account.schema, "username": name, "host": "127.0.0.1"}
-        for statement in grants.statements(grants.READER, flavour=account.flavour, **where):
+        for statement in grants.grant_statements(
+            grants.READER, flavour=account.flavour, **where
+        ):
             server.execute(statement)
         registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
     finally:

@@ -65,7 +65,7 @@ def two_results(session: Session, queue: int) -> list[Result]:
 
 def two_that_fit(session: Session, queue: int) -> list[Result]:
     """The same, the second in pieces."""
-    return session.run(*_two(session, queue), fits=len)
+    return session.run(*_two(session, queue), count_fitting=len)
 
 
 def _two(session: Session, queue: int) -> list[Any]:

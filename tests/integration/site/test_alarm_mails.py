@@ -20,7 +20,7 @@ from aiosmtpd.controller import Controller
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from catmq_site.jobs import alarm_mails, schedules
+from catmq_site.background import alarm_mails, table
 from catmq_site.management.commands import send_test_mail
 from metadata.brokers import discovery
 from metadata.config import config
@@ -28,7 +28,7 @@ from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.models import AlarmMail
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.topics import topic_rows
 from tests.support import failing
 from tests.support.environment import free_port
@@ -168,7 +168,7 @@ def test_mails_are_in_the_language_of_the_installation(
     monkeypatch.setattr(
         alarm_mails, "config", replace(alarm_mails.config, language="zh-hans")
     )
-    detail = say("idle", queues="orders/0, orders/1")
+    detail = alarm_text("idle", queues="orders/0, orders/1")
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
     assert alarm_mails.tell() == 3
     _to, subject, said = box.mails[0]
@@ -204,8 +204,8 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 ) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        schedules.check_health()
-        schedules.check_health()
+        table.check_health()
+        table.check_health()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
     assert "refused" in mails.read_mail_state().error

@@ -12,7 +12,7 @@ from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring import alarms, metrics_history
-from metadata.rules.groups.lag_trend import Progress
+from metadata.rules.groups.lag_trend import LagTrend
 from portal.kit import progress
 from tests.support import rows
 from tests.support.forms import browser as browser_of
@@ -108,14 +108,14 @@ def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
 @pytest.mark.parametrize(
     ("said", "words", "tone"),
     [
-        (Progress("catches_up", 10.0, 725.0), "catches up in 12 min", "ok"),
-        (Progress("catches_up", 10.0, 20.4), "catches up in 20 s", "ok"),
-        (Progress("falls_behind", 25.0), "falls behind by 25.0/s", "warn"),
-        (Progress("stalled"), "handles nothing", "bad"),
-        (Progress("unknown"), "not known", ""),
+        (LagTrend("catches_up", 10.0, 725.0), "catches up in 12 min", "ok"),
+        (LagTrend("catches_up", 10.0, 20.4), "catches up in 20 s", "ok"),
+        (LagTrend("falls_behind", 25.0), "falls behind by 25.0/s", "warn"),
+        (LagTrend("stalled"), "handles nothing", "bad"),
+        (LagTrend("unknown"), "not known", ""),
     ],
 )
-def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
+def test_a_trend_in_words(said: LagTrend, words: str, tone: str) -> None:
     found = progress.words(said)
     assert (str(found[0]), found[1]) == (words, tone)
 

@@ -30,7 +30,7 @@ from metadata.db import leases
 from metadata.errors import MetadataUnavailable, Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
-from metadata.rules.alarm_texts import worded
+from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.path_prefix import url_with_prefix
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _paragraph(one: AlarmNotice) -> str:
             "since": _time(one.since_ms),
             "until": _time(one.ended_at_ms),
         }
-    return f"{worded(one.facts, one.detail, _)}\n{when}"
+    return f"{translate_detail(one.facts, one.detail, _)}\n{when}"
 
 
 def _time(at_ms: int) -> str:
