@@ -32,17 +32,17 @@ AWAY_S = 45.0  # so long must a node be away: two looks
 HOUR_S = 3600
 
 
-def look(*, every_minutes: Mapping[str, int]) -> int:
+def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     """One look at everything; how many alarms began or ended. `every_minutes`: how often
     each job comes.
 
     Raises MetadataUnavailable.
     """
     known = snapshot.current()
-    away = nodes_away()
+    away = find_nodes_away()
     turned = alarms.reconcile(kind="node_away", found=away.found, begins_after_s=AWAY_S)
-    turned += _keep("node_filling", lambda: nodes_filling(away.found))
-    turned += _keep("dead_growing", dying)
+    turned += _keep("node_filling", lambda: find_nodes_filling(away.found))
+    turned += _keep("dead_growing", find_dying_groups)
     cut_off = {
         known.topics[queue.topic_id].name
         for queue in known.queues.values()
@@ -80,7 +80,7 @@ def _keep(
     )
 
 
-def nodes_away() -> AlarmFindings:
+def find_nodes_away() -> AlarmFindings:
     """Nodes that ought to answer, and do not, or that refuse every write."""
     seen = AlarmFindings()
     for node_id, info in sweeping.online_nodes().items():
@@ -93,7 +93,7 @@ def nodes_away() -> AlarmFindings:
     return seen
 
 
-def nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
+def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
     """Nodes that will store nothing more within the days that settings name, if they grow
     as they did.
     """
@@ -124,7 +124,7 @@ def _look_at_room(
         seen.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
 
 
-def dying() -> AlarmFindings:
+def find_dying_groups() -> AlarmFindings:
     """Groups of which many messages died in the last hour; counts the dead of all groups."""
     counts = count_dead()
     known = snapshot.current().groups

@@ -89,7 +89,7 @@ class _Records:
         return batch in self.places or batch in self.waiting or batch in self.dead
 
 
-def follow(
+def follow_failures(
     *, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int
 ) -> Trail:
     """Follow the failures of a message that a group has committed, to its last copy."""

@@ -31,7 +31,7 @@ from metadata.rules.topics.names import failure_name
 SAMPLED = 50  # messages of the hottest queue, whose keys are looked at
 
 
-def of_group(
+def explain_lag(
     *,
     view: GroupView,
     offsets: Sequence[QueueLag],
@@ -106,7 +106,7 @@ def _keys(hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor) -> list[str
     """
     first = next((one.committed for one in offsets if one.queue == hot.id), None) or 0
     with suppress(CatmqError):  # what else is known can be said without them
-        return browse.keys_from(
+        return browse.read_keys(
             topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor
         )
     return []

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 Look = Callable[[Session, Head], list[Row]]
 
 
-def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
+def make_report(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
     """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on
     everything.
 
@@ -60,7 +60,7 @@ def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
     return chosen
 
 
-def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
+def find_unreadable_queues(*, topic: str | None, actor: Actor) -> dict[int, str]:
     """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs
     `admin`.
     """
@@ -97,7 +97,7 @@ def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
             yield from _of_queue(topic, queue, _size(topic, queue, days))
 
 
-def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or
     too few queues.
     """
@@ -195,7 +195,7 @@ def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
     "volume": volume,
     "size_and_expiry": size_and_expiry,
-    "topics": topics_,
+    "topics": rate_topics,
     "capacity": capacity,
     "latency": latency,
     "departments": departments,

@@ -66,7 +66,7 @@ def join(
     key = (actor.kind, actor.key_id or actor.name)
     with _joins.place(key, [("address", actor.address)]) as has_place:
         if not has_place:
-            raise bulkhead.later()
+            raise bulkhead.busy_error()
         consumers.check_instance_id(
             group=group, mode=settings.get("mode"), instance_id=instance_id
         )

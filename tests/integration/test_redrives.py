@@ -348,7 +348,7 @@ def test_dead_letters_of_a_key_are_found_by_scans_that_end(
 def status(queue: int, offset: int) -> DeliveryStatus:
     """The status of a message of topic `orders` in group `billing`."""
     (message,) = [one for one in moving.stored(queue) if one.offset == offset]
-    (found,) = delivery_status.of_message(
+    (found,) = delivery_status.trace_message(
         topic="orders",
         queue=queue,
         offset=offset,
