@@ -124,7 +124,7 @@ def _place(actor: Actor) -> Iterator[None]:
     """
     owner = (actor.kind, actor.name)
     if not _places.take(owner):
-        if _places.has_its_share(owner):
+        if _places.holds_full_share(owner):
             detail = (
                 f"{actor.kind} {actor.name} already runs {PLACES_PER_ACTOR} searches. "
                 "Wait for them."
