@@ -29,8 +29,8 @@ def connect() -> None:
     """Give metadata its way to ask for background work; called once by every process that
     changes it.
     """
-    from catmq_site.jobs.pipeline import place
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.pipeline import place
+    from catmq_site.background.table import JOBS
 
     rebalance.set_background(ask_for_rebalance)
     listed = {
@@ -85,7 +85,7 @@ def run_job(name: str) -> None:
     A process apart stays in django-q's process group: the server that stops takes it along,
     and it its Spark.
     """
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.table import JOBS
 
     if JOBS[name].apart:
         _apart("run_job", name)
@@ -107,7 +107,7 @@ def _apart(*arguments: str) -> None:
 
 def run_here(name: str) -> int:
     """Run the job in this process and record the run; return how many things it did."""
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.table import JOBS
 
     with runs.record_run(name) as run:
         run.count = JOBS[name].run()

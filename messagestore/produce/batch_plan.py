@@ -76,7 +76,9 @@ def part_id(batch: Batch, part: Part) -> bytes:
     return routing_rules.derived_batch_id(parent_id, part.number).bytes
 
 
-def cut(batch: Batch, routing: Routing, indexes: Iterable[int] | None = None) -> list[Part]:
+def cut(
+    batch: Batch, routing: Routing, *, indexes: Iterable[int] | None = None
+) -> list[Part]:
     """Cut the messages at `indexes` (None: all) into parts, in the order of their first message.
 
     Messages form one part if they have the same preferred queue, and agree on whether another
@@ -105,7 +107,7 @@ def cut(batch: Batch, routing: Routing, indexes: Iterable[int] | None = None) ->
     return list(parts.values())
 
 
-def cut_again(batch: Batch, part: Part, routing: Routing) -> list[Part]:
+def cut_again(batch: Batch, part: Part, *, routing: Routing) -> list[Part]:
     """Cut the messages of a refused part by another routing. Return [] if that changes nothing.
 
     A piece is not cut a second time.
@@ -113,7 +115,10 @@ def cut_again(batch: Batch, part: Part, routing: Routing) -> list[Part]:
     current = batch_routing.now(batch.topic, batch.queues)
     if part.of is not None or routing == current:
         return []
-    return [piece._replace(of=part.number) for piece in cut(batch, current, part.indexes)]
+    return [
+        piece._replace(of=part.number)
+        for piece in cut(batch, current, indexes=part.indexes)
+    ]
 
 
 def is_routed_by_key(message: NewMessage, routing: Routing) -> bool:

@@ -33,7 +33,9 @@ def now(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
     return Routing(topic.layout, topic.keyed, live or topic.queues, _FOR_EVER)
 
 
-def of_batch(topic: TopicInfo, queues: Mapping[int, QueueInfo], batch_id: UUID) -> Routing:
+def of_batch(
+    topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
+) -> Routing:
     """Return the routing that was in force at the time inside the batch id."""
     at_ms = batch_ids.time_ms(batch_id)
     for routing in _earlier(topic, queues):
@@ -43,7 +45,7 @@ def of_batch(topic: TopicInfo, queues: Mapping[int, QueueInfo], batch_id: UUID) 
 
 
 def before_batch(
-    topic: TopicInfo, queues: Mapping[int, QueueInfo], batch_id: UUID
+    topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
 ) -> Iterator[Routing]:
     """Yield the routings that ended up to AHEAD_MS before the batch id's time, latest first.
 

@@ -294,7 +294,7 @@ class DelayedDelivery:
                 session,
                 targets=targets,
                 node_epoch=node.info.epoch,
-                ready=lambda row: as_batch(self._node_id, row),
+                to_batch=lambda row: as_batch(self._node_id, row),
             )
         # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
         # them are woken.

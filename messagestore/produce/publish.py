@@ -130,14 +130,14 @@ def send(
     routing, parts = _plan(batch)
     _check_delivery_times(batch, parts)
     writer = PartWriter(batch, routing, actor.name[:MOST_PRODUCER_CHARS], deadline)
-    stored = [writer.store(part) for part in parts]
+    stored = list(map(writer.store, parts))
     # Parts of a former routing may meet closed queues. Their messages are routed once more, by
     # the current routing, after every other part has been tried.
     for number, part in enumerate(parts):
         fate = stored[number][0].fate
         if isinstance(fate, CatmqError) and fate.code in CLOSED_QUEUE_CODES:
             batch = batch._replace(queues=snapshot.current().queues)
-            if pieces := batch_plan.cut_again(batch, part, routing):
+            if pieces := batch_plan.cut_again(batch, part, routing=routing):
                 stored[number] = _merge_runs(pieces, map(writer.store, pieces))
     runs = stored[0] if len(parts) == 1 else _merge_runs(parts, stored)
     if all(isinstance(run.fate, CatmqError) for run in runs) and isinstance(
@@ -161,11 +161,11 @@ def _plan(batch: Batch) -> tuple[Routing, list[Part]]:
         # The client's clock may run ahead, so an earlier try may have used a routing that had
         # ended by the time in the batch id. One stored part proves it; the whole batch is then
         # cut alike.
-        for earlier in batch_routing.before_batch(topic, queues, batch.id):
+        for earlier in batch_routing.before_batch(topic, queues, batch_id=batch.id):
             parts = batch_plan.cut(batch, earlier)
             if any(_is_stored(batch, part, part.queues[0]) for part in parts):
                 return earlier, parts
-    routing = batch_routing.of_batch(topic, queues, batch.id)
+    routing = batch_routing.of_batch(topic, queues, batch_id=batch.id)
     return routing, batch_plan.cut(batch, routing)
 
 
@@ -228,11 +228,32 @@ class PartWriter:
         parts of the request may be stored.
         """
         try:
-            return self._store(part)
-        except CatmqError as error:
-            return [Run(len(part.indexes), error)]
+            queues = self._queues_to_try(part)
+        except CatmqError as refusal:
+            return [Run(len(part.indexes), refusal)]
+        write = self._delayed_write(part) if part.delayed else self._write(part)
+        error: CatmqError = NoWritableQueue(
+            f"No queue of topic {self.batch.topic.name} takes messages now.",
+            retry_after_ms=1000,
+        )
+        for queue in queues:
+            try:
+                return _runs(part, write.store_once(queue))
+            except CatmqError as refusal:
+                # A closed queue is no error if the next queue takes the part, so it is
+                # reported only for a part that has no other choice.
+                if not part.movable or refusal.code != Code.QUEUE_NOT_WRITABLE:
+                    error = refusal
+                if not self._may_try_next_queue(queue, write.batch_id, refusal):
+                    break
+        return [Run(len(part.indexes), error)]
 
-    def _store(self, part: Part) -> list[Run]:
+    def _queues_to_try(self, part: Part) -> tuple[int, ...]:
+        """Return the queues that may store a part, in order.
+
+        Raises RolledBack after the deadline, Conflict if the topic is read-only, and
+        OutcomeUnknown if an earlier try may have stored the part on a node that is unreachable.
+        """
         topic = self.batch.topic
         if time.monotonic() > self._deadline:
             raise db_errors.RolledBack(
@@ -245,21 +266,7 @@ class PartWriter:
             )
         # An earlier try stored the part on another node: only there is the repeat recognized.
         earlier_queue = self._queue_of_earlier_try(part)
-        write = self._delayed_write(part) if part.delayed else self._write(part)
-        error: CatmqError = NoWritableQueue(
-            f"No queue of topic {topic.name} takes messages now.", retry_after_ms=1000
-        )
-        for queue in part.queues if earlier_queue is None else (earlier_queue,):
-            try:
-                return _runs(part, write.store_once(queue))
-            except CatmqError as refusal:
-                # A closed queue is no error if the next queue takes the part, so it is
-                # reported only for a part that has no other choice.
-                if not part.movable or refusal.code != Code.QUEUE_NOT_WRITABLE:
-                    error = refusal
-                if not self._may_try_next_queue(queue, write.batch_id, refusal):
-                    break
-        raise error
+        return part.queues if earlier_queue is None else (earlier_queue,)
 
     def _was_stored(self, part: Part) -> bool:
         """Return True if an earlier try stored the part in one of its queues.

@@ -229,7 +229,7 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
             # for all.
             start=max(part.place.start for part in current_parts),
             end=max(part.place.end for part in current_parts),
-            wishes=wishes,
+            requests=wishes,
         )
     _note_position(place, taken, wishes)
     runs = iter(taken.runs)

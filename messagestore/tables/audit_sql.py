@@ -1,4 +1,4 @@
-"""Verbs of the auditor: they read ranges, and change nothing."""
+"""Statements that the audit uses. They read ranges and change nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from messagestore.tables.sql_steps import fetch_rows, id_list, message_table
 
 
 def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
-    """Count what lies at offsets first … end-1; keep the range short."""
+    """Summarize the rows at offsets first … end-1. Reads each of them, so keep the range
+    short.
+    """
     rows = fetch_rows(
         session,
         "count_rows",
@@ -24,7 +26,7 @@ def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCoun
 def list_offsets(
     session: Session, *, queue: int, first: int, end: int
 ) -> list[tuple[int, int]]:
-    """(offset, stored at in ms) of the rows at offsets first … end-1."""
+    """Return (offset, storage time in ms) of the rows at offsets first … end-1."""
     table = message_table(queue)
     return list(
         fetch_rows(
@@ -36,7 +38,9 @@ def list_offsets(
 def read_offset_ends(
     session: Session, *, queue: int, first: int
 ) -> tuple[int | None, int | None]:
-    """The lowest and the highest offset at or above `first` that has a row."""
+    """Return the lowest and the highest offset at or above `first` that has a row, None
+    without rows.
+    """
     lowest, highest = fetch_rows(
         session, "select_ends", table=message_table(queue), first_offset=first
     )[0]
@@ -44,7 +48,8 @@ def read_offset_ends(
 
 
 def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
-    """The reader rows of some queues, of all groups and instances; asked group by group."""
+    """Return the reader rows of some queues, of all groups and instances."""
+    # The primary key begins with the group, so a query for each group uses it.
     groups = (
         [group_id for (group_id,) in fetch_rows(session, "select_reader_groups")]
         if queues
@@ -64,16 +69,16 @@ def list_all_readers(session: Session) -> list[ReaderRow]:
 
 
 def list_message_tables(session: Session) -> list[int]:
-    """The queues that have a table on the node."""
+    """Return the ids of the queues that have a table on the node."""
     numbers = [
         str(name).removeprefix("message_")
         for (name,) in fetch_rows(session, "select_message_tables")
     ]
-    return [int(one) for one in numbers if one.isascii() and one.isdigit()]
+    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
 
 
 def read_batch_ends(session: Session) -> tuple[bytes | None, int | None]:
-    """The highest batch id that is remembered, and when the oldest batch was stored."""
+    """Return the highest stored batch id, and the time in ms of the oldest batch."""
     highest, oldest_ms = fetch_rows(session, "select_batch_ends")[0]
     return highest, oldest_ms
 
@@ -81,17 +86,18 @@ def read_batch_ends(session: Session) -> tuple[bytes | None, int | None]:
 def count_batch_page(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes, most: int
 ) -> tuple[int, bytes | None, int]:
-    """Return how many batch ids lie above `after` and up to `last`, at most `most`; the
-    highest; and how many of them are about some queues.
+    """Count a page of batch ids above `after` and up to `last`, of at most `most` ids.
+
+    Return (ids, the highest of them, how many of them belong to `queues`).
     """
     values = {"queues": id_list(queues), "after": after, "last": last, "most": most}
-    count, highest, mine = fetch_rows(session, "select_batch_page", **values)[0]
-    return count, highest, int(mine)
+    count, highest, queue_count = fetch_rows(session, "select_batch_page", **values)[0]
+    return count, highest, int(queue_count)
 
 
 def list_batches(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes
 ) -> list[BatchRow]:
-    """Batches of some queues, by id, with ids above `after` and up to `last`."""
+    """Return batches of some queues with ids above `after` and up to `last`, by id."""
     values = {"queues": id_list(queues), "after": after, "last": last}
     return [BatchRow(*row) for row in fetch_rows(session, "select_batches", **values)]

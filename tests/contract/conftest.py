@@ -20,7 +20,7 @@ def bare_broker(
     """A broker without nodes; it rebalances by itself, because no job runner is there to
     wait for.
     """
-    monkeypatch.setattr("catmq_site.server.maintenance.PATIENCE_S", 0.0)
+    monkeypatch.setattr("catmq_site.background.sweeps.PATIENCE_S", 0.0)
     with brokers.running() as broker:
         yield broker
 

@@ -257,7 +257,7 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
     assert [
         record.levelname
         for record in caplog.records
-        if record.name == "catmq_site.server.broker_loop"
+        if record.name == "catmq_site.background.broker_loop"
     ] == ["WARNING"], "once, and without a traceback"
     assert {one["name"]: one["state"] for one in listed(work.broker)} == {
         ME: "out",

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import schedules
+from catmq_site.background import sweeps
 from messagestore.engine.mysql_session import Session
 from messagestore.inspect import alarm_job
 from messagestore.nodes import disks
@@ -67,7 +67,7 @@ def turn_back(seconds: float) -> None:
 
 def look() -> int:
     snapshot.refresh()
-    return alarm_job.look(every_minutes={"often": 1, "rare": 60})
+    return alarm_job.update_alarms(every_minutes={"often": 1, "rare": 60})
 
 
 def behind(lag: int, *, age_s: int = 0) -> None:
@@ -444,7 +444,7 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     with CaptureQueriesContext(connection) as seen:
         assert (mails.prune(limit=5), alarms.prune(limit=4)) == (5, 4)
         monkeypatch.setattr(prune, "READ", 6)
-        assert schedules.prune_alarms() == 20 + 7  # three mails went with the four alarms
+        assert sweeps.prune_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [
         one["sql"].split("IN (")[-1].count(",") + 1
         for one in seen
@@ -505,7 +505,7 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
 ) -> None:
     node = node_pools.node_of(queue).info.name
     away = AlarmFindings({node: "no answer"})
-    monkeypatch.setattr(alarm_job, "nodes_away", lambda: away)
+    monkeypatch.setattr(alarm_job, "find_nodes_away", lambda: away)
     behind(500_000, age_s=10_000)
     look()
     turn_back(301)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from messagestore.consume import broadcast_positions, group_lag, offset_reset
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.pool import node_pools

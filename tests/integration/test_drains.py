@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from messagestore.consume import offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from metadata.actors import Actor
 from metadata.brokers import broker_rows, discovery, registration
 from metadata.brokers.discovery import BrokerView

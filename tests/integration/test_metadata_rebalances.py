@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs import schedules, tasks
+from catmq_site.background import sweeps
+from catmq_site.jobs import tasks
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import clock
@@ -341,7 +342,7 @@ def test_the_minute_sweep_finds_marked_groups_and_queues_that_a_lost_mark_left()
         [ConsumerGroup.objects.get().pk],
     )
 
-    assert schedules.sweep_rebalances() == 1
+    assert sweeps.sweep_rebalances() == 1
 
     assert rebalance.groups_with_unassigned_queues() == []
     assert {one.queue for one in member.beat().assigned} == set(queues)

@@ -51,7 +51,7 @@ def take(
             epoch=epoch,
             start=0,
             end=HEAD,
-            wishes=wishes,
+            requests=wishes,
         )
     return [run for run in taken.runs if run is not None]
 
@@ -114,7 +114,7 @@ def test_offsets_below_the_start_are_passed_over(queue: int) -> None:
             epoch=EPOCH,
             start=30,
             end=HEAD,
-            wishes=[LeaseRequest("a", 5, 1000)],
+            requests=[LeaseRequest("a", 5, 1000)],
         ).runs
     assert run is not None
     assert (run.first, run.end, floor(queue)) == (30, 35, 30)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from catmq_site.server import maintenance
+from catmq_site.background import sweeps
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, queue_sql
 from messagestore.topology import queue_states, queues, retry_topics, subscriptions, topics
@@ -55,8 +55,8 @@ def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
     topics.delete(name="orders", confirm="orders", actor=ACTOR)
     snapshot.refresh()
     with caplog.at_level(logging.WARNING):
-        maintenance.finish_creations()
-        maintenance.finish_creations()
+        sweeps.finish_creations()
+        sweeps.finish_creations()
     assert [one.getMessage() for one in caplog.records] == []
     assert not ConsumerGroupTopic.objects.exists()
     with node_pools.node(snapshot.find_node(node).id).reading() as session:
@@ -108,7 +108,7 @@ def test_an_item_that_meets_a_bug_is_logged_and_the_rest_is_swept(
     node: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     half_made(3)
-    failing(monkeypatch, topics, "_take_back", lambda topic, _: topic.name == "left-000")
+    failing(monkeypatch, topics, "_roll_back", lambda topic, _: topic.name == "left-000")
     assert topics.sweep() == 2
     assert list(Topic.objects.exclude(state="deleted").values_list("name", flat=True)) == [
         "left-000"
@@ -123,7 +123,7 @@ def test_items_that_fail_again_and_again_do_not_hide_those_behind_them(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_made(103)
-    failing(monkeypatch, topics, "_take_back", lambda topic, _: topic.name < "left-101")
+    failing(monkeypatch, topics, "_roll_back", lambda topic, _: topic.name < "left-101")
     assert topics.sweep() == 2
 
 
@@ -136,6 +136,6 @@ def test_a_sweep_that_fails_as_a_whole_stops_none_behind_it(
         for module in (subscriptions, queues, retry_topics)
     ]
     with pytest.raises(AssertionError, match="a bug"):
-        maintenance.finish_creations()
+        sweeps.finish_creations()
     assert [len(calls) for calls in behind] == [1, 1, 1]
     assert not ConsumerGroup.objects.exists()

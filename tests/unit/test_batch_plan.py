@@ -131,8 +131,8 @@ def test_a_refused_part_is_cut_again_once_and_only_by_another_routing() -> None:
         TOPIC.layout, "strict", (1,), batch_routing.now(TOPIC, QUEUES).until_ms
     )
     (part,) = cut(batch, former)
-    (piece,) = cut_again(batch, part, former)
+    (piece,) = cut_again(batch, part, routing=former)
     assert piece.of == part.number and piece.indexes == part.indexes
     assert part_id(batch, piece) != part_id(batch, piece._replace(of=None))
-    assert cut_again(batch, piece, former) == []
-    assert cut_again(batch, part, current_routing(batch)) == []
+    assert cut_again(batch, piece, routing=former) == []
+    assert cut_again(batch, part, routing=current_routing(batch)) == []

@@ -228,7 +228,7 @@ def test_a_run_with_messages_that_had_left_it_before_a_reset_is_another_run(
     source = Source("t", 1, 1)
     run.fill(parse_messages(item("before", [0, 1, 2]), source, Message))
     run.finish(0, 0)
-    assert run.is_same(item("after", rows)) is is_same
+    assert run.is_same_run(item("after", rows)) is is_same
 
 
 def test_a_dead_members_messages_come_again_after_its_lease(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.jobs import alarm_mails
+from catmq_site.background import alarm_mails
 from catmq_site.management.base import CatmqCommand
 from metadata.config import config
 from metadata.errors import Invalid

@@ -20,7 +20,7 @@ from aiosmtpd.controller import Controller
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from catmq_site.jobs import alarm_mails, schedules
+from catmq_site.background import alarm_mails, table
 from catmq_site.management.commands import send_test_mail
 from metadata.brokers import discovery
 from metadata.config import config
@@ -204,8 +204,8 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 ) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        schedules.check_health()
-        schedules.check_health()
+        table.check_health()
+        table.check_health()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
     assert "refused" in mails.read_mail_state().error

@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import pipeline as carrying
+from catmq_site.background import pipeline as carrying
 from messagestore import retention
 from messagestore.topology import topics
 from metadata import actors

@@ -187,7 +187,7 @@ class QueueReader(ShareConsumer):
         """Lease up to `most` messages in the background; call that, in any thread, when
         some have come.
         """
-        self._enter()
+        self._start_or_resume()
         book = self._state
         with book.changed:
             book.on_arrival = on_arrival
@@ -235,7 +235,7 @@ class QueueReader(ShareConsumer):
     def _take_until(
         self, most: int, is_over: Callable[[], bool], within_s: float
     ) -> list[ShareMessage]:
-        self._enter()
+        self._start_or_resume()
         book, give_up_at = self._state, time.monotonic() + within_s
         with book.changed:
             book.demand = most

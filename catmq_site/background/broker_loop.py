@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from brokerapi.http import draining
-from catmq_site.server import master
+from catmq_site.background import broker_memory
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from metadata.brokers import registration, snapshot_acks
@@ -38,7 +38,9 @@ class BrokerLoop:
             if draining.draining():
                 registration.record_stop(identity=self.identity)
                 return
-            known = registration.heartbeat(identity=self.identity, held=master.registered())
+            known = registration.heartbeat(
+                identity=self.identity, held=broker_memory.registered()
+            )
             self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
@@ -59,7 +61,7 @@ class BrokerLoop:
 
     def _follow(self, known: registration.Registration) -> None:
         if known.registered:
-            master.note_registered()
+            broker_memory.note_registered()
         if known.state == "out":
             draining.disable()
         else:

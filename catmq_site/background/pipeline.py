@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import reporting, spark
+from catmq_site.background import reporting, spark
 from messagestore import retention
 from messagestore.retention import Progress
 from metadata import actors
