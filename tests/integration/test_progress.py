@@ -124,11 +124,11 @@ def test_a_message_that_must_still_ripen_is_not_late() -> None:
 def test_paused_groups_and_topics_say_so() -> None:
     minutes(*[50] * 10, handled=0)
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=True)
-    assert seen(50).said == LagTrend("paused")
+    assert seen(50).trend == LagTrend("paused")
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=False)
-    assert seen(50).said == LagTrend("stalled")
+    assert seen(50).trend == LagTrend("stalled")
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    assert seen(50).said == LagTrend("paused")
+    assert seen(50).trend == LagTrend("paused")
 
 
 def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
     assert lag_trends.read_progress_of_groups([pk])[pk].lag == 3
     long_ago = database_now() - timedelta(seconds=lag_trends.STALE_S + 1)
     ConsumerGroupTopic.objects.update(lag_at=long_ago)
-    assert lag_trends.read_progress_of_groups([pk])[pk].said == LagTrend("unknown")
+    assert lag_trends.read_progress_of_groups([pk])[pk].trend == LagTrend("unknown")
 
 
 def test_a_group_without_members_or_subscriptions_has_no_trend() -> None:
