@@ -126,7 +126,8 @@ class Channel(virtual.Channel):
     ) -> None:
         if if_unused and any(True for _ in self._bound_to(exchange)):
             return
-        self._record_change({"op": "delete_exchange", "exchange": exchange}, _has_exchange)
+        entry = {"op": "delete_exchange", "exchange": exchange}
+        self._record_change(entry, lambda table, _: exchange in table.exchanges)
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
         # The method of the base class drops expires and max_priority.
@@ -149,14 +150,15 @@ class Channel(virtual.Channel):
                 raise self._not_found("queue", queue)
             return queue_declare_ok_t(queue, self._size(queue), 0)
         queue_arguments = arguments or {}
-        self._warn_of_ignored_arguments(queue, queue_arguments)
-        if exclusive or auto_delete or queue_arguments.get("x-expires") is not None:
-            self._declare_transient(queue, queue_arguments.get("x-expires"))
-        else:
+        for name in sorted(queue_arguments.keys() - KNOWN_ARGUMENTS - _logged_arguments):
+            _logged_arguments.add(name)
+            log.warning(
+                "queue %s: the argument %s means nothing here and is ignored", queue, name
+            )
+        expires_ms = queue_arguments.get("x-expires")
+        if not (exclusive or auto_delete or expires_ms is not None):
             self.cluster.ensure_queue(queue)
-        return queue_declare_ok_t(queue, 0, 0)
-
-    def _declare_transient(self, queue: str, expires_ms: float | None) -> None:
+            return queue_declare_ok_t(queue, 0, 0)
         transients = self.cluster.transients
         is_new = not transients.has(queue)
         transients.declare(
@@ -165,17 +167,7 @@ class Channel(virtual.Channel):
         # A queue that is addressed by its name needs a log of the default exchange.
         if is_new and not BOUND_ONLY.search(queue):
             transients.bind(Binding("", queue, queue), "direct")
-
-    @staticmethod
-    def _warn_of_ignored_arguments(queue: str, arguments: Mapping[str, Any]) -> None:
-        for name in sorted(arguments.keys() - KNOWN_ARGUMENTS):
-            if name not in _logged_arguments:
-                _logged_arguments.add(name)
-                log.warning(
-                    "queue %s: the argument %s means nothing here and is ignored",
-                    queue,
-                    name,
-                )
+        return queue_declare_ok_t(queue, 0, 0)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
@@ -185,7 +177,8 @@ class Channel(virtual.Channel):
         if self.cluster.transients.has(queue):
             return self.cluster.transients.delete(queue)
         count = self._purge(queue) if self._has_queue(queue) else 0
-        self._record_change({"op": "delete_queue", "queue": queue}, _has_queue)
+        entry = {"op": "delete_queue", "queue": queue}
+        self._record_change(entry, lambda table, _: queue in table.queues)
         return count
 
     def queue_bind(
@@ -230,7 +223,7 @@ class Channel(virtual.Channel):
         return (binding for binding in bindings if binding.exchange == exchange)
 
     def _record_change(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
-        self.cluster.record_changes([entry], is_new)
+        self.cluster.registry.record(entry, is_new=is_new)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         if self.cluster.transients.has(queue):
@@ -292,7 +285,12 @@ class Channel(virtual.Channel):
                     message.delivery_tag,
                     queue,
                 )
-                self._reject_invalid(message, queue, error)
+                if not message.acknowledged:
+                    # Without the lease, reject() only removes the message from the QoS.
+                    lease = self._leases.pop(message.delivery_tag, None)
+                    message.reject()
+                    if lease is not None:
+                        self._open_connection.reject_invalid(lease, queue, error)
                 return None
 
         super().basic_consume(queue, no_ack, deliver, consumer_tag, **kwargs)
@@ -300,15 +298,6 @@ class Channel(virtual.Channel):
             self._no_ack.add(queue)
         self.cluster.transients.count_consumer(queue, 1)
         self._open_connection.on_consumers_changed()
-
-    def _reject_invalid(self, message: Any, queue: str, error: Exception) -> None:
-        if message.acknowledged:
-            return
-        # Without the lease, message.reject() only removes the message from the QoS.
-        lease = self._leases.pop(message.delivery_tag, None)
-        message.reject()
-        if lease is not None:
-            self._open_connection.reject_invalid(lease, queue, error)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
@@ -354,8 +343,15 @@ class Channel(virtual.Channel):
         return message
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        for tag in self._tags_up_to(delivery_tag) if multiple else [delivery_tag]:
-            self.qos.ack(tag)
+        if not multiple:
+            self.qos.ack(delivery_tag)
+            return
+        # A copy, in the order of delivery: ack() changes the dict.
+        for tag in list(self.qos._delivered):
+            if tag not in self.qos._dirty:
+                self.qos.ack(tag)
+            if tag == delivery_tag:
+                break
 
     def basic_recover(self, requeue: bool = False) -> Any:
         if not requeue:
@@ -393,16 +389,6 @@ class Channel(virtual.Channel):
         if lease is not None and self.is_own_process:
             lease.release()
 
-    def _tags_up_to(self, delivery_tag: str) -> list[str]:
-        """Return the unacknowledged tags up to a tag, in the order of delivery."""
-        tags: list[str] = []
-        for tag in list(self.qos._delivered):
-            if tag not in self.qos._dirty:
-                tags.append(tag)
-            if tag == delivery_tag:
-                break
-        return tags
-
     @property
     def _vhost(self) -> str:
         return self.cluster.names.vhost
@@ -410,14 +396,6 @@ class Channel(virtual.Channel):
     def _not_found(self, kind: str, name: str) -> ChannelError:
         text = f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}"
         return ChannelError(text, (50, 10), f"Channel.{kind}_declare", "404")
-
-
-def _has_queue(table: Table, entry: Entry) -> bool:
-    return entry["queue"] in table.queues
-
-
-def _has_exchange(table: Table, entry: Entry) -> bool:
-    return entry["exchange"] in table.exchanges
 
 
 def _is_celery_callback(callback: Any) -> bool:

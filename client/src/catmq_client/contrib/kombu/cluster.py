@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.names import TopicNames
 from catmq_client.contrib.kombu.options import TransportOptions
 from catmq_client.contrib.kombu.reader import QueueReader
-from catmq_client.contrib.kombu.registry import Entry, Registry, Table
+from catmq_client.contrib.kombu.registry import Registry
 from catmq_client.contrib.kombu.transients import TransientQueues
 from catmq_client.errors import Forbidden, NotFound, OptionError
 from catmq_client.http.transport import HttpTransport
@@ -65,7 +65,9 @@ class Cluster:
             request_timeout_ms=min(send_ms, 10_000),
             max_block_ms=send_ms,
         )
-        self.registry = Registry(self._read_bindings, self._append_binding)
+        self.registry = Registry(
+            self._read_bindings, partial(self._producer.send, self.names.bindings)
+        )
         self.transients = TransientQueues(self._open_log, self.step_of)
         # Names of topics, and of the group, that exist.
         self._ready: set[str] = set()
@@ -111,9 +113,9 @@ class Cluster:
                 )
                 create_if_missing(partial(self.admin.subscribe, self.group, topic))
                 self._ready.add(topic)
-        self._record(
+        self.registry.record(
             {"op": "queue", "queue": queue},
-            lambda table, entry: entry["queue"] not in table.queues,
+            is_new=lambda table, _: queue not in table.queues,
         )
 
     def ensure_group(self) -> None:
@@ -137,20 +139,17 @@ class Cluster:
                 "another name "
                 "behind the / of the broker URL, or the option group"
             )
-        self._adapt_group(
-            {name: value for name, value in settings.items() if group.get(name) != value}
-        )
+        changes = {
+            name: value for name, value in settings.items() if group.get(name) != value
+        }
+        if changes:
+            try:
+                self.admin.change_group(self.group, **changes)
+            except Forbidden as error:
+                log.warning(
+                    "group %s keeps its settings, not %s: %s", self.group, changes, error
+                )
         self._ready.add(self.group)
-
-    def _adapt_group(self, changes: dict[str, int]) -> None:
-        if not changes:
-            return
-        try:
-            self.admin.change_group(self.group, **changes)
-        except Forbidden as error:
-            log.warning(
-                "group %s keeps its settings, not %s: %s", self.group, changes, error
-            )
 
     def forget_topics(self) -> None:
         """Check again at the next use which topics exist, because one was deleted."""
@@ -202,25 +201,19 @@ class Cluster:
         page = self.read_messages(topic, self._queue_id(topic, BINDINGS_DAYS), offset)
         return [entry.body for entry in page], page[-1].offset + 1 if page else offset
 
-    def _append_binding(self, body: bytes) -> None:
-        self._producer.send(self.names.bindings, body)
-
-    def _record(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
-        self.registry.record(entry, is_new=is_new)
-
     def _open_log(self, exchange: str) -> ExchangeLog:
         topic = self.names.log_topic(exchange)
         # The topic may have been deleted and created again, with another queue.
         self._queue_ids.pop(topic, None)
         queue = self._queue_id(topic, LOG_DAYS)
         entry = {"op": "log", "exchange": exchange}
-        self._record(entry, lambda table, new: new["exchange"] not in table.logged)
+        self.registry.record(entry, is_new=lambda table, _: exchange not in table.logged)
         return ExchangeLog(self, topic, queue)
 
     def declare_exchange(self, exchange: str, kind: str) -> None:
         entry = {"op": "exchange", "exchange": exchange, "type": kind}
-        self._record(
-            entry, lambda table, new: table.exchanges.get(new["exchange"]) != new["type"]
+        self.registry.record(
+            entry, is_new=lambda table, _: table.exchanges.get(exchange) != kind
         )
 
     def publish(self, payload: messages.Payload, exchange: str, key: str) -> None:
@@ -240,7 +233,16 @@ class Cluster:
             table = self.registry.table(max_age_s=0.0)
             targets = table.targets(exchange, key)
         if not targets and exchange not in table.logged:
-            self._handle_unroutable(exchange, key)
+            if not exchange:
+                raise NotFound(
+                    f"There is no queue {key}: declare it before sending to it.",
+                    code="queue_not_found",
+                )
+            log.debug(
+                "exchange %r has no queue for routing key %r: the message is dropped",
+                exchange,
+                key,
+            )
             return
         for queue in targets:
             self.put(queue, payload)
@@ -255,42 +257,23 @@ class Cluster:
 
     def put(self, queue: str, payload: messages.Payload) -> None:
         """Store a message in a durable queue. Brokers delay a task until its eta."""
-        self._warn_of_priority(queue, payload)
+        # Once in a process: with Redis and RabbitMQ priorities have an effect.
+        if (
+            not self._has_warned
+            and not self.options.priority_steps
+            and messages.parse_priority(payload)
+        ):
+            self._has_warned = True
+            warning = (
+                "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, "
+                "9], in %s"
+            )
+            log.warning(warning, queue, "broker_transport_options")
         now = datetime.now(UTC)
         delay = messages.delay_arguments(payload, now) if self.options.native_eta else {}
         topic = self.topic_for_step(queue, self.step_of(payload))
         self._producer.send(
             topic, messages.encode(payload), **messages.search_fields(payload), **delay
-        )
-
-    def _warn_of_priority(self, queue: str, payload: messages.Payload) -> None:
-        """Warn once in a process that priorities are ignored. With Redis and RabbitMQ they
-        have an effect.
-        """
-        if (
-            self._has_warned
-            or self.options.priority_steps
-            or not messages.parse_priority(payload)
-        ):
-            return
-        self._has_warned = True
-        warning = (
-            "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, "
-            "9], in %s"
-        )
-        log.warning(warning, queue, "broker_transport_options")
-
-    @staticmethod
-    def _handle_unroutable(exchange: str, key: str) -> None:
-        if not exchange:
-            raise NotFound(
-                f"There is no queue {key}: declare it before sending to it.",
-                code="queue_not_found",
-            )
-        log.debug(
-            "exchange %r has no queue for routing key %r: the message is dropped",
-            exchange,
-            key,
         )
 
     def size(self, queue: str) -> int:
@@ -310,16 +293,10 @@ class Cluster:
         """Return a new member of the share group, which leases nothing yet."""
         self.ensure_group()
         max_lease_s = self.options.max_lease_s
-        more: dict[str, Any] = (
+        limits: dict[str, Any] = (
             {} if max_lease_s is None else {"max_processing_ms": max_lease_s * 1000}
         )
-        return QueueReader(transport=self.http, group=self.group, **more)
-
-    def record_changes(
-        self, entries: Iterable[Entry], is_new: Callable[[Table, Entry], bool]
-    ) -> None:
-        """Record entries in the registry, except those that are not new."""
-        self.registry.record(*entries, is_new=is_new)
+        return QueueReader(transport=self.http, group=self.group, **limits)
 
 
 class ExchangeLog:

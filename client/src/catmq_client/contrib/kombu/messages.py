@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -127,7 +127,9 @@ def decode(body: bytes) -> Payload:
     _check_properties(payload["properties"], payload["body"])
     if "task" in payload["headers"]:
         _check_types(payload["headers"], _TASK_TYPES, "header ")
-        _check_time_limits(payload["headers"].get("timelimit"))
+        limits = payload["headers"].get("timelimit")
+        if limits and (len(limits) != 2 or not all(map(_is_time_limit, limits))):
+            raise WrongMessage("header timelimit is not a pair of numbers")
     return payload
 
 
@@ -146,13 +148,13 @@ def _check_depth(value: Any) -> None:
     while level:
         if depth > MAX_DEPTH:
             raise WrongMessage(f"its headers are nested deeper than {MAX_DEPTH}")
-        level = [child for container in level for child in _children(container)]
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list | tuple)
+        ]
         depth += 1
-
-
-def _children(container: Any) -> Iterator[Any]:
-    values = container.values() if isinstance(container, dict) else container
-    return (value for value in values if isinstance(value, dict | list | tuple))
 
 
 def _check_properties(properties: Payload, body: str) -> None:
@@ -172,11 +174,6 @@ def _check_properties(properties: Payload, body: str) -> None:
             raise WrongMessage(f"its body is no Base64: {error}") from error
     elif encoding not in (None, "", "utf-8"):
         raise WrongMessage(f"the encoding of its body is {encoding!r}")
-
-
-def _check_time_limits(limits: Any) -> None:
-    if limits and (len(limits) != 2 or not all(_is_time_limit(limit) for limit in limits)):
-        raise WrongMessage("header timelimit is not a pair of numbers")
 
 
 def _is_time_limit(limit: Any) -> bool:
@@ -205,11 +202,11 @@ def parse_eta(payload: Payload, now: datetime) -> datetime | None:
     if not isinstance(text, str):
         return None
     try:
-        due = datetime.fromisoformat(text)
+        eta = datetime.fromisoformat(text)
     except ValueError:
         return None
-    due = due if due.tzinfo is not None else due.replace(tzinfo=UTC)
-    return due if due > now + AT_ONCE else None
+    eta = eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)
+    return eta if eta > now + AT_ONCE else None
 
 
 def delay_arguments(payload: Payload, now: datetime) -> dict[str, Any]:
@@ -218,12 +215,12 @@ def delay_arguments(payload: Payload, now: datetime) -> dict[str, Any]:
     Sets the property DELAY_AGAIN if the eta is beyond the longest delay.
     """
     payload["properties"].pop(DELAY_AGAIN, None)
-    due = parse_eta(payload, now)
-    if due is None:
+    eta = parse_eta(payload, now)
+    if eta is None:
         return {}
     # The margin is for a broker whose clock differs.
-    if due - now < MAX_DELAY - timedelta(minutes=10):
-        return {"deliver_at": due}
+    if eta - now < MAX_DELAY - timedelta(minutes=10):
+        return {"deliver_at": eta}
     payload["properties"][DELAY_AGAIN] = True
     return {"delay_ms": MAX_DELAY // timedelta(milliseconds=1)}
 

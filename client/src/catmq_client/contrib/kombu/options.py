@@ -113,7 +113,8 @@ def parse_options(values: Mapping[str, Any]) -> TransportOptions:
     own_values: dict[str, Any] = {}
     for name, value in values.items():
         if name in names:
-            own_values[name] = _parse_value(name, value)
+            parse: Callable[[str, Any], Any] = _PARSERS.get(name, _parse_integer)
+            own_values[name] = parse(name, value)
         elif name not in KOMBU_OPTIONS:
             raise OptionError(
                 f"broker_transport_options: {name} is not an option: {_remedy(name, names)}"
@@ -130,11 +131,6 @@ def _remedy(name: str, valid_names: set[str]) -> str:
         if similar
         else "the options are " + ", ".join(sorted(valid_names))
     )
-
-
-def _parse_value(name: str, value: Any) -> Any:
-    parse: Callable[[str, Any], Any] = _PARSERS.get(name, _parse_integer)
-    return parse(name, value)
 
 
 def _value_error(name: str, value: Any, remedy: str) -> OptionError:

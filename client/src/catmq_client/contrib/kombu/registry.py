@@ -61,16 +61,16 @@ def _matches_words(pattern: str, key: str) -> bool:
         if word == "#":
             ends = {*range(min(ends), len(key) + 1)}
         elif word == "*":
-            ends = {stop for end in ends for stop in _positions_in_word(key, end)}
+            # From each end to any position up to the next dot.
+            dots = {end: key.find(".", end) for end in ends}
+            ends = {
+                position
+                for end, dot in dots.items()
+                for position in range(end + 1, (len(key) if dot < 0 else dot) + 1)
+            }
         else:
             ends = {end + len(word) for end in ends if key.startswith(word, end)}
     return len(key) in ends
-
-
-def _positions_in_word(key: str, start: int) -> range:
-    """Return the positions after `start` up to the next dot."""
-    dot = key.find(".", start)
-    return range(start + 1, (len(key) if dot < 0 else dot) + 1)
 
 
 @dataclass(slots=True)

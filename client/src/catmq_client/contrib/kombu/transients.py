@@ -82,9 +82,6 @@ class TransientQueue:
                 return queued
         return None
 
-    def give_back(self, queued: QueuedMessage) -> None:
-        heapq.heappush(self._messages, queued)
-
     def purge(self) -> int:
         count, self._messages = len(self._messages), []
         return count
@@ -139,8 +136,17 @@ class TransientQueues:
         with self._lock:
             self._kinds[binding.exchange] = kind
             # The log is open before this returns: a message that is sent afterwards arrives.
-            if binding.exchange not in self._readers:
-                self._start_reader(binding.exchange)
+            exchange = binding.exchange
+            if exchange not in self._readers:
+                # The reader thread ends when its token is no longer in _readers.
+                source, token = self._open_log(exchange), object()
+                self._readers[exchange] = token
+                threading.Thread(
+                    target=self._read_log,
+                    args=(exchange, source, token),
+                    name="catmq-log",
+                    daemon=True,
+                ).start()
             self._queues[binding.queue].bindings.add(binding)
 
     def unbind(self, binding: Binding) -> None:
@@ -173,11 +179,6 @@ class TransientQueues:
             queue = self._queues.get(name)
             return None if queue is None else queue.get()
 
-    def give_back(self, name: str, queued: QueuedMessage) -> None:
-        with self._lock:
-            if (queue := self._queues.get(name)) is not None:
-                queue.give_back(queued)
-
     def count_consumer(self, name: str, change: int) -> None:
         """Add (1) or remove (-1) a consumer. Without its last consumer the queue is deleted, as
         auto_delete requires.
@@ -199,16 +200,6 @@ class TransientQueues:
             else:
                 self._listeners[owner] = callback
 
-    def _start_reader(self, exchange: str) -> None:
-        # A thread ends when its token is no longer in _readers.
-        source, token = self._open_log(exchange), object()
-        self._readers[exchange] = token
-        thread = threading.Thread(
-            target=self._read_log, args=(exchange, source, token), daemon=True
-        )
-        thread.name = "catmq-log"
-        thread.start()
-
     def _read_log(self, exchange: str, source: Log, token: object) -> None:
         backoff = Backoff(max_ms=2_000)
         self._idle_since[exchange] = time.monotonic()
@@ -220,7 +211,10 @@ class TransientQueues:
                 log.warning(
                     "the log of exchange %r is gone, and is made anew: %s", exchange, error
                 )
-                source = self._reopen(exchange, source)
+                try:
+                    source = self._open_log(exchange)
+                except CatmqError as open_error:
+                    log.warning("the log of exchange %r: %s", exchange, open_error)
                 time.sleep(backoff.next_s())
             except CatmqError as error:
                 log.warning(
@@ -242,27 +236,17 @@ class TransientQueues:
         with self._lock:
             self._delete_expired()
             now = time.monotonic()
-            if self._has_binding(exchange):
+            if any(
+                binding.exchange == exchange
+                for queue in self._queues.values()
+                for binding in queue.bindings
+            ):
                 self._idle_since[exchange] = now
             elif (
                 now - self._idle_since[exchange] > LINGER_S
                 and self._readers.get(exchange) is token
             ):
                 del self._readers[exchange]
-
-    def _reopen(self, exchange: str, source: Log) -> Log:
-        try:
-            return self._open_log(exchange)
-        except CatmqError as error:
-            log.warning("the log of exchange %r: %s", exchange, error)
-            return source
-
-    def _has_binding(self, exchange: str) -> bool:
-        return any(
-            binding.exchange == exchange
-            for queue in self._queues.values()
-            for binding in queue.bindings
-        )
 
     def _delete_expired(self) -> None:
         for name in [queue.name for queue in self._queues.values() if queue.is_expired()]:

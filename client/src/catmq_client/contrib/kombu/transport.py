@@ -237,7 +237,7 @@ class Transport(virtual.Transport):
     def _deliver_leased(self) -> bool:
         while self._leased:
             queue, lease = self._leased.popleft()
-            channel = self._channel_consuming(queue)
+            channel = next((c for c in self.channels if queue in c.consumed_queues()), None)
             if channel is None:
                 lease.release()
                 continue
@@ -285,12 +285,6 @@ class Transport(virtual.Transport):
     def _new_tag(self, message_id: str) -> str:
         """Return a delivery tag. Each delivery of a message has a tag of its own."""
         return f"{message_id}.{next(self._serials)}"
-
-    def _channel_consuming(self, queue: str) -> Any:
-        return next(
-            (channel for channel in self.channels if queue in channel.consumed_queues()),
-            None,
-        )
 
     def on_consumers_changed(self) -> None:
         """Release the leased messages of queues without consumers."""
