@@ -1,7 +1,7 @@
 """Failed messages of the FakeBroker: those that wait for their retry, and dead letters.
 
 When a retry is due, a copy of the message is stored in the retry topic of its group and
-topic. The retry topic has one queue and is created with the first retry.
+topic. The retry topic has a single queue and is created with the first retry.
 """
 
 from __future__ import annotations
