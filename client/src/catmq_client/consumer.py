@@ -84,8 +84,9 @@ class Consumer(Reader[Message]):
         self._run_handler(handler, threads=threads, order=order, batch=batch)
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its
-        retries are used up.
+        """Report a failed message.
+
+        It is delivered again from the retry topic, until its retries are used up.
 
         After that, and in an ordered subscription at once, it becomes a dead letter. It
         counts as finished when the broker has stored it; no commit passes it before. If its
@@ -159,8 +160,9 @@ class Consumer(Reader[Message]):
             return self._owned_queue(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Continue at `offset`. Going back repeats messages, but does not lower the
-        committed offset.
+        """Continue at `offset`.
+
+        Going back repeats messages, but does not lower the committed offset.
         """
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets start at 0")
@@ -177,8 +179,9 @@ class Consumer(Reader[Message]):
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Deliver nothing from these queues (default: all owned) until resume(). They stay
-        assigned.
+        """Deliver nothing from these queues (default: all owned) until resume().
+
+        They stay assigned.
         """
         self._set_paused(queues, True)
 

@@ -58,8 +58,7 @@ class Message:
     token.
 
     A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and
-    `offset` are
-    those of the retry topic, because they are committed.
+    `offset` are those of the retry topic, because they are committed.
 
     Most fields are decoded from the row only when they are read.
     """

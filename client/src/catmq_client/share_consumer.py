@@ -74,8 +74,9 @@ class ShareConsumer(Reader[ShareMessage]):
         self._run_handler(handler, threads=threads, order="none", batch=batch)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its
-        retries are used up.
+        """Report a failed message.
+
+        It is delivered again from the retry topic, until its retries are used up.
 
         After that it becomes a dead letter. It counts as finished when the broker has
         stored it.

@@ -90,8 +90,8 @@ class Committer(Component):
             state.wait(backoff.next_s(), self._has_new_release)
 
     def release(self) -> None:
-        """Commit and release the revoked queues that may go, new releases apart from
-        failed releases.
+        """Commit and release the revoked queues that may go, new releases apart from failed
+        releases.
         """
         with self._state.changed:
             releasable = [

@@ -320,7 +320,6 @@ class Dispatcher:
             return opened
 
     def open_breaker_topics(self) -> set[str]:
-        """Return the topics whose breaker is open."""
         with self._lock:
             return {
                 topic
@@ -342,7 +341,6 @@ class Dispatcher:
             self._work.notify_all()
 
     def end(self) -> None:
-        """Let all workers and the timer end."""
         with self._lock:
             self.ending = True
             self._work.notify_all()
@@ -395,9 +393,7 @@ class Dispatcher:
         return task.owned.blocks_handlers() or self.is_void(task)
 
     def _slot_key(self, task: Task) -> Any:
-        """Return the key of the slot of a message; messages of a key are handled in
-        order.
-        """
+        """Return the key of the slot of a message; messages of a key are handled in order."""
         message = task.message
         is_ordered = self._state.settings_of(task.owned).ordered
         if self._order == "queue" or (self._order == "none" and is_ordered):

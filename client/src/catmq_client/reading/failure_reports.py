@@ -271,8 +271,10 @@ class Reporter(Component):
         ]
         no_retry_topics |= {report.owned.subscription for report in rewound_reports}
         for owned in {report.owned for report in rewound_reports}:
-            what = "%s: there is no retry topic: failed messages are retried in place"
-            log.warning(what, owned.subscription)
+            log.warning(
+                "%s: there is no retry topic: failed messages are retried in place",
+                owned.subscription,
+            )
             self._state.seek(owned, owned.committable())
         self._state.on_readable()
         return [report for report in batch if report.version == report.owned.version]
@@ -331,7 +333,6 @@ class Reporter(Component):
                 self._schedule_repeats([report])
 
     def _finish(self, report: Report) -> None:
-        """Finish the message of a report."""
         owned = report.owned
         owned.mark_failure_stored(report.offset, report.version)
         self._state.changed.notify_all()

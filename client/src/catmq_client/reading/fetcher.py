@@ -31,8 +31,7 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers per request. A consumer with more queues pulls some of them at a
-# time, …
+# Limit of brokers per request. A consumer with more queues pulls some of them at a time, …
 MAX_QUEUES = 1_000
 # … and such a pull waits no longer than this at the broker, ms.
 PARTIAL_WAIT_MS = 100
@@ -330,11 +329,14 @@ class Fetcher(LongPoll):
             self._reset(owned, result)
         elif state == "lost_tail":
             target = int(result["next_offset"])
-            text = (
+            log.error(
                 "%s: its node was replaced; messages at offsets %d to %d are lost, "
-                "continuing at %d"
+                "continuing at %d",
+                owned,
+                owned.position,
+                target - 1,
+                target,
             )
-            log.error(text, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
             # The pull may know of a stop before the next heartbeat, or may not know of a

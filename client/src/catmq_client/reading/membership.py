@@ -374,10 +374,10 @@ class Membership(Component):
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        others = (
+        must_ask_others = (
             is_valid and needs_renewal and self._promises.need_renewal(brokers, fresh_since)
         )
-        return 0.0 if others else state.heartbeat_interval_s
+        return 0.0 if must_ask_others else state.heartbeat_interval_s
 
     def _next_heartbeat_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
         """Return the seconds until the next heartbeat.

@@ -117,7 +117,6 @@ class OwnedQueue:
 
     @property
     def next_offset(self) -> int:
-        """The offset that will be handed out next."""
         return self.buffer[0].offset if self.buffer else self.position
 
     @property
@@ -198,8 +197,9 @@ class OwnedQueue:
         return messages
 
     def undo_hand_out(self) -> None:
-        """Take back the messages that are handed out, except failed
-        messages. They are fetched again.
+        """Take back the messages that are handed out, except failed messages.
+
+        They are fetched again.
         """
         unfinished_offsets = [
             offset for offset in self._handed_out if offset not in self.reporting

@@ -197,7 +197,6 @@ class GroupState:
         )
 
     def fail_with(self, error: CatmqError) -> None:
-        """End the consumer with an error."""
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
@@ -330,8 +329,7 @@ class GroupState:
         owned.revoke_callback_due = False
         self.seek(owned, owned.committable())
         if was_notified and self.options.on_assigned:
-            # on_revoked was called for the queue, so on_assigned must be called
-            # again.
+            # on_revoked was called for the queue, so on_assigned must be called again.
             self.events.append((True, owned))
         self.changed.notify_all()
 
@@ -382,7 +380,6 @@ class GroupState:
         self.unconfirmed.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
-        """Note that an operator has stopped or started a queue."""
         if owned.stopped == stopped:
             return
         owned.stopped = stopped

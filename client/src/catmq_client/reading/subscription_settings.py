@@ -67,7 +67,6 @@ class Settings:
         }
 
     def same_filter(self, other: Settings) -> bool:
-        """Return True if both have the same filter."""
         return (self.tags, self.headers) == (other.tags, other.headers)
 
     def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:

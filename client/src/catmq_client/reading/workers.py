@@ -198,7 +198,6 @@ class Workers:
             return True
 
     def _finish_job(self, job: Job, error: BaseException | None) -> None:
-        """Handle the outcome of a job."""
         settings = self._state.settings_of(job.tasks[0].owned)
         if settings.trace_percent and (error is None or len(job.tasks) == 1):
             for task in job.tasks:
@@ -287,10 +286,11 @@ class Workers:
         """Note a failure for the breaker, and log if it opens."""
         if self._dispatcher.record_failure(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
-            text = (
-                "%s: the handler keeps failing: paused for %d s, then one message is tried"
+            log.error(
+                "%s: the handler keeps failing: paused for %d s, then one message is tried",
+                topic,
+                pause_s,
             )
-            log.error(text, topic, pause_s)
 
     def _end_work(self, job: Job) -> None:
         """Note that the handler of a job is not at work any more."""
@@ -327,8 +327,12 @@ class Workers:
             return
         with self._lock:
             self._stuck[job.thread] = name
-        text = "%s: the handler of %r did not return within %.1f s: its thread is replaced"
-        log.error(text, name, job.tasks[0].message, limit_s)
+        log.error(
+            "%s: the handler of %r did not return within %.1f s: its thread is replaced",
+            name,
+            job.tasks[0].message,
+            limit_s,
+        )
         self._start_thread()
         self._finish_job(
             job, HandlerTimeout(f"the handler did not return within {limit_s:g} s")

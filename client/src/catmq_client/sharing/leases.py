@@ -197,7 +197,8 @@ class LeaseBook(GroupState):
                 offsets = {
                     message.offset for owned, message in taken if owned is run
                 } | run.undelivered_offsets()
-                # The application had asked for more, so those are accepted.
+                # Messages of earlier calls are accepted already, so all that are at work
+                # belong to the interrupted call.
                 if self.share_options.auto_accept:
                     offsets |= run.begun_at.keys() - run.reporting
                 for offset in offsets:
@@ -311,12 +312,11 @@ class LeaseBook(GroupState):
     def room(self) -> int:
         """Return how many messages to pull now.
 
-        That is the number of messages that the application would begin with at once,
-        and ahead of it the number that it will begin with in AHEAD_S. More would wait
-        here for a slow message, although other members could handle them. There is no
-        room while a suspect run is held: its messages may kill the worker, and all
-        messages that are leased to the worker then would be lost with it, and count
-        as delivered.
+        That is the number of messages that the application would begin with at once, and
+        ahead of it the number that it will begin with in AHEAD_S. More would wait here for
+        a slow message, although other members could handle them. There is no room while a
+        suspect run is held: its messages may kill the worker, and all messages that are
+        leased to the worker then would be lost with it, and count as delivered.
         """
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
@@ -378,11 +378,11 @@ class LeaseBook(GroupState):
         for run in due_runs:
             if run.open and lease_now >= run.lease_until and not run.expiry_logged:
                 run.expiry_logged = True
-                text = (
+                log.warning(
                     "%s: the lease has run out; nothing more of it begins until a broker "
-                    "has renewed it"
+                    "has renewed it",
+                    run,
                 )
-                log.warning(text, run)
         return [
             self._start_report(run, renews=run.renewal_in_s(lease_now) <= 0)
             for run in due_runs[:MAX_REPORTS]
@@ -544,11 +544,12 @@ class LeaseBook(GroupState):
                 if run.deadline_of(offset, limit_ms) <= now and run.is_ours(offset)
             ]
             if late_offsets:
-                text = (
+                log.warning(
                     "%s: offsets %s at work for more than max_processing_ms; they are "
-                    "delivered again"
+                    "delivered again",
+                    run,
+                    late_offsets,
                 )
-                log.warning(text, run, late_offsets)
             waiting = run.waiting_offsets() if is_stalled else ()
             if late_offsets or waiting:
                 self.give_back(run, [*late_offsets, *waiting])

@@ -85,7 +85,5 @@ class ShareMessage(Message):
         return self._book.reject(self, error)
 
     def renew(self, seconds: float) -> bool:
-        """Keep the lease for at least `seconds` from now, also beyond
-        max_processing_ms.
-        """
+        """Keep the lease for at least `seconds` from now, also beyond max_processing_ms."""
         return self._book.renew(self, seconds)

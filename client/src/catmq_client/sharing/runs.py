@@ -134,8 +134,8 @@ class HeldRun(OwnedQueue):
         finished or given back before the reset. They must be delivered, so that is another
         run.
         """
-        place = entry["queue"], entry["first"], entry["end"]
-        if (self.queue, self.first, self.end) != place:
+        bounds = entry["queue"], entry["first"], entry["end"]
+        if (self.queue, self.first, self.end) != bounds:
             return False
         if "rows" in entry:
             offsets = {row[0] for row in entry["rows"]}

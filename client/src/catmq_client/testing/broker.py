@@ -110,8 +110,9 @@ class FakeBroker:
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
     def advance(self, seconds: float) -> None:
-        """Advance the broker's clock. Retries and delayed messages that are due then are
-        delivered.
+        """Advance the broker's clock.
+
+        Retries and delayed messages that are due then are delivered.
         """
         self.change(lambda: self.clock.advance(seconds))
 
@@ -258,8 +259,8 @@ class FakeBroker:
         raise unsupported(f"{method} {path}")
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
-        # In the order of planting: a later error is raised when the earlier errors are
-        # used up.
+        # In the order of planting: a later error is raised when the earlier errors are used
+        # up.
         active_faults = (
             f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}")
         )
@@ -402,7 +403,8 @@ class FakeBroker:
                     "done": done,
                     "queues": [],
                 }
-            lease_ends_s = self.clock.seconds_to(group.lease_ends_ms())
+            lease_ends = [run.lease_until_ms for run in group.runs]
+            lease_ends_s = self.clock.seconds_to(lease_ends)
             self._changed.wait(
                 min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group))))
             )

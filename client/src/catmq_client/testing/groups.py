@@ -17,11 +17,6 @@ from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, uns
 _ids = itertools.count(1)
 
 
-def new_id(name: str) -> str:
-    """Return a new consumer id for a member of this name."""
-    return f"{name}.k.{next(_ids)}.x"
-
-
 @dataclass(slots=True)
 class Position:
     """Progress of a group in a queue.
@@ -54,7 +49,9 @@ class FakeGroup:
         # Delivery settings of the subscriptions, by topic.
         self.delivery: dict[str, dict[str, Any]] = {}
         self._starts: dict[int, str] = {}
-        self._member = self._name = self._incarnation = ""
+        # Name and incarnation of each member, by consumer id.
+        self._members: dict[str, tuple[str, str]] = {}
+        # Error codes of ended memberships, by consumer id.
         self._ended_members: dict[str, str] = {}
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
@@ -77,34 +74,33 @@ class FakeGroup:
     def join(self, name: str, incarnation: str, **settings: Any) -> str:
         """Register a member, or a later incarnation of it. Return its consumer id.
 
-        Raises NotBuilt for a second member.
+        Raises NotBuilt for a second member of a group that owns queues.
         """
-        if settings.get("mode") == "share":
-            detail = f"group {self.name} has mode {self.mode}"
-            raise Conflict(detail, code="group_settings_differ", status=409)
-        if settings.get("mode") not in (None, self.mode):
-            raise unsupported(f"groups with mode {settings['mode']}")
-        if self._member and name != self._name:
-            raise unsupported(
-                f"a second member in group {self.name}, which {self._name} has not left"
-            )
-        if self._member and incarnation == self._incarnation:
-            return self._member
-        self.leave(self._member, "replaced")
-        self._member, self._name, self._incarnation = new_id(name), name, incarnation
+        self._check_settings(settings)
+        for consumer_id, (member, member_incarnation) in [*self._members.items()]:
+            if (member, member_incarnation) == (name, incarnation):
+                return consumer_id
+            if member == name:
+                self.leave(consumer_id, "replaced")
+            elif self.owns_queues:
+                raise unsupported(
+                    f"a second member in group {self.name}, which {member} has not left"
+                )
+        consumer_id = f"{name}.k.{next(_ids)}.x"
+        self._members[consumer_id] = name, incarnation
         self.generation += 1
         for position in self.positions.values():
             position.epoch += 1
-        return self._member
+        return consumer_id
 
     def leave(self, consumer_id: str, reason: str = "expired") -> None:
         """End a membership. `reason` is the error code of the member's later requests."""
-        if consumer_id and consumer_id == self._member:
-            self._ended_members[consumer_id], self._member = reason, ""
+        if self._members.pop(consumer_id, None) is not None:
+            self._ended_members[consumer_id] = reason
 
     def knows_consumer(self, consumer_id: str) -> bool:
         """Return True if the consumer id is or was that of a member."""
-        return self._is_member(consumer_id) or consumer_id in self._ended_members
+        return consumer_id in self._members or consumer_id in self._ended_members
 
     def settings(self, topic: str) -> Settings:
         """Return the delivery settings of a topic."""
@@ -200,12 +196,17 @@ class FakeGroup:
         # A retry is a message that has passed both already.
         return Settings() if queue.origin_topic else self.settings(queue.topic)
 
-    def _is_member(self, consumer_id: str) -> bool:
-        return consumer_id == self._member
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise if a consumer that wants these settings may not register."""
+        if settings.get("mode") == "share":
+            detail = f"group {self.name} has mode {self.mode}"
+            raise Conflict(detail, code="group_settings_differ", status=409)
+        if settings.get("mode") not in (None, self.mode):
+            raise unsupported(f"groups with mode {settings['mode']}")
 
     def _check(self, consumer_id: str) -> None:
         """Raise Gone unless the consumer is a member."""
-        if not self._is_member(consumer_id):
+        if consumer_id not in self._members:
             reason = self._ended_members.get(consumer_id, "expired")
             raise Gone(f"{consumer_id} is {reason}", code=reason, status=410)
 

@@ -5,13 +5,13 @@ clock.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, NotFound
 from catmq_client.sharing.runs import to_ranges
-from catmq_client.testing.groups import FakeGroup, Position, new_id
+from catmq_client.testing.groups import FakeGroup, Position
 from catmq_client.testing.topics import FakeClock, FakeQueue
 
 # From this delivery on, messages are delivered alone.
@@ -63,47 +63,13 @@ class FakeShareGroup(FakeGroup):
         super().__init__(name, clock=clock, session_timeout_ms=session_timeout_ms)
         self.share_settings = {**SETTINGS, **settings}
         self.runs: list[FakeRun] = []
-        # Name and incarnation of each member, by consumer id.
-        self._members: dict[str, tuple[str, str]] = {}
         self._next_offsets: dict[int, int] = {}
         self._granted: dict[str, FakeRun] = {}  # by each grant that ever was
         self._rotation = 0
 
-    def join(self, name: str, incarnation: str, **settings: Any) -> str:
-        """Register a member, or a later incarnation of it. Return its consumer id."""
-        group_settings: dict[str, Any] = {
-            **self.share_settings,
-            "session_timeout_ms": self.session_timeout_ms,
-            "mode": self.mode,
-        }
-        conflicts = [
-            setting
-            for setting in group_settings
-            if settings.get(setting) not in (None, group_settings[setting])
-        ]
-        if conflicts:
-            detail = (
-                f"group {self.name} has "
-                f"{', '.join(f'{setting} {group_settings[setting]}' for setting in conflicts)}"
-            )
-            errors = [
-                FieldError(setting, f"is {group_settings[setting]}")
-                for setting in conflicts
-            ]
-            raise Conflict(detail, code="group_settings_differ", errors=errors, status=409)
-        for consumer_id, member in [*self._members.items()]:
-            if member == (name, incarnation):
-                return consumer_id
-            if member[0] == name:
-                self.leave(consumer_id, "replaced")
-        consumer_id = new_id(name)
-        self._members[consumer_id] = name, incarnation
-        self.generation += 1
-        return consumer_id
-
     def leave(self, consumer_id: str, reason: str = "expired") -> None:
-        if self._members.pop(consumer_id, None) is not None:
-            self._ended_members[consumer_id] = reason
+        if consumer_id in self._members:
+            super().leave(consumer_id, reason)
             self.generation += 1
             for run in self.runs:
                 if run.owner == consumer_id:
@@ -128,11 +94,11 @@ class FakeShareGroup(FakeGroup):
             ]
             views = [{**self._view(run), "recovered": True} for run in lost_runs]
         for position in () if views else self._readable(body.get("topics") or ()):
-            due = [*self._due(position.queue, limit)]
-            runs = due or [*self._new(position.queue, limit)]
+            due_runs = [*self._due(position.queue, limit)]
+            runs = due_runs or [*self._new(position.queue, limit)]
             # A first lease counts at once, unless the message would be dead without a
             # second lease.
-            counts_later = bool(due) or self.share_settings["max_deliveries"] == 1
+            counts_later = bool(due_runs) or self.share_settings["max_deliveries"] == 1
             is_counted = not (body.get("count_begun") and counts_later)
             until_ms = self.clock.now_ms() + self.share_settings["lease_ms"]
             for run in runs:
@@ -153,15 +119,11 @@ class FakeShareGroup(FakeGroup):
 
     def done(self, report: dict[str, Any]) -> dict[str, Any]:
         """Apply a report on a run. Return its state."""
-        place = {name: report[name] for name in ("queue", "first", "grant")}
+        run_fields = {name: report[name] for name in ("queue", "first", "grant")}
         run, now_ms = self._run_of_grant(report["grant"]), self.clock.now_ms()
         if run is None:
-            return {
-                **place,
-                "state": "lost"
-                if self._granted.get(report["grant"]) in self.runs
-                else "gone",
-            }
+            is_lost = self._granted.get(report["grant"]) in self.runs
+            return {**run_fields, "state": "lost" if is_lost else "gone"}
         finished = {
             offset
             for first, end in report.get("finished", ())
@@ -170,33 +132,26 @@ class FakeShareGroup(FakeGroup):
         unseen = set(report.get("unseen", ())) - finished
         released = (set(report.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
-        empty = any(first >= end for first, end in report.get("finished", ()))
+        is_empty = any(first >= end for first, end in report.get("finished", ()))
         begun, delivery = report.get("begun"), report.get("delivery", 0) or run.deliveries
         is_other_delivery = not run.deliveries <= delivery <= run.deliveries + 1
         if is_other_delivery or (begun is not None and not report.get("delivery")):
             detail = f"delivery: {delivery} is not the number that came with this run"
-            return {**place, "state": "invalid", "detail": detail}
-        if (
-            outside
-            or empty
-            or (run.queue.id, run.first) != (report["queue"], report["first"])
-        ):
+            return {**run_fields, "state": "invalid", "detail": detail}
+        is_same_place = (run.queue.id, run.first) == (report["queue"], report["first"])
+        if outside or is_empty or not is_same_place:
             detail = (
                 f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
                 "leased under this grant"
             )
-            return {**place, "state": "invalid", "detail": detail}
+            return {**run_fields, "state": "invalid", "detail": detail}
         run.done |= set(run.left) if report.get("all") else finished
         if begun is not None:
             run.deliveries, run.is_counted = delivery - (not begun), begun
         fields = {}
         if released == set(range(run.first, run.end)) and not unseen:
-            run.owner, run.grant, run.lease_until_ms, run.deliveries = (
-                "",
-                "",
-                now_ms,
-                delivery,
-            )
+            run.owner = run.grant = ""
+            run.lease_until_ms, run.deliveries = now_ms, delivery
         else:
             for offset in released.intersection(run.left):
                 self._split_off(run, offset).deliveries = max(
@@ -206,7 +161,7 @@ class FakeShareGroup(FakeGroup):
                 fields = {"lease_ms": self.share_settings["lease_ms"]}
                 run.lease_until_ms = now_ms + fields["lease_ms"]
         self.settle()
-        return {**place, "state": "ok", **fields}
+        return {**run_fields, "state": "ok", **fields}
 
     def free(self, queue: int, first: int) -> int:
         """End the leases of the runs that begin at an offset. Return their number."""
@@ -245,9 +200,6 @@ class FakeShareGroup(FakeGroup):
                     yield self.positions[run.queue.id], offset, run.deliveries
                 self.runs.remove(run)
         self.settle()
-
-    def lease_ends_ms(self) -> list[int]:
-        return [run.lease_until_ms for run in self.runs]
 
     def settle(self) -> None:
         """Remove finished runs. The committed offset is the lowest unfinished offset."""
@@ -292,11 +244,11 @@ class FakeShareGroup(FakeGroup):
         """
         now_ms = self.clock.now_ms()
         max_messages = min(limit, self.share_settings["run_messages"])
-        due = [
+        due_runs = [
             run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms
         ]
         message_count = 0
-        for run in sorted(due, key=lambda run: (run.first, run.end)):
+        for run in sorted(due_runs, key=lambda run: (run.first, run.end)):
             alone = self._is_delivered_alone(run.deliveries + 1)
             if message_count and (alone or message_count >= max_messages):
                 return
@@ -360,5 +312,23 @@ class FakeShareGroup(FakeGroup):
         run = self._granted.get(grant)
         return run if run in self.runs and run is not None and run.grant == grant else None
 
-    def _is_member(self, consumer_id: str) -> bool:
-        return consumer_id in self._members
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        group_settings: dict[str, Any] = {
+            **self.share_settings,
+            "session_timeout_ms": self.session_timeout_ms,
+            "mode": self.mode,
+        }
+        conflicts = {
+            name: value
+            for name, value in group_settings.items()
+            if settings.get(name) not in (None, value)
+        }
+        if conflicts:
+            values = ", ".join(f"{name} {value}" for name, value in conflicts.items())
+            errors = [FieldError(name, f"is {value}") for name, value in conflicts.items()]
+            raise Conflict(
+                f"group {self.name} has {values}",
+                code="group_settings_differ",
+                errors=errors,
+                status=409,
+            )

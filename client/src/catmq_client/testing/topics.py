@@ -243,7 +243,9 @@ class FakeTopics:
         ):
             return int(queue_id)
         open_queues = [
-            one for one, state in queue_states.items() if state == "read_write"
+            open_queue
+            for open_queue, state in queue_states.items()
+            if state == "read_write"
         ] or [topic.queues[0].id]
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
