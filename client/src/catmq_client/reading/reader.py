@@ -213,7 +213,15 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
 
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
         """Finish the messages taken before, and wait for new messages."""
-        self._trace_taken()
+        # The application was at work on the messages taken before until now.
+        traced_messages, self._traced_messages = self._traced_messages, []
+        for owned, message in traced_messages:
+            percent = self._state.settings_of(owned).trace_percent
+            began = self._state.away_since
+            if percent and began is not None:
+                self._traces.add(
+                    message, percent=percent, began=began, failed=message.failed
+                )
         self._start_or_resume()
         taken: list[tuple[OwnedQueue, Message]] = []
         is_finished = False
@@ -241,17 +249,6 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                 self._state.undo_hand_out(taken)
             self._state.away_since = time.monotonic()
             raise
-
-    def _trace_taken(self) -> None:
-        """Trace the messages taken before: the application was at work on them until now."""
-        traced_messages, self._traced_messages = self._traced_messages, []
-        for owned, message in traced_messages:
-            percent = self._state.settings_of(owned).trace_percent
-            began = self._state.away_since
-            if percent and began is not None:
-                self._traces.add(
-                    message, percent=percent, began=began, failed=message.failed
-                )
 
     def _wait_for_messages(
         self, limit: int, timeout_s: float | None

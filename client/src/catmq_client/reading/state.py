@@ -472,11 +472,21 @@ class GroupState:
         queues_skipped = 0
         while queues_skipped < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
-            count_before = len(taken)
+            # If only this queue has messages, no other queue waits for its turn.
+            has_all_buffered = len(owned.buffer) == self.buffered
+            turn = limit if has_all_buffered else owned.turn_left
+            room = min(limit - len(taken), turn, max_at_work - owned.at_work)
+            count = min(room, len(owned.buffer)) if owned.can_hand_out() else 0
+            if count > 0:
+                messages = owned.hand_out(count)
+                if has_all_buffered and not owned.buffer:
+                    self.buffered_bytes = 0
+                else:
+                    self.buffered_bytes -= sum([len(message.body) for message in messages])
+                taken.extend(zip(repeat(owned), messages, strict=False))
+                owned.turn_left = max(0, owned.turn_left - count)
             # A full round over all queues without a message ends the loop.
-            if owned.can_hand_out():
-                self._hand_out_turn(owned, limit, max_at_work, taken)
-            queues_skipped = 0 if len(taken) > count_before else queues_skipped + 1
+            queues_skipped = 0 if count > 0 else queues_skipped + 1
             if len(taken) < limit or not owned.turn_left:
                 # The queue's turn is over: the next queue comes first. A turn that `limit`
                 # has cut short continues at the next call.
@@ -522,29 +532,3 @@ class GroupState:
         elif not owned.in_hand:
             # A queue without buffered messages may be pulled even when the buffer is full.
             self.changed.room.notify_all()
-
-    def _hand_out_turn(
-        self,
-        owned: OwnedQueue,
-        limit: int,
-        max_at_work: int,
-        taken: list[tuple[OwnedQueue, Message]],
-    ) -> None:
-        """Hand out messages of a queue, as many as its turn and its share allow."""
-        # If only this queue has messages, no other queue waits for its turn.
-        has_all_buffered = len(owned.buffer) == self.buffered
-        turn = limit if has_all_buffered else owned.turn_left
-        count = min(
-            limit - len(taken), len(owned.buffer), turn, max_at_work - owned.at_work
-        )
-        if count > 0:
-            messages = owned.hand_out(count)
-            all_bytes = has_all_buffered and not owned.buffer
-            taken_bytes = (
-                self.buffered_bytes
-                if all_bytes
-                else sum([len(message.body) for message in messages])
-            )
-            self.buffered_bytes -= taken_bytes
-            taken.extend(zip(repeat(owned), messages, strict=False))
-            owned.turn_left = max(0, owned.turn_left - count)

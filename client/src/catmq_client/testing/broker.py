@@ -72,7 +72,7 @@ class FakeBroker:
         """
         self.clock = FakeClock()
         self.topics = FakeTopics(self.clock)
-        self.groups: dict[str, Any] = {}
+        self.groups: dict[str, FakeGroup] = {}
         self.failures = FakeFailures(self.topics)
         self.requests: list[Seen] = []
         self.session_timeout_ms = session_timeout_ms
@@ -229,8 +229,7 @@ class FakeBroker:
         if name not in self.groups:
             detail = f"there is no group {name}; make it with: catmq group create {name}"
             raise NotFound(detail, code="group_not_found", status=404)
-        group: FakeGroup = self.groups[name]
-        return group
+        return self.groups[name]
 
     def ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
         """Return a group. If it is new, it is created with the settings of a registration."""
@@ -278,8 +277,7 @@ class FakeBroker:
         """Return the group of a consumer id, or raise NotFound."""
         for group in self.groups.values():
             if group.knows_consumer(consumer_id):
-                consumer_group: FakeGroup = group
-                return consumer_group
+                return group
         raise NotFound(
             f"{consumer_id} was never registered", code="consumer_not_found", status=404
         )
@@ -345,27 +343,41 @@ class FakeBroker:
 
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
-        give_up_at = time.monotonic() + body["wait_ms"] / 1000
-        while True:
-            self.failures.move_due(group)
-            self.topics.move_due()
+
+        def read() -> tuple[dict[str, Any], bool]:
             messages_left, queues = body["max_messages"], []
             for request in body["queues"]:
                 queues.append(group.read(consumer, request, limit=messages_left))
                 messages_left -= len(queues[-1]["messages"])
-            has_news = any(
+            has_changed = group.generation > body["generation"]
+            has_news = has_changed or any(
                 queue["messages"] or queue["state"] not in _NO_NEWS_STATES
                 for queue in queues
             )
-            changed = group.generation > body["generation"]
+            answer = {
+                "generation": max(group.generation, body["generation"]),
+                "queues": queues,
+                "assignment_changed": has_changed,
+            }
+            return answer, has_news
+
+        return self._long_poll(group, body["wait_ms"], read)
+
+    def _long_poll(
+        self,
+        group: FakeGroup,
+        wait_ms: int,
+        read: Callable[[], tuple[dict[str, Any], bool]],
+    ) -> dict[str, Any]:
+        """Return the answer of a pull as soon as it has news, or after its wait."""
+        give_up_at = time.monotonic() + wait_ms / 1000
+        while True:
+            self.failures.move_due(group)
+            self.topics.move_due()
+            answer, has_news = read()
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
-            if has_news or changed or wait_s <= 0:
-                generation = max(group.generation, body["generation"])
-                return {
-                    "generation": generation,
-                    "queues": queues,
-                    "assignment_changed": changed,
-                }
+            if has_news or wait_s <= 0:
+                return answer
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
 
     def _owning_group(self, consumer: str) -> FakeGroup:
@@ -387,27 +399,17 @@ class FakeBroker:
 
     def _share(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._group_of(consumer))
-        give_up_at = time.monotonic() + body.get("wait_ms", 0) / 1000
         done = [group.done(report) for report in body.get("done", ())]
-        while True:
+
+        def lease() -> tuple[dict[str, Any], bool]:
             self.failures.end_leases(group)
-            self.failures.move_due(group)
-            self.topics.move_due()
+            # The member may be cut off while its pull waits.
             self._raise_if_cut_off(f"/consumers/{consumer}", body)
             runs = group.take(consumer, body)
-            wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
-            if runs or wait_s <= 0:
-                return {
-                    "generation": group.generation,
-                    "runs": runs,
-                    "done": done,
-                    "queues": [],
-                }
-            lease_ends = [run.lease_until_ms for run in group.runs]
-            lease_ends_s = self.clock.seconds_to(lease_ends)
-            self._changed.wait(
-                min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group))))
-            )
+            answer = {"generation": group.generation, "runs": runs, "done": done}
+            return {**answer, "queues": []}, bool(runs)
+
+        return self._long_poll(group, body.get("wait_ms", 0), lease)
 
     def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._group_of(consumer))
@@ -434,6 +436,8 @@ class FakeBroker:
             return DELAY_STEP_S
         due_times = [failed.due_at_ms for failed in self.failures.waiting]
         due_times += [delayed.due_at_ms for delayed in self.topics.delayed]
+        if isinstance(group, FakeShareGroup):
+            due_times += [run.lease_until_ms for run in group.runs]
         return self.clock.seconds_to(due_times)
 
 
