@@ -21,8 +21,8 @@ from messagestore.engine.messages import (
     parse_headers,
     stored_message,
 )
-from messagestore.inspect.browse import Browsed
-from messagestore.inspect.search import Found, Times
+from messagestore.inspect.browse import MessagePage
+from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.produce.publish import Fate, Receipt, Run
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
@@ -318,7 +318,7 @@ class MessagesAnswer(Answer, kw_only=True):
     next: int | str | None
 
 
-def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
+def browsed(found: MessagePage | SearchResult, kind: formats.Format) -> MessagesAnswer:
     messages = [stored(message, kind, message.queue) for message in found.messages]
     return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
 
@@ -363,13 +363,13 @@ class BrowseQuery(Request, kw_only=True):
             raise Invalid.field("header", f"{given!r} is not name:value")
         return name, value
 
-    def times(self) -> Times:
+    def times(self) -> TimeRange:
         """Return the times between which it was stored."""
-        return Times(_given(self.from_ms), _given(self.to_ms))
+        return TimeRange(_given(self.from_ms), _given(self.to_ms))
 
     def is_search(self) -> bool:
         """Return True if it asks for more than a place in a queue."""
-        return self.wanted() != MessageSearch() or self.times() != Times()
+        return self.wanted() != MessageSearch() or self.times() != TimeRange()
 
 
 def _given(value: T | UnsetType) -> T | None:

@@ -41,7 +41,9 @@ def make(
             "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
         )
     asked = {"topic": topic, "days": days}
-    rows: Sequence[Row] = light_reports.make(name=name, topic=topic, days=days, actor=actor)
+    rows: Sequence[Row] = light_reports.make_report(
+        name=name, topic=topic, days=days, actor=actor
+    )
     run = None
     if engine == "spark":
         settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
@@ -61,7 +63,7 @@ def for_spark(
     """(settings, inputs) of the job that completes the rows of a report."""
     settings = {
         "days": days,
-        "away": light_reports.away(topic=topic, actor=actor),
+        "away": light_reports.find_unreadable_queues(topic=topic, actor=actor),
         **_places(topic, actor),
     }
     return settings, [

@@ -103,7 +103,7 @@ def check_health(every_minutes: dict[str, int]) -> int:
     `every_minutes`: the interval of each job, by which a job that does not run is noticed.
     """
     snapshot.refresh()
-    return alarm_job.look(every_minutes=every_minutes) + alarm_mails.tell()
+    return alarm_job.update_alarms(every_minutes=every_minutes) + alarm_mails.tell()
 
 
 def check_consistency() -> int:

@@ -271,7 +271,7 @@ def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
         found = promotion_sql.read_schema(session)
     except db_errors.Final:
         return
-    why = node_guard.misfit(info.name, found)
+    why = node_guard.describe_misfit(info.name, found)
     if why:
         yield Finding("schema", "bad", "misfit", {"why": why})
     elif info.id:

@@ -278,7 +278,7 @@ def ping(node_id: int) -> float:
     begun = time.monotonic()
     node = node_pools.node(node_id)
     with node.reading() as session:
-        node_guard.look(node.info, session)
+        node_guard.refresh_schema(node.info, session)
     return time.monotonic() - begun
 
 
@@ -322,7 +322,7 @@ def _look_at_misfits() -> None:
             suppress(CatmqError),
             session_pool.direct(known[node_id], any_schema=True) as session,
         ):
-            node_guard.look(known[node_id], session)
+            node_guard.refresh_schema(known[node_id], session)
 
 
 def _report_barred() -> None:

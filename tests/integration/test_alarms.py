@@ -67,7 +67,7 @@ def turn_back(seconds: float) -> None:
 
 def look() -> int:
     snapshot.refresh()
-    return alarm_job.look(every_minutes={"often": 1, "rare": 60})
+    return alarm_job.update_alarms(every_minutes={"often": 1, "rare": 60})
 
 
 def behind(lag: int, *, age_s: int = 0) -> None:
@@ -505,7 +505,7 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
 ) -> None:
     node = node_pools.node_of(queue).info.name
     away = AlarmFindings({node: "no answer"})
-    monkeypatch.setattr(alarm_job, "nodes_away", lambda: away)
+    monkeypatch.setattr(alarm_job, "find_nodes_away", lambda: away)
     behind(500_000, age_s=10_000)
     look()
     turn_back(301)

@@ -348,7 +348,7 @@ def test_dead_letters_of_a_key_are_found_by_scans_that_end(
 def status(queue: int, offset: int) -> DeliveryStatus:
     """The status of a message of topic `orders` in group `billing`."""
     (message,) = [one for one in moving.stored(queue) if one.offset == offset]
-    (found,) = delivery_status.of_message(
+    (found,) = delivery_status.trace_message(
         topic="orders",
         queue=queue,
         offset=offset,
@@ -369,7 +369,7 @@ def test_a_dead_letter_is_seen_however_many_died_after_it(
     kill(queue, b"a", *(b"%d" % n for n in range(9)))
     commit(queue, 10)
     monkeypatch.setattr(dead_letters, "SCAN", 2)
-    monkeypatch.setattr(delivery_status, "LOOKED", 2)
+    monkeypatch.setattr(delivery_status, "MAX_SEARCHED_COPIES", 2)
     assert (status(queue, 0).state, status(queue, 0).partly) == ("dead", False)
     # Without a record, when it is older than two days, the dead letters are searched.
     monkeypatch.setattr(copy_trail, "_is_recorded", lambda stored_at_ms: False)

@@ -402,12 +402,12 @@ def test_readers_browsers_lag_resets_and_verify_agree_after_cleaning(queue: int)
     )
     assert [
         one.offset
-        for one in browse.by_offset(
+        for one in browse.read_page(
             topic="orders", queue=queue, offset=0, limit=3, actor=ACTOR
         ).messages
     ] == [10, 11, 12]
     with pytest.raises(NotFound, match="was deleted"):
-        browse.by_id(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
+        browse.read_message(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
     (mine,) = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert (mine.committed, mine.lag, mine.low) == (0, 10, 10)
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)

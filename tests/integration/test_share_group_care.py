@@ -147,7 +147,7 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
 
     def states() -> list[str]:
         told = (
-            delivery_status.of_message(
+            delivery_status.trace_message(
                 topic="orders", queue=queue, offset=offset, stored_at_ms=0, actor=ME
             )
             for offset in range(4)

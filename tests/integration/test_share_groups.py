@@ -456,7 +456,7 @@ def test_callers_that_ask_together_share_a_transaction(
     )
 
     def held_up(*args: Any, **kwargs: Any) -> Any:
-        wishes.append(len(kwargs["wishes"]))
+        wishes.append(len(kwargs["requests"]))
         begun.set()
         assert go.wait(10)
         return take(*args, **kwargs)

@@ -624,32 +624,32 @@ def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
 
 def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> None:
     send(queues[0], 30)
-    page = browse.by_offset(
+    page = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR
     )
     assert ([message.offset for message in page.messages], page.next) == (
         [10, 11, 12, 13, 14],
         15,
     )
-    last = browse.by_offset(
+    last = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR
     )
     assert (len(last.messages), last.next) == (20, None)
-    found = browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+    found = browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert [message.body for message in found.messages] == [b"m7"]
 
 
 def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
     with pytest.raises(NotFound) as caught:
-        browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+        browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert caught.value.code == "message_not_found"
     with pytest.raises(NotFound) as caught:
-        browse.by_offset(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
     assert caught.value.code == "queue_not_found"
     with pytest.raises(Invalid):
-        browse.by_offset(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
     with pytest.raises(Forbidden):
-        browse.by_offset(
+        browse.read_page(
             topic="orders",
             queue=queues[0],
             offset=0,

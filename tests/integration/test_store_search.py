@@ -6,7 +6,7 @@ import pytest
 
 from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import search
-from messagestore.inspect.search import Found, Times
+from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.tables import message_sql, partition_sql, promotion_sql
@@ -44,13 +44,15 @@ def queues(node: str) -> list[int]:
 
 def look(
     wanted: MessageSearch = MessageSearch(),  # noqa: B008 - a constant
-    times: Times = Times(),  # noqa: B008 - a constant
+    times: TimeRange = TimeRange(),  # noqa: B008 - a constant
     **more: object,
-) -> Found:
-    return search.search(topic="orders", wanted=wanted, times=times, actor=ACTOR, **more)  # type: ignore[arg-type]
+) -> SearchResult:
+    return search.search_messages(
+        topic="orders", wanted=wanted, times=times, actor=ACTOR, **more
+    )  # type: ignore[arg-type]
 
 
-def places(found: Found) -> list[tuple[int, int]]:
+def places(found: SearchResult) -> list[tuple[int, int]]:
     return [(one.queue, one.offset) for one in found.messages]
 
 
@@ -62,7 +64,7 @@ def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(
     assert places(look(MessageSearch(tag="b", trace_id="t9"))) == [(first, 9)]
     assert places(look(MessageSearch(body_part=b"y 4\xff"))) == [(first, 4), (second, 4)]
     assert places(look(MessageSearch(key="k3"), queue=second)) == [(second, 3)]
-    assert look(MessageSearch(key="nobody")) == Found((), 15, None)
+    assert look(MessageSearch(key="nobody")) == SearchResult((), 15, None)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
@@ -71,7 +73,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
     queues: list[int], monkeypatch: pytest.MonkeyPatch, limit: int, chunk: int
 ) -> None:
     monkeypatch.setattr(search, "CHUNK", chunk)
-    monkeypatch.setattr(search, "MOST_SCANNED", 4)
+    monkeypatch.setattr(search, "MAX_SCANNED", 4)
     found, scanned, after = [], 0, None
     for _ in range(40):
         part = look(MessageSearch(tag="a"), limit=limit, after=after)
@@ -93,9 +95,9 @@ def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
     with node_pools.node_of(queues[0]).reading() as session:
         at_ms = message_sql.read_stored_at_ms(session, queue=queues[0], offset=0)
     assert at_ms is not None
-    assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
-    assert len(look(times=Times(from_ms=at_ms)).messages) == 15
-    assert look(times=Times(from_ms=at_ms + 3_600_000)) == Found((), 0, None)
+    assert look(times=TimeRange(to_ms=at_ms)) == SearchResult((), 0, None)
+    assert len(look(times=TimeRange(from_ms=at_ms)).messages) == 15
+    assert look(times=TimeRange(from_ms=at_ms + 3_600_000)) == SearchResult((), 0, None)
 
 
 def test_what_retention_took_and_declared_gaps_are_stepped_over(
@@ -105,7 +107,7 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
     with node_pools.node_of(queue).writing() as session:
         partition_sql.raise_low(session, queue=queue, low=4)
         promotion_sql.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
-    monkeypatch.setattr(search, "MOST_SCANNED", 6)
+    monkeypatch.setattr(search, "MAX_SCANNED", 6)
     publish(
         topic="orders",
         messages=[NewMessage(body=b"new", queue=queue, tag="a")],
@@ -126,8 +128,10 @@ def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(
 ) -> None:
     person = Actor(kind="user", name="eve", rights={access.LOOK: ("*",)})
 
-    def search_for(wanted: MessageSearch) -> Found:
-        return search.search(topic="orders", wanted=wanted, times=Times(), actor=person)
+    def search_for(wanted: MessageSearch) -> SearchResult:
+        return search.search_messages(
+            topic="orders", wanted=wanted, times=TimeRange(), actor=person
+        )
 
     assert search_for(MessageSearch(key="k3")).masked
     for wanted in (
@@ -143,8 +147,8 @@ def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(
 ) -> None:
     stranger = Actor(kind="key", name="stranger", rights={"produce": ("*",)})
     with pytest.raises(Forbidden):
-        search.search(
-            topic="orders", wanted=MessageSearch(key="a"), times=Times(), actor=stranger
+        search.search_messages(
+            topic="orders", wanted=MessageSearch(key="a"), times=TimeRange(), actor=stranger
         )
     with pytest.raises(NotFound):
         look(MessageSearch(key="a"), queue=10**6)
@@ -176,10 +180,10 @@ def test_a_header_is_found_by_name_and_value_wherever_it_stands_and_whatever_is_
 
 
 def test_chunks_shrink_while_they_are_slow_and_grow_again(queues: list[int]) -> None:
-    one = search._Look(MessageSearch(), Times(), 1)
+    one = search._Search(MessageSearch(), TimeRange(), 1)
     for took_s in (1.0, 1.0, 1.0, 1.0):
-        one._adapt(took_s)
-    assert one._chunk == search.LEAST_CHUNK
+        one._adapt_chunk(took_s)
+    assert one._chunk == search.MIN_CHUNK
     for _ in range(10):
-        one._adapt(0.001)
+        one._adapt_chunk(0.001)
     assert one._chunk == search.CHUNK

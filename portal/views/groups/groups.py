@@ -106,7 +106,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     points = metrics_history.read_points(for_s=span.for_s, **whose)
     marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
-    reasons = lag_causes.of_group(
+    reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, found=found, actor=actor(request)
     )
     return pages.show(

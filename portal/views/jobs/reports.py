@@ -226,7 +226,7 @@ class MakeReport(Action):
             )
             self.seen_at = to("run", number_)
             return _("Run %d was queued; it starts as soon as a worker is free.") % number_
-        rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
+        rows = light_reports.make_report(name=fields["name"], actor=self.actor, **asked)
         made = reports.save_report(
             name=fields["name"],
             engine="direct",

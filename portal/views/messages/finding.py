@@ -14,8 +14,8 @@ from django.utils.translation import gettext as _
 
 from messagestore.engine.messages import MessageSearch, StoredMessage, parse_message_id
 from messagestore.inspect import browse, search
-from messagestore.inspect.browse import Browsed
-from messagestore.inspect.search import Times
+from messagestore.inspect.browse import MessagePage
+from messagestore.inspect.search import TimeRange
 from messagestore.topology import topics
 from messagestore.topology.topics import QueueState
 from metadata.actors import Actor
@@ -75,7 +75,7 @@ def find(asked: Asked, *, limit: int, actor: Actor) -> Found:
     asked = {**asked, **query.parse(asked["q"])}
     topic = asked["topic"]
     if asked["message_id"]:
-        one = browse.by_id(topic=topic, message_id=asked["message_id"], actor=actor)
+        one = browse.read_message(topic=topic, message_id=asked["message_id"], actor=actor)
         return Found(one.messages, 1, 1, masked=one.masked)
     if any(asked[name] for name in CARRIED):
         return _searched(asked, limit=limit, actor=actor)
@@ -101,7 +101,7 @@ def tail(asked: Asked, *, limit: int, actor: Actor) -> Found:
     number = _number(asked, "queue")
     if number is not None:
         # NotFound, if it is none
-        browse.by_offset(topic=topic, queue=number, offset=0, limit=1, actor=actor)
+        browse.read_page(topic=topic, queue=number, offset=0, limit=1, actor=actor)
         queues = [one for one in queues if one.queue.queue == number]
     return _latest(topic, queues, limit=limit, actor=actor)
 
@@ -145,7 +145,7 @@ def _searched(
     part = asked["contains"].encode() if asked["contains"] else None
     if from_ms is None:
         from_ms = _moment(asked, "since") if minutes is None else _ago(minutes)
-    found = search.search(
+    found = search.search_messages(
         topic=asked["topic"],
         wanted=MessageSearch(
             asked["key"] or None,
@@ -154,7 +154,7 @@ def _searched(
             part,
             query.header(asked["header"]),
         ),
-        times=Times(from_ms=from_ms, to_ms=_moment(asked, "until")),
+        times=TimeRange(from_ms=from_ms, to_ms=_moment(asked, "until")),
         queue=_number(asked, "queue"),
         limit=limit,
         after=asked["after"] or None,
@@ -198,7 +198,7 @@ def _browsed(asked: Asked, *, limit: int, actor: Actor) -> Found:
     queue, offset = _number(asked, "queue") or 0, _number(asked, "offset") or 0
     if asked["after"]:
         _queue, offset = parse_message_id(asked["after"])
-    found = browse.by_offset(
+    found = browse.read_page(
         topic=asked["topic"], queue=queue, offset=offset, limit=limit, actor=actor
     )
     following = {"after": f"{queue}-{found.next}"} if found.next is not None else {}
@@ -211,8 +211,8 @@ def _latest(topic: str, queues: Sequence[QueueState], *, limit: int, actor: Acto
     """The latest messages of every queue, the youngest first."""
     holding = [one for one in queues if one.head]
     each = max(1, limit // max(1, len(holding)))
-    found: list[Browsed] = [
-        browse.by_offset(
+    found: list[MessagePage] = [
+        browse.read_page(
             topic=topic,
             queue=one.queue.queue,
             offset=max(one.low or 0, (one.head or 0) - each),

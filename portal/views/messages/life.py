@@ -47,7 +47,9 @@ def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
     """Describe the sender by the name stored with the message, and the clients that sent
     under it then.
     """
-    name = browse.sender(topic=topic, queue=stored.queue, offset=stored.offset, actor=actor)
+    name = browse.read_sender(
+        topic=topic, queue=stored.queue, offset=stored.offset, actor=actor
+    )
     is_retry = snapshot.origin_of(topic) is not None
     said: list[Text] = [_("The sender is not recorded.")]
     if is_retry and name == "redrive":

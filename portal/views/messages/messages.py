@@ -136,7 +136,7 @@ def _anew() -> dict[str, str]:
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     (one,) = found.messages
     actions = [
         Link(
@@ -149,7 +149,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     if may(request, "produce", topic) and not found.masked:
         actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
     body = bodies.shown(one.body)
-    statuses = delivery_status.of_message(
+    statuses = delivery_status.trace_message(
         topic=topic,
         queue=one.queue,
         offset=one.offset,
@@ -201,7 +201,7 @@ def _facts(
 
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     """The bytes of a body, as a file and never as a page."""
-    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     if found.masked:
         raise Forbidden(_("You may not read the messages of %s.") % topic)
     response = HttpResponse(found.messages[0].body, content_type="application/octet-stream")

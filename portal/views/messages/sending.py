@@ -109,7 +109,7 @@ class Resend(Send):
     back_to = ("message", "topic", "message_id")
 
     def _stored(self) -> StoredMessage:
-        found = browse.by_id(
+        found = browse.read_message(
             topic=self.topic, message_id=self.word("message_id"), actor=self.actor
         )
         if found.masked:

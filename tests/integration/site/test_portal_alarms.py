@@ -53,7 +53,7 @@ def ada(queue: int) -> Client:
 
 def look() -> None:
     snapshot.refresh()
-    alarm_job.look(every_minutes={})
+    alarm_job.update_alarms(every_minutes={})
 
 
 def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(
