@@ -215,16 +215,16 @@ class Admin(Calls):
         )
 
     def find(
-        self, topic: str, *, after: str | None = None, **conditions: object
+        self, topic: str, *, after: str | None = None, **wanted: object
     ) -> FoundMessages:
         """Search a topic for up to 2 s. Repeat with the answer's `next` as `after` until it
         is None.
 
-        All `conditions` must match: key, tag, trace_id, header ("name:value"), contains
+        All conditions in `wanted` must match: key, tag, trace_id, header ("name:value"), contains
         (text of the body), from_ms and to_ms (stored at or after, and before), queue.
         `limit` (≤ 1,000) is the maximum number of messages.
         """
-        params = drop_none({**conditions, "after": after})
+        params = drop_none({**wanted, "after": after})
         answer = self._call(
             "GET", path_of("topics", topic=topic) + "/messages", params=params
         )
