@@ -17,7 +17,7 @@ import msgspec
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.tables import node_sql
 from messagestore.tables.node_sql import NodeFigures
 from messagestore.tables.shares import run_sql
@@ -95,7 +95,9 @@ class _Nodes:
         next_offset, in_leases = self.leased.get((group_id, queue), (committed, 0))
         first, head = self.first_unread(queue, next_offset), self.bounds[queue][0]
         return in_leases + (
-            left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0
+            count_messages(first, head, gaps=self.gaps.get(queue, ()))
+            if first < head
+            else 0
         )
 
 

@@ -119,7 +119,7 @@ def _place(actor: Actor) -> Iterator[None]:
     """A place to search in. Raises RateLimited or Unavailable."""
     who = (actor.kind, actor.name)
     if not _places.take(who):
-        if _places.has_its_share(who):
+        if _places.holds_full_share(who):
             detail = (
                 f"{actor.kind} {actor.name} already runs {PLACES_OF_ONE} searches. "
                 "Wait for them."
