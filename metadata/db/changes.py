@@ -37,29 +37,18 @@ def record_change(kind: str, *ids: int) -> None:
     rows = sorted(set(ids))
     last_words = getattr(transaction.get_connection(), "last_words", None)
     if last_words is None:
-        _record(kind, rows)
+        ChangeCounter.objects.update(n=F("n") + 1)
+        n = ChangeCounter.objects.values_list("n", flat=True).get()
+        ChangeLog.objects.bulk_create([ChangeLog(n=n, kind=kind, row=row) for row in rows])
     else:
-        last_words.extend(_statements(kind, rows))
+        # The same without parameters. The values are ids and one of KINDS.
+        counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
+        last_words.append(
+            f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
+        )
+        if rows:
+            values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)
+            last_words.append(f"INSERT INTO {log} (n, kind, `row`) VALUES {values}")  # noqa: S608
     if random.randrange(PRUNE_EVERY) == 0:
         n = ChangeCounter.objects.values_list("n", flat=True).get()
         ChangeLog.objects.filter(n__lte=n - KEPT).delete()
-
-
-def _record(kind: str, rows: list[int]) -> None:
-    ChangeCounter.objects.update(n=F("n") + 1)
-    n = ChangeCounter.objects.values_list("n", flat=True).get()
-    ChangeLog.objects.bulk_create([ChangeLog(n=n, kind=kind, row=row) for row in rows])
-
-
-def _statements(kind: str, rows: list[int]) -> list[str]:
-    """Return the statements that _record() would run, without parameters."""
-    counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
-    raise_counter = (
-        f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
-    )
-    values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)
-    return (
-        [raise_counter, f"INSERT INTO {log} (n, kind, `row`) VALUES {values}"]  # noqa: S608
-        if rows
-        else [raise_counter]
-    )

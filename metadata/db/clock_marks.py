@@ -30,7 +30,8 @@ def check_clock(*, confirm: bool) -> str | None:
     The reason remains until the clock has jumped back, or an operator calls this with
     `confirm` because the clock is right.
     """
-    host, boot = socket.gethostname()[:200], _boot_id()
+    host = socket.gethostname()[:200]
+    boot = BOOT_ID.read_text().strip()[:100] if BOOT_ID.exists() else ""
     now, elapsed_s = database_now(), time.clock_gettime(_SINCE_BOOT)
     mark = ClockMark.objects.select_for_update().filter(host=host).first()
     # Seconds since another start of the machine cannot be compared.
@@ -45,7 +46,3 @@ def check_clock(*, confirm: bool) -> str | None:
         host=host, defaults={"boot": boot, "elapsed_s": elapsed_s, "at": now}
     )
     return None
-
-
-def _boot_id() -> str:
-    return BOOT_ID.read_text().strip()[:100] if BOOT_ID.exists() else ""

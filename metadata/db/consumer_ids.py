@@ -74,19 +74,14 @@ def check(text: str) -> ConsumerId:
     """
     shape = SHAPE.fullmatch(text)
     body, _, mac = text.rpartition(".")
-    if shape is None or not _is_signed(body, mac):
+    # Former keys are accepted, too, so that the key can be changed while members read.
+    keys = (config.secret_key, *config.secret_key_fallbacks)
+    if shape is None or not any(hmac.compare_digest(mac, _mac(body, key)) for key in keys):
         raise NotFound("No such consumer: register first.", code=Code.CONSUMER_NOT_FOUND)
-    group_id, key_id, member_id, instance_id = (int(number, 36) for number in shape.groups("0"))
-    return ConsumerId(group_id, key_id, member_id, text, instance_id)
-
-
-def _is_signed(body: str, mac: str) -> bool:
-    """Return True if the signature was made with the secret key or a former one."""
-    if hmac.compare_digest(mac, _mac(body, config.secret_key)):
-        return True
-    return any(
-        hmac.compare_digest(mac, _mac(body, key)) for key in config.secret_key_fallbacks
+    group_id, key_id, member_id, instance_id = (
+        int(number, 36) for number in shape.groups("0")
     )
+    return ConsumerId(group_id, key_id, member_id, text, instance_id)
 
 
 def _mac(body: str, secret_key: str) -> str:

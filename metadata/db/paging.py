@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -48,6 +49,7 @@ def select_page(
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     if window.search:
         rows = rows.filter(name__icontains=window.search)
+    is_visible = partial(may_see, actor) if right is None else partial(may, actor, right)
     visible: list[M] = []
     after = window.after
     with reachable():
@@ -55,16 +57,12 @@ def select_page(
             chunk = list(rows.filter(name__gt=after).order_by("name")[: window.limit + 1])
             # Rights are patterns, which SQL cannot match, so rows are read until enough of
             # them are visible.
-            visible += [row for row in chunk if _is_visible(actor, right, _name(row))]
+            visible += [row for row in chunk if is_visible(_name(row))]
             if len(visible) > window.limit:
                 return visible[: window.limit], _name(visible[window.limit - 1])
             if len(chunk) <= window.limit:
                 return visible, None
             after = _name(chunk[-1])
-
-
-def _is_visible(actor: Actor, right: str | None, name: str) -> bool:
-    return may_see(actor, name) if right is None else may(actor, right, name)
 
 
 def _name(row: Any) -> str:

@@ -74,24 +74,23 @@ def transactional(work: Callable[P, T]) -> Callable[P, T]:
         if transaction.get_connection().in_atomic_block:
             return work(*args, **kwargs)
         with reachable():
-            return _repeat(functools.partial(work, *args, **kwargs))
+            for attempt in range(1, TRIES + 1):
+                try:
+                    with transaction.atomic():
+                        return work(*args, **kwargs)
+                except OperationalError as error:
+                    if attempt == TRIES or not was_rolled_back(error):
+                        raise
+                    log.info(
+                        "metadata transaction rolled back, try %d follows: %s",
+                        attempt + 1,
+                        error,
+                    )
+                    # Random, so that two transactions do not meet in a deadlock again.
+                    time.sleep(random.uniform(0.005, 0.05) * attempt)
+        raise AssertionError("not reached")
 
     return run
-
-
-def _repeat(work: Callable[[], T]) -> T:
-    for attempt in range(1, TRIES + 1):
-        try:
-            with transaction.atomic():
-                return work()
-        except OperationalError as error:
-            if attempt == TRIES or not was_rolled_back(error):
-                raise
-            log.info(
-                "metadata transaction rolled back, try %d follows: %s", attempt + 1, error
-            )
-            time.sleep(random.uniform(0.005, 0.05) * attempt)
-    raise AssertionError("not reached")
 
 
 def was_rolled_back(error: OperationalError) -> bool:
