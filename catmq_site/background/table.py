@@ -83,7 +83,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "metadata",
             metadata_loops.LOOK_EVERY_S,
             metadata_loops.look_at_metadata,
-            bulkhead.end_looks,
+            bulkhead.end_checks,
             purpose="Check that the metadata database answers, and whether it changed",
         ),
         Loop(
