@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
 from messagestore.tables.shapes import Position
@@ -247,7 +247,7 @@ def _shared(
     )
     return replace(
         lag,
-        lag=left(first_unleased, head, gaps=gaps) + leases.in_flight,
+        lag=count_messages(first_unleased, head, gaps=gaps) + leases.in_flight,
         runs=leases.runs,
         in_flight=leases.in_flight,
         redelivered=leases.redelivered,
@@ -301,7 +301,7 @@ def _lag(
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=left(first_unread, position.head, gaps=gaps)
+        lag=count_messages(first_unread, position.head, gaps=gaps)
         if first_unread < position.head
         else position.head - first_unread,
         lag_ms=clock.age_ms(row.queue, first_unread) if first_unread < position.head else 0,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from messagestore.consume import cloned_offsets
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.tables import node_sql, queue_sql, reader_sql
@@ -317,7 +317,7 @@ def _counted(session: Session, move: Move, low: int) -> Move:
     """
     lower, upper = sorted((max(move.from_offset, low), max(move.to_offset, low)))
     gaps = queue_sql.read_gaps(session, queue=move.queue, position=lower)
-    count = left(lower, upper, gaps=gaps)
+    count = count_messages(lower, upper, gaps=gaps)
     is_forward = move.to_offset > move.from_offset
     return replace(
         move, skipped=count if is_forward else 0, repeated=0 if is_forward else count

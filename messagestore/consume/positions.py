@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from messagestore.consume import broadcast_positions, node_owners
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql, reader_sql
@@ -340,7 +340,7 @@ def _without_gaps(session: Session, offset: CommitOffset, distance: int) -> int:
     """Count the messages that a commit moved past, without offsets of declared gaps."""
     before = offset.offset - distance
     gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
-    return left(before, offset.offset, gaps=gaps)
+    return count_messages(before, offset.offset, gaps=gaps)
 
 
 def _why_refused(

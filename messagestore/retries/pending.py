@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.retries import dead_letters
 from messagestore.retries.dead_letters import FailedMessage
 from messagestore.tables import failure_sql, promotion_sql, reader_sql
@@ -83,7 +83,7 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
         ).items():
             # Messages below the log start offset are deleted: they will never be read.
             first = max(position.committed or 0, position.low)
-            unread[queue] = left(first, position.head, gaps=gaps.get(queue, ()))
+            unread[queue] = count_messages(first, position.head, gaps=gaps.get(queue, ()))
 
     nodes_away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
