@@ -18,7 +18,7 @@ from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_rules import ONCE, parse_subject
+from metadata.rules.alarm_rules import EVENT_KINDS, parse_subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
@@ -162,7 +162,7 @@ class Acknowledge(Action):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what acknowledging means. Raises Forbidden for who may not."""
         alarms.require_manage(self.actor, parse_subject(self.word("kind"), self.name))
-        if self.word("kind") in ONCE:
+        if self.word("kind") in EVENT_KINDS:
             return Preview(
                 effects=[
                     _("This alarm reports a past event. It ends when you acknowledge it.")
@@ -221,7 +221,7 @@ class AcknowledgeAll(Action):
         more = len(fields["chosen"]) - MOST_NAMED
         if more > 0:
             named.append(ngettext("%s more alarm", "%s more alarms", more) % count(more))
-        if any(kind in ONCE for kind, _name in fields["chosen"]):
+        if any(kind in EVENT_KINDS for kind, _name in fields["chosen"]):
             effects.append(_("Alarms that report a past event end."))
         return Preview(effects=[*effects, *named])
 
