@@ -147,7 +147,7 @@ def watch(*, actor: Actor) -> int:
     }
     unclear = KINDS if report.unchecked else ()
     return alarms.reconcile(
-        kind="inconsistent", found=details, unclear=unclear, ends_after_s=0
+        kind="inconsistent", active=details, unclear=unclear, ends_after_s=0
     )
 
 
