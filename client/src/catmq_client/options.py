@@ -115,7 +115,7 @@ class ConsumerOptions:
     retry_backoff_max_ms: int = 10_000
     # Tries of a handler that raises, in place and without a long pause, before its message
     # is reported and comes again from the retry topic. Ordered subscriptions retry in
-    # place, as often as the subscription says.
+    # place, as often as the subscription allows.
     handler_attempts: int = 1
     # Iteration ends after this time without a message, ms. None = never.
     consumer_timeout_ms: int | None = None
@@ -144,8 +144,8 @@ class ShareConsumerOptions:
     makes.
     """
 
-    # Asking for the next message accepts the one before. False: only accept(), release()
-    # and reject() count.
+    # Asking for the next message accepts the message before. False: only accept(),
+    # release() and reject() count.
     auto_accept: bool = True
     # Messages leased ahead of the application. None = as many as it will begin with in a
     # second, at most 16, or twice the threads of run() if that is more.
@@ -170,7 +170,7 @@ class ShareConsumerOptions:
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
     # Topics are preferred in their order. Every pull of this number prefers them in
-    # reverse, so that the last ones do not starve. None = no pull.
+    # reverse, so that the last topics do not starve. None = no pull.
     reverse_topics_every: int | None = None
     # Maximum number of messages of one poll().
     max_poll_records: int = 500
@@ -226,7 +226,7 @@ _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_time
 
 
 def check_options(options_class: type[O], options: Mapping[str, Any]) -> O:
-    """Return the options. Raises OptionError, which names the wrong one and the remedy."""
+    """Return the options. Raises OptionError, which names the wrong option and the remedy."""
     known_names = {field.name for field in fields(options_class)}
     for name in options:
         if name not in known_names:

@@ -46,7 +46,7 @@ class FakeClock:
 class StoredMessage:
     """A message in a queue.
 
-    A retried one has the number of failed attempts, and its origin.
+    A retried message has the number of failed attempts, and its origin.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class StoredMessage:
 
     def view(self) -> dict[str, Any]:
         """Return the message as a pull answers it."""
-        names = (
+        names = [
             "offset",
             "message_id",
             "key",
@@ -76,13 +76,9 @@ class StoredMessage:
             "trace_id",
             "stored_at_ms",
             "attempt",
-        )
-        origin = {} if self.origin is None else {"origin": self.origin}
-        return {
-            **{name: getattr(self, name) for name in names},
-            "body_bytes": self.body,
-            **origin,
-        }
+        ]
+        view = {name: getattr(self, name) for name in names} | {"body_bytes": self.body}
+        return view if self.origin is None else {**view, "origin": self.origin}
 
 
 @dataclass(slots=True)
@@ -104,6 +100,16 @@ class FakeQueue:
     @property
     def head(self) -> int:
         return self.low + len(self.messages)
+
+    @property
+    def subscribed_topic(self) -> str:
+        """The topic that a group subscribes to; that of a retry topic is its origin."""
+        return self.origin_topic or self.topic
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields by which answers name the queue."""
+        origin = {"origin_topic": self.origin_topic} if self.origin_topic else {}
+        return {"topic": self.topic, "queue": self.id, **origin}
 
     def between(self, offset: int, limit: int) -> list[StoredMessage]:
         """Return at most `limit` messages from `offset` on."""
@@ -166,7 +172,7 @@ class FakeTopics:
     def create(
         self, name: str, *, queues: int, origin_topic: str | None = None
     ) -> FakeTopic:
-        """Create a topic. It replaces one of the same name."""
+        """Create a topic. It replaces a topic of the same name."""
         first_id = len(self.queues) + 1
         new_queues = [
             FakeQueue(first_id + number, number, name, origin_topic=origin_topic)
@@ -213,7 +219,7 @@ class FakeTopics:
         """Return the id of a message's queue.
 
         The messages of a batch without queue and key go to the same queue. If
-        `queue_strict` is false, a closed queue is replaced by an open one.
+        `queue_strict` is false, a closed queue is replaced by an open queue.
         """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
@@ -237,7 +243,9 @@ class FakeTopics:
         ):
             return int(queue_id)
         open_queues = [
-            one for one, state in queue_states.items() if state == "read_write"
+            open_queue
+            for open_queue, state in queue_states.items()
+            if state == "read_write"
         ] or [topic.queues[0].id]
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
@@ -293,7 +301,7 @@ class FakeTopics:
     def recall(self, message_id: str) -> None:
         """Take a delayed message back.
 
-        Raises Conflict if it is in its queue already, NotFound if there never was one.
+        Raises Conflict if it is in its queue already, NotFound if it never existed.
         """
         self.move_due()
         if message_id not in self._recalled:
