@@ -18,7 +18,7 @@ from messagestore.heads.gap_check import count_messages
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql, reader_sql
-from messagestore.tables.shapes import Position, ReaderKey
+from messagestore.tables.shapes import ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
@@ -134,7 +134,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         results |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
-            _acquire(node, consumer, claims, results)
+            _acquire_on_node(node, consumer, claims, results)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
     acquired_queues = [
@@ -161,7 +161,7 @@ class _NodeCall(NamedTuple):
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
-def _acquire(
+def _acquire_on_node(
     node: _NodeCall,
     consumer: ConsumerId,
     claims: Sequence[Claim],
@@ -171,7 +171,7 @@ def _acquire(
 
     Raises NodeUnavailable at the first queue without an answer, MetadataUnavailable.
     """
-    missing, outdated = _claim(node, consumer, claims, results)
+    missing, outdated = _claim_on_node(node, consumer, claims, results)
     if missing and consumer.instance_id:
         # A broadcasting instance without a reader row joined while the subscription was
         # created, or
@@ -180,7 +180,7 @@ def _acquire(
         broadcast_positions.place(
             consumer=consumer, queues=[claim.queue for claim in missing]
         )
-        missing, more_outdated = _claim(node, consumer, missing, results)
+        missing, more_outdated = _claim_on_node(node, consumer, missing, results)
         outdated += more_outdated
     for claim in missing:
         log.error(
@@ -192,10 +192,10 @@ def _acquire(
         # If the subscription ended meanwhile, the claim stays fenced. Other queues are
         # acquired.
         with suppress(NotFound):
-            _adopt(consumer, claim, epoch)
+            _adopt_node_epoch(consumer, claim, epoch)
 
 
-def _claim(
+def _claim_on_node(
     node: _NodeCall,
     consumer: ConsumerId,
     claims: Sequence[Claim],
@@ -228,7 +228,7 @@ def _claim(
     return missing, outdated
 
 
-def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
+def _adopt_node_epoch(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
     """Raise metadata's epoch above the node's, if metadata still confirms the refused
     claim.
 
@@ -274,7 +274,7 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
             # In rising order of queues, so that two commits of a group lock reader rows in
             # one
             # order.
-            results |= _commit(node, consumer, sorted(node_offsets))
+            results |= _commit_on_node(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error
             results |= {
@@ -291,7 +291,7 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
-def _commit(
+def _commit_on_node(
     node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
 ) -> dict[int, Committed]:
     """Commit offsets on one node in one transaction, and read why some were refused.
@@ -307,20 +307,20 @@ def _commit(
             owner=consumer.text,
             offsets=offsets,
         )
-        refused = [
-            offset
-            for offset, distance in zip(offsets, distances, strict=True)
-            if distance is None
-        ]
-        # Only a distance of a jump or more can contain a declared gap, so only then gaps
-        # are read.
-        handled = {
-            offset.queue: distance
-            if distance < JUMP
-            else _without_gaps(session, offset, distance)
-            for offset, distance in zip(offsets, distances, strict=True)
-            if distance is not None
-        }
+        results = {}
+        refused = []
+        for offset, distance in zip(offsets, distances, strict=True):
+            if distance is None:
+                refused.append(offset)
+                continue
+            handled = distance
+            # Only a distance of a jump or more can contain a declared gap, so only then gaps
+            # are read.
+            if distance >= JUMP:
+                before = offset.offset - distance
+                gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
+                handled = count_messages(before, offset.offset, gaps=gaps)
+            results[offset.queue] = Committed(offset.queue, "ok", handled)
         queues = [offset.queue for offset in refused]
         positions = (
             reader_sql.read_positions(
@@ -329,28 +329,12 @@ def _commit(
             if queues
             else {}
         )
-    results = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
-    return results | {
-        o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer))
-        for o in refused
-    }
-
-
-def _without_gaps(session: Session, offset: CommitOffset, distance: int) -> int:
-    """Count the messages that a commit moved past, without offsets of declared gaps."""
-    before = offset.offset - distance
-    gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
-    return count_messages(before, offset.offset, gaps=gaps)
-
-
-def _why_refused(
-    offset: CommitOffset, position: Position | None, consumer: ConsumerId
-) -> str:
-    """Return `out_of_range` if the row still names owner and epoch of the commit, else
-    `fenced`.
-    """
-    is_owner = position is not None and (position.epoch, position.owner) == (
-        offset.epoch,
-        consumer.text,
-    )
-    return "out_of_range" if is_owner else "fenced"
+    for offset in refused:
+        position = positions.get(offset.queue)
+        is_owner = position is not None and (position.epoch, position.owner) == (
+            offset.epoch,
+            consumer.text,
+        )
+        state = "out_of_range" if is_owner else "fenced"
+        results[offset.queue] = Committed(offset.queue, state)
+    return results
