@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
 # Longer than a client needs to learn of a change, and longer than java_pulls.FLUSH_S takes
-# to
-# record a pull.
+# to record a pull.
 WATCHED_S = 25.0
 
 
@@ -48,8 +47,7 @@ class JavaStarts:
             and not current.is_stopped(silent.consumer.group_id, info)
         ]
         # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the
-        # start
-        # again.
+        # start again.
         self.since = {queue: self.since.get(queue, now) for queue in silent_queues}
         dead_queues = [
             queue for queue in silent_queues if now - self.since[queue] >= WATCHED_S

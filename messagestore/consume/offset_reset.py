@@ -61,10 +61,9 @@ class Move:
     """Move of one queue. A move forward skips messages, a move backward repeats them.
 
     `asked` is the requested offset if it is outside the queue's messages, so that
-    `to_offset` is
-    the nearest offset inside; else None. `reset` is the id under which the move can be
-    undone, '' while the move is only planned. `kept` is True if the queue stays where it
-    is, because the source group has no committed offset there.
+    `to_offset` is the nearest offset inside; else None. `reset` is the id under which the
+    move can be undone, '' while the move is only planned. `kept` is True if the queue stays
+    where it is, because the source group has no committed offset there.
     """
 
     queue: int
@@ -156,8 +155,7 @@ def undo(
 
     Without `reset`, the last reset that is no undo itself and was not undone. An undo is a
     reset, too, and can be undone by its id. Queues that the group no longer reads are left
-    out. Needs
-    `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
+    out. Needs `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
     former_moves = offset_resets.moves_of_reset(group=group, reset=reset)
@@ -367,8 +365,7 @@ def _move_queue(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     with node_pools.node(row.node_id).writing() as session:
         rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
     # From here on no earlier owner can commit. If the process ends before metadata follows,
-    # the
-    # next acquire meets the node's epoch, and metadata adopts it (positions._adopt).
+    # the next acquire meets the node's epoch, and metadata adopts it (positions._adopt_node_epoch).
     if rewound is None:
         raise NotFound(
             f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND

@@ -73,8 +73,7 @@ class CommitOffset(NamedTuple):
 
 
 # Longest time that a node may take if the call needs other nodes, too. A commit waits for
-# the
-# node's disk.
+# the node's disk.
 SLOW_S = 0.5
 
 Row = TypeVar("Row", Claim, CommitOffset)
@@ -116,8 +115,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         )
     except MetadataUnavailable:
         # The node cannot be told a new owner now: only metadata grants queues. But an owner
-        # that
-        # the row names already (node_owners.claim_granted) needs no grant.
+        # that the row names already (node_owners.claim_granted) needs no grant.
         offsets = node_owners.positions(consumer=consumer, claims=queues)
         if not offsets:
             raise
@@ -156,8 +154,7 @@ class _NodeCall(NamedTuple):
     def session(self) -> AbstractContextManager[Session]:
         """Borrow a session for statements that may be repeated."""
         # Acquire and commit may be repeated, so a lost answer needs no unknown outcome:
-        # hence
-        # reading().
+        # hence reading().
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
@@ -174,9 +171,8 @@ def _acquire_on_node(
     missing, outdated = _claim_on_node(node, consumer, claims, results)
     if missing and consumer.instance_id:
         # A broadcasting instance without a reader row joined while the subscription was
-        # created, or
-        # while the node was unavailable. Its row is inserted now, and the claim is
-        # repeated.
+        # created, or while the node was unavailable. Its row is inserted now, and the claim
+        # is repeated.
         broadcast_positions.place(
             consumer=consumer, queues=[claim.queue for claim in missing]
         )
@@ -217,8 +213,7 @@ def _claim_on_node(
                 missing.append(claim)
                 continue
             # The row as read after the UPDATE decides. Owner and epoch must both be those
-            # of the
-            # claim: the row may name another owner under the same epoch.
+            # of the claim: the row may name another owner under the same epoch.
             epoch, owner, committed = row
             if epoch == claim.epoch and owner == consumer.text:
                 results[claim.queue] = Acquired(claim.queue, "ok", committed)
@@ -235,10 +230,8 @@ def _adopt_node_epoch(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
     Raises MetadataUnavailable, Gone, NotFound(subscription_not_found).
     """
     # Both can only be true if a reset ended between node and metadata, or metadata lost its
-    # latest
-    # changes. Asked again, because a claim may also be refused to an owner that has just
-    # lost the
-    # queue.
+    # latest changes. Asked again, because a claim may also be refused to an owner that has
+    # just lost the queue.
     if (
         ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue)
         == claim.epoch
@@ -272,8 +265,7 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
             # In rising order of queues, so that two commits of a group lock reader rows in
-            # one
-            # order.
+            # one order.
             results |= _commit_on_node(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error

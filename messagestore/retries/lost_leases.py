@@ -100,12 +100,10 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
         for run in exhausted
     ]
     # No member reports these failures, so there is no owner: the grants of the runs prove
-    # that no
-    # member has leased them again meanwhile.
+    # that no member has leased them again meanwhile.
     report = failures.store(group_id=group.id, owner="", failures=lost_messages)
     # A run ends only after its dead letter is stored: a crash in between stores it again,
-    # under
-    # the same id. A missing message has nothing to store, so its run ends, too.
+    # under the same id. A missing message has nothing to store, so its run ends, too.
     not_stored = {(r.queue, r.offset) for r in report.refused if r.state != "missing"}
     ended_runs = [run for run in exhausted if (run.queue, run.first) not in not_stored]
     with node_pools.node(node_id).reading() as session:

@@ -27,9 +27,8 @@ class LeasedRun:
     """A run of a queue.
 
     `owner` is the member's name, None if the run is free or its member left the group.
-    `messages`
-    counts the unfinished messages, `finished` the others. `lease_left_ms` is negative if
-    the lease is over.
+    `messages` counts the unfinished messages, `finished` the others. `lease_left_ms` is
+    negative if the lease is over.
     """
 
     topic: str

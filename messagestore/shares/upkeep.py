@@ -65,8 +65,7 @@ def commit(node_id: int, pairs: Iterable[Pair]) -> None:
         for group_id, queue in pairs:
             floor = position_sql.read_floor(session, group_id=group_id, queue=queue)
             # Never lowers `committed`, and changes nothing if the offsets were reset since
-            # the
-            # read.
+            # the read.
             if floor is not None:
                 position_sql.raise_committed(
                     session, group_id=group_id, queue=queue, to=floor
