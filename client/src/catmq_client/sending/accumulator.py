@@ -521,9 +521,7 @@ class Accumulator:
     def await_callbacks(
         self, futures: Collection[SendFuture], timeout_s: float | None
     ) -> bool:
-        """Wait until these sends have ended and their callbacks returned. Return True if
-        so.
-        """
+        """Wait until these sends and their callbacks have ended. Return True if they have."""
         return self.callbacks.await_returned(
             futures, timeout_s, under_way=self._unfinished_futures
         )
