@@ -353,13 +353,13 @@ def list_nodes(*, actor: Actor, window: Window) -> Page[NodeView]:
         )
         queue_counts = dict(counted.values_list("pk", "held"))
     return Page(
-        tuple(_as_view(row, queue_counts.get(row.pk, 0)) for row in nodes), following
+        tuple(
+            rows.make_view(NodeView, row, queues=queue_counts.get(row.pk, 0))
+            for row in nodes
+        ),
+        following,
     )
 
 
 def _view(row: DbNode) -> NodeView:
-    return _as_view(row, row.queues.count())
-
-
-def _as_view(row: DbNode, queue_count: int) -> NodeView:
-    return rows.make_view(NodeView, row, queues=queue_count)
+    return rows.make_view(NodeView, row, queues=row.queues.count())

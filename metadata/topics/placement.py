@@ -22,7 +22,13 @@ def choose_nodes(
     Raises NotFound(node_not_found), Invalid on the field `node`, NoWritableQueue.
     """
     if node is not None:
-        return [_find_usable_node(node)] * count
+        row = find_by_name(DbNode.objects.all(), node, no_node)
+        if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
+            raise Invalid.field(
+                "node",
+                f"{node} is {row.kind} and {row.state}; topics need normal and read_write",
+            )
+        return [row.pk] * count
     load = _load(kind="normal", dedicated=False)
     if not load:
         raise NoWritableQueue(
@@ -45,13 +51,3 @@ def _load(**conditions: Any) -> dict[int, int]:
     rows = DbNode.objects.filter(**conditions, state="read_write").exclude(disk="full")
     held = Count("queues", filter=~Q(queues__state="retired"))
     return dict(rows.annotate(held=held).values_list("id", "held"))
-
-
-def _find_usable_node(name: str) -> int:
-    row = find_by_name(DbNode.objects.all(), name, no_node)
-    if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
-        raise Invalid.field(
-            "node",
-            f"{name} is {row.kind} and {row.state}; topics need normal and read_write",
-        )
-    return row.pk

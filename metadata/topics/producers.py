@@ -92,7 +92,16 @@ def flush() -> int:
     if not counts:
         return 0
     try:
-        _write(_most_active(counts))
+        # At most MAX_ROWS producers of each topic, those that sent most. More would be
+        # deleted again after they were written.
+        by_topic = grouped((key[0], (messages, key)) for key, messages in counts.items())
+        _write(
+            {
+                key: messages
+                for counted in by_topic.values()
+                for messages, key in nlargest(MAX_ROWS, counted)
+            }
+        )
     except BaseException:
         for key, messages in counts.items():
             _counts.add(key, messages)
@@ -157,18 +166,6 @@ def last_hour(messages: int, before: int, *, hour: int, now_s: float) -> int:
         messages, before = 0, messages if hour == this_hour - 1 else 0
     # As if the messages of the hour before had been sent evenly.
     return messages + round(before * (1 - elapsed))
-
-
-def _most_active(counts: Mapping[Key, int]) -> dict[Key, int]:
-    """Return the counts of at most MAX_ROWS producers of each topic, those that sent most.
-    More would be deleted again after they were written.
-    """
-    by_topic = grouped((key[0], (messages, key)) for key, messages in counts.items())
-    return {
-        key: messages
-        for counted in by_topic.values()
-        for messages, key in nlargest(MAX_ROWS, counted)
-    }
 
 
 @transactional

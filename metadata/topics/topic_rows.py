@@ -23,7 +23,7 @@ from metadata.db import access, audit, paging, rows
 from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.paging import Page, Window
-from metadata.db.rows import lock_topic, no_topic, origin_of
+from metadata.db.rows import lock_topic, make_view, no_topic, origin_of
 from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
@@ -110,7 +110,14 @@ def make_ready(topic_id: int) -> TopicView:
     """Make a topic ready with its first layout, once all its tables exist. A ready topic
     stays as it is.
     """
-    topic = _locked(topic_id)
+    topic = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id)
+        .exclude(state="deleted")
+        .first()
+    )
+    if topic is None:
+        raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
     if topic.state == Topic.State.CREATING:
         ids = list(topic.queues.order_by("number").values_list("id", flat=True))
         topic.queues.update(state=Queue.State.READ_WRITE, state_since=database_now())
@@ -166,15 +173,14 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
     )
     if any(rows.exists() for rows in dependents):
         raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
-    _erase(topic, verb="remove", actor=actor or job("topics"))
-
-
-def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
-    topic_id = topic.pk
     topic.queues.all().delete()
     topic.delete()
     audit.record(
-        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}
+        actor=actor or job("topics"),
+        verb="remove",
+        kind="topic",
+        name=topic.name,
+        before={"state": topic.state},
     )
     record_change("topic", topic_id)
 
@@ -304,18 +310,6 @@ def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:
         yield from views
 
 
-def _locked(topic_id: int) -> Topic:
-    row = (
-        Topic.objects.select_for_update()
-        .filter(pk=topic_id)
-        .exclude(state="deleted")
-        .first()
-    )
-    if row is None:
-        raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
-    return row
-
-
 def topic_view(row: Topic) -> TopicView:
     return _views([row])[0]
 
@@ -332,9 +326,12 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
         queues[row.topic_id].append(
             QueueView(row.pk, row.number, row.node.name, row.node_id, row.state, row.bytes)
         )
-    return [_as_view(topic, tuple(queues[topic.pk])) for topic in rows]
-
-
-def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
-    layout = tuple(json.loads(row.layout)) if row.layout else ()
-    return rows.make_view(TopicView, row, layout=layout, queues=queues)
+    return [
+        make_view(
+            TopicView,
+            topic,
+            layout=tuple(json.loads(topic.layout)) if topic.layout else (),
+            queues=tuple(queues[topic.pk]),
+        )
+        for topic in rows
+    ]
