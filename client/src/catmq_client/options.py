@@ -87,8 +87,8 @@ class ConsumerOptions:
     # queues) or "broadcasting" (each instance_id reads all). None = clustering, or the mode
     # of the existing group. A consumer whose mode differs from the group's is refused.
     mode: str | None = None
-    # The same for the session timeout: a member without a heartbeat for this time loses its
-    # queues, ms, 2,000-300,000. None = 15,000.
+    # Session timeout of the group, if this consumer creates it: a member without a
+    # heartbeat for this time loses its queues, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where to start without a position, or if the position no longer exists: "earliest",
     # "latest", "none" (raise).
@@ -164,13 +164,13 @@ class ShareConsumerOptions:
     lease_ms: int | None = None
     run_messages: int | None = None
     max_deliveries: int | None = None
-    # The same for the session timeout: a member without a heartbeat for this time loses its
-    # leases, ms, 2,000-300,000. None = 15,000.
+    # Session timeout of the group, if this consumer creates it: a member without a
+    # heartbeat for this time loses its leases, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
-    # Topics are preferred in their order. Every pull of this number prefers them in
-    # reverse, so that the last topics do not starve. None = no pull.
+    # Topics are preferred in their order. Every n-th pull prefers them in reverse order, so
+    # that the last topics do not starve. None = no pull does.
     reverse_topics_every: int | None = None
     # Maximum number of messages of one poll().
     max_poll_records: int = 500

@@ -93,11 +93,11 @@ class ShareConsumer(Reader[ShareMessage]):
                 )
 
     def commit(self) -> None:
-        """Report all that is accepted, released or rejected; in iteration and after poll()
-        accept it before.
+        """Report all messages that are accepted, released or rejected.
 
-        Raises CommitFailed if another member had accepted messages by then, because their
-        lease had run out, and Unavailable if something could not be reported within
+        In iteration and after poll(), the messages taken before are accepted first. Raises
+        CommitFailed if another member had accepted messages by then, because their lease
+        had run out, and Unavailable if something could not be reported within
         COMMIT_WITHIN_S seconds.
         """
         self._check_process()
@@ -120,8 +120,8 @@ class ShareConsumer(Reader[ShareMessage]):
             )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Report finished messages, in `timeout_s` (default close_timeout_ms), give back
-        the others, and leave.
+        """Report finished messages within `timeout_s` (default close_timeout_ms), give back
+        all others, and leave.
         """
         super().close(timeout_s)
 

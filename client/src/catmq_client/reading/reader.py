@@ -273,8 +273,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                 state.changed.messages.wait(left_s)
 
     def _start_or_resume(self) -> None:
-        """Note that the application waits for messages, and start the threads at the first
-        time.
+        """Note that the application waits for messages.
+
+        Start the threads at the first call.
         """
         self._check_process()
         self._state.away_since = None

@@ -210,6 +210,7 @@ class LeaseBook(GroupState):
             self.changed.notify_all()
 
     def _wake_puller(self) -> None:
+        """Wake the puller if there is room for more messages."""
         if self.room():  # waking a thread costs more than counting
             self.changed.room.notify_all()
 

@@ -9,7 +9,7 @@ from catmq_client.message import Message, Row, Source
 from catmq_client.sharing.runs import HeldRun
 
 
-class ResultBook(Protocol):
+class Book(Protocol):
     """Records the results of messages; see LeaseBook."""
 
     def accept(self, message: ShareMessage) -> bool: ...
@@ -35,7 +35,7 @@ class ShareMessage(Message):
         origin: Mapping[str, Any] | None = None,
         *,
         run: HeldRun,
-        book: ResultBook,
+        book: Book,
     ) -> None:
         super().__init__(source, row, origin)
         self._run = run

@@ -106,6 +106,7 @@ class FakeBroker:
         Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new",
         "paid"), headers={"region": ("eu", "us")}.
         """
+        # Raises for wrong names and values before anything changes.
         Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
@@ -208,6 +209,8 @@ class FakeBroker:
             else self._codec.decode(wire.encode_request(self._codec, body))
         )
         with self._changed:
+            # Recorded before any error is raised, so that seen() shows failed requests,
+            # too.
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
             self._raise_fault(method, path, after=False)
@@ -216,12 +219,13 @@ class FakeBroker:
                 answer = self._answer(method, path, decoded)
             finally:
                 self._changed.notify_all()
+            # Raised after the request is carried out, as if its response was lost.
             self._raise_fault(method, path, after=True)
         # Message bodies go through the codec, as over HTTP, so that tests see its types.
-        for part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
-            if isinstance(part.get("messages"), list):
-                encoded = self._codec.encode({"messages": part["messages"]})
-                part["messages"] = self._codec.decode(encoded)["messages"]
+        for answer_part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
+            if isinstance(answer_part.get("messages"), list):
+                encoded = self._codec.encode({"messages": answer_part["messages"]})
+                answer_part["messages"] = self._codec.decode(encoded)["messages"]
         return answer
 
     def find_group(self, name: str) -> FakeGroup:
@@ -270,6 +274,7 @@ class FakeBroker:
 
     def _raise_if_cut_off(self, path: str, body: dict[str, Any]) -> None:
         for name in self._cut_off:
+            # Consumer ids begin with the name of the member; see FakeGroup.join.
             if f"/consumers/{name}.k." in path or body.get("name") == name:
                 raise ConnectFailed(f"{name} is cut off")
 
@@ -320,6 +325,7 @@ class FakeBroker:
         consumer_id = consumer_group.join(
             body.get("instance_id") or body["name"], body["incarnation"], **settings
         )
+        # Registering with topics also subscribes the group, as at a broker.
         for topic in topics:
             consumer_group.subscribe(topic.queues, start="earliest")
         return {
@@ -378,6 +384,7 @@ class FakeBroker:
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if has_news or wait_s <= 0:
                 return answer
+            # Never 0, so that a due time in the past does not make the loop spin.
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
 
     def _owning_group(self, consumer: str) -> FakeGroup:

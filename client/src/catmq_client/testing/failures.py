@@ -70,6 +70,7 @@ class FakeFailures:
         Return its list in the answer, and the fields of its entry there.
         """
         key = (group.name, entry["queue"], entry["offset"])
+        # A former owner must not report: the next owner gets the message again.
         if position is None or not group.holds(consumer_id, entry):
             return "refused", {"state": "fenced"}
         if not position.queue.low <= entry["offset"] < position.queue.head:
@@ -95,6 +96,7 @@ class FakeFailures:
         for failed in sorted(due_messages, key=lambda failed: failed.due_at_ms):
             self.waiting.remove(failed)
             name = f"{group.name}_{failed.topic}_fail"
+            # As at a broker, the retry topic is created with the first retry.
             if name not in self._topics.by_name:
                 self._topics.create(name, queues=1, origin_topic=failed.topic)
             (queue,) = self._topics.find(name).queues
@@ -114,6 +116,7 @@ class FakeFailures:
         """Store a failure, as a retry or as a dead letter."""
         (message,) = position.queue.between(entry["offset"], 1)
         attempt, error = message.attempt + 1, (entry.get("error") or "")[:2_000]
+        # A retry that fails again keeps the origin of the first failure.
         origin = message.origin or {
             "topic": message.topic,
             "queue": message.queue,

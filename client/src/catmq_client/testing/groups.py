@@ -89,6 +89,7 @@ class FakeGroup:
         consumer_id = f"{name}.k.{next(_ids)}.x"
         self._members[consumer_id] = name, incarnation
         self.generation += 1
+        # The new epoch fences the former incarnation.
         for position in self.positions.values():
             position.epoch += 1
         return consumer_id
@@ -129,6 +130,7 @@ class FakeGroup:
         position = self.positions.get(queue)
         if position is None or position.epoch != epoch:
             return {"queue": queue, "state": "fenced", "offset": None}
+        # From here on, requests of a former owner are fenced.
         position.fence = (epoch, consumer_id)
         return {"queue": queue, "state": "ok", "offset": position.committed}
 
@@ -148,6 +150,7 @@ class FakeGroup:
             return {"queue": queue, "state": "fenced"}
         if offset > position.queue.head:
             return {"queue": queue, "state": "out_of_range"}
+        # Two commits may arrive in any order, so the highest offset counts.
         position.committed = max(position.committed, offset)
         return {"queue": queue, "state": "ok"}
 

@@ -86,6 +86,8 @@ class FakeShareGroup(FakeGroup):
         self._check(consumer_id)
         limit, views = body.get("max_messages", 500), list[dict[str, Any]]()
         if body.get("recover"):
+            # The answer to an earlier pull was lost: its runs are leased, but not held by
+            # the member.
             held = {held_run["grant"] for held_run in body.get("holding", ())}
             lost_runs = [
                 run
@@ -149,6 +151,7 @@ class FakeShareGroup(FakeGroup):
         if begun is not None:
             run.deliveries, run.is_counted = delivery - (not begun), begun
         fields = {}
+        # A run that is given back as a whole stays together for the next member.
         if released == set(range(run.first, run.end)) and not unseen:
             run.owner = run.grant = ""
             run.lease_until_ms, run.deliveries = now_ms, delivery
@@ -197,6 +200,8 @@ class FakeShareGroup(FakeGroup):
                 and run.lease_until_ms <= now_ms
             ):
                 for offset in run.left:
+                    # The caller makes each a dead letter, as a broker does when its leases
+                    # are used up.
                     yield self.positions[run.queue.id], offset, run.deliveries
                 self.runs.remove(run)
         self.settle()
@@ -206,6 +211,7 @@ class FakeShareGroup(FakeGroup):
         for run in [run for run in self.runs if not run.left]:
             self.runs.remove(run)
         for queue, position in self.positions.items():
+            # Offsets from here on have never been leased.
             ends = [self._next_offsets.get(queue, position.committed)]
             position.committed = min(
                 [*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)]
@@ -270,6 +276,7 @@ class FakeShareGroup(FakeGroup):
             if message.stored_at_ms > visible_until_ms
         )
         backlog = next(delayed_offsets, queue.head) - first
+        # Rounded up, so that the last message is leased, too.
         fair_share = max(1, -(-backlog // max(1, len(self._members))))
         self._next_offsets[queue.id] = end = first + min(backlog, fair_share, limit)
         run_size = 1 if self._is_delivered_alone(1) else self.share_settings["run_messages"]

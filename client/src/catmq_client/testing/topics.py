@@ -179,6 +179,7 @@ class FakeTopics:
             for number in range(queues)
         ]
         self.queues.update({queue.id: queue for queue in new_queues})
+        # Slots are dealt to the queues in turn.
         self.by_name[name] = FakeTopic(
             name, new_queues, [new_queues[slot % queues].id for slot in range(SLOTS)]
         )
@@ -197,6 +198,7 @@ class FakeTopics:
         A repeated batch_id returns the first receipts again.
         """
         topic, messages = self.find(name), body["messages"]
+        # Without a batch id a repeat cannot be recognized, so each send is new.
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         if batch_id not in self._receipts:
             if topic.read_only:
@@ -230,6 +232,7 @@ class FakeTopics:
             raise InvalidRequest(
                 f"messages[{index}].delay_ms: more than a year", status=400
             )
+        # Messages of a key go to the queue of its slot, also if that queue is closed.
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
         queue_states = {queue.id: queue.state for queue in topic.queues}
@@ -247,6 +250,7 @@ class FakeTopics:
             for open_queue, state in queue_states.items()
             if state == "read_write"
         ] or [topic.queues[0].id]
+        # Chosen by the batch id, so that a repeat goes to the same queue.
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
     def accept(
@@ -303,6 +307,7 @@ class FakeTopics:
 
         Raises Conflict if it is in its queue already, NotFound if it never existed.
         """
+        # A message may have become due since the last request.
         self.move_due()
         if message_id not in self._recalled:
             raise NotFound(
