@@ -12,7 +12,6 @@ import msgspec
 from messagestore.engine import db_errors
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql
-from messagestore.tables.promotion_sql import Binlog
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
@@ -145,7 +144,7 @@ def _mark_node(info: NodeInfo) -> MarkedNode:
         identity=identity,
         epoch=info.epoch,
         at_ms=at_ms,
-        binlog=_convert_binlog(binlog),
+        binlog=MarkedBinlog(**binlog._asdict()) if binlog is not None else None,
         queues=[
             MarkedQueue(queue=queue, topic=topics.get(queue, ""), head=head, low=low)
             for queue, head, low, _ in node_mark.heads
@@ -159,7 +158,3 @@ def _mark_node(info: NodeInfo) -> MarkedNode:
         ],
         gaps=[(queue, first, end) for queue, first, end in node_mark.gaps],
     )  # fmt: skip
-
-
-def _convert_binlog(binlog: Binlog | None) -> MarkedBinlog | None:
-    return MarkedBinlog(**binlog._asdict()) if binlog is not None else None

@@ -16,7 +16,6 @@ import time
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
-from messagestore.heads.corruption import Mark
 from messagestore.heads.gap_check import explain
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, reader_sql
@@ -43,7 +42,15 @@ def raise_alarms() -> int:
     for queue, mark in corruption.marks().items():
         now = time.monotonic()
         if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
-            raised += _raise_alarm(queue, mark)
+            name = snapshot.current().queue_name(queue)
+            if name is None:
+                continue  # the queue is deleted
+            alarms.raise_alarm(
+                kind=KIND, name=name, detail=error_text(mark.why), place=mark.offset
+            )
+            # The time before the write: a fault that is met during it is reported again.
+            mark.told_at = now
+            raised += 1
         elif (
             now - mark.met_at >= CALM_S
             and find_problem(queue=queue, offset=mark.offset) is None
@@ -82,18 +89,6 @@ def find_problem(*, queue: int, offset: int | None) -> str | None:
     except NodeUnavailable as error:
         # Unknown, so the alarm stays.
         return error.detail
-
-
-def _raise_alarm(queue: int, mark: Mark) -> bool:
-    """Raise the alarm of a mark. Returns False if the queue is deleted."""
-    name = snapshot.current().queue_name(queue)
-    if name is None:
-        return False
-    now = time.monotonic()
-    alarms.raise_alarm(kind=KIND, name=name, detail=error_text(mark.why), place=mark.offset)
-    # The time before the write: a fault that is met during it is reported again.
-    mark.told_at = now
-    return True
 
 
 def _find_low_head(session: Session, queue: int) -> str | None:

@@ -101,7 +101,14 @@ def update_disk_state(node_id: int, info: NodeInfo) -> bool:
     """Measure a node and record a new state (full, low, ok). Returns True if it changed."""
     with node_pools.node(node_id).reading() as session:
         space = measure(session, info)
-    state = "ok" if space is None else _next_state(info, space)
+    state = "ok"
+    if space is not None:
+        state = disks.next_disk_state(
+            info.disk,
+            free_percent=space.free_percent,
+            full_below=config.min_free_percent,
+            low_below=config.alarm_free_percent,
+        )
     if state == info.disk:
         return False
     node_rows.record_disk_state(node_id=node_id, state=state)
@@ -110,29 +117,13 @@ def update_disk_state(node_id: int, info: NodeInfo) -> bool:
         percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
         detail = alarm_text("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, detail)
-    _set_alarms(info.name, state, detail)
-    return True
-
-
-def _next_state(info: NodeInfo, space: Space) -> str:
-    return disks.next_disk_state(
-        info.disk,
-        free_percent=space.free_percent,
-        full_below=config.min_free_percent,
-        low_below=config.alarm_free_percent,
-    )
-
-
-def _set_alarms(node: str, state: str, detail: str) -> None:
     # A full node is also low, so both alarms are active then.
-    active_kinds = {"ok": (), "low": ("node_low",), "full": ("node_low", "node_full")}[
-        state
-    ]
-    for kind in ("node_low", "node_full"):
-        if kind in active_kinds:
-            alarms.raise_alarm(kind=kind, name=node, detail=detail)
+    for kind, is_active in (("node_low", state != "ok"), ("node_full", state == "full")):
+        if is_active:
+            alarms.raise_alarm(kind=kind, name=info.name, detail=detail)
         else:
-            alarms.end_alarms(kind=kind, names=[node])
+            alarms.end_alarms(kind=kind, names=[info.name])
+    return True
 
 
 def record() -> int:

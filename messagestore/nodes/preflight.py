@@ -332,16 +332,18 @@ def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator
 def _examine_session(
     session: Session, info: NodeInfo, *, unsafe: bool, rights: bool
 ) -> Iterator[Finding]:
-    if info.engine == "mysql":
+    if isinstance(session, MySqlSession):
         yield from (
             Finding("tls", *fields) for fields in encryption.check_session(session, info)
         )
         facts = node_sql.read_server_facts(session)
         # A read-only server refuses the test table, which would look like missing rights.
         rights = rights and not facts.read_only
-        yield from check_connection_path(session, unsafe=unsafe)
+        yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
         yield from check_settings(facts, database=info.database, unsafe=unsafe)
-        yield from (Finding(*fields) for fields in _check_limits(session, facts))
+        yield from (
+            Finding(*fields) for fields in server_checks.check_limits(session, facts)
+        )
     if rights:
         yield from check_rights(session, info)
     yield _check_clock(session)
@@ -351,19 +353,6 @@ def _examine_session(
         if info.id == 0
         else _check_own_data(session, info)
     )
-
-
-def check_connection_path(session: Session, *, unsafe: bool) -> Iterator[Finding]:
-    """Yield the finding about a proxy between brokers and the server."""
-    if isinstance(session, MySqlSession):
-        yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
-
-
-def _check_limits(
-    session: Session, facts: ServerFacts
-) -> Iterator[server_checks.FindingFields]:
-    if isinstance(session, MySqlSession):
-        yield from server_checks.check_limits(session, facts)
 
 
 def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -114,10 +114,6 @@ class _Run:
         return True
 
 
-def _silent(text: str) -> None:
-    """Ignore the text."""
-
-
 def promote(
     *,
     name: str,
@@ -128,7 +124,7 @@ def promote(
     tls_ca: str | None = None,
     known_dead: bool = False,
     patience_s: float = PATIENCE_S,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Move a node to its replica, or to host and port, with the same database and account.
 
@@ -168,7 +164,7 @@ def promote(
 
 
 def adopt(
-    *, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = _silent
+    *, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = lambda _: None
 ) -> Outcome:
     """Continue with the database that is now at a node's own address. Needs `admin`.
 
@@ -361,8 +357,19 @@ def _fence(
         with session_pool.direct(run.info) as session:
             promotion_sql.fence_heads(session, node_epoch=offline_node.epoch)
             heads = queue_sql.read_heads(session, queues=None)
-            # The heads are closed, so no write can follow the heads that were read here.
-            _lock_out(run, session)
+            # The heads are closed, so no message can follow those that were read here. The
+            # rest is a second fence, as far as the account may set it up.
+            assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
+            try:
+                promotion_sql.forbid_writes(session)
+            except (db_errors.Final, db_errors.RolledBack) as error:
+                run.note(
+                    "the old primary is not read-only, only its queues are closed: "
+                    f"{error.detail}"
+                )
+            for connection in promotion_sql.list_connections(session):
+                with suppress(CatmqError):  # it has ended already, or the right is missing
+                    promotion_sql.kill_connection(session, connection=connection)
         run.say(
             "the old primary is fenced: closed under the new epoch, its connections ended"
         )
@@ -390,20 +397,6 @@ def _fence(
         )
     run.say("no live broker uses the old primary any more")
     return None
-
-
-def _lock_out(run: _Run, session: Session) -> None:
-    """Make the old primary read-only and end its connections, as far as the account may."""
-    assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
-    try:
-        promotion_sql.forbid_writes(session)
-    except (db_errors.Final, db_errors.RolledBack) as error:
-        run.note(
-            f"the old primary is not read-only, only its queues are closed: {error.detail}"
-        )
-    for connection in promotion_sql.list_connections(session):
-        with suppress(CatmqError):  # it has ended already, or the right is missing
-            promotion_sql.kill_connection(session, connection=connection)
 
 
 def _make_primary(
@@ -450,22 +443,22 @@ def _wait_for_copies(
     If the old primary does not answer, wait only for the changes that the replica has
     received.
     """
-    if old_heads is not None and run.wait_until(
-        # The fence was the last write of the old primary, so it comes last.
-        lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
-    ):
+
+    def has_everything() -> bool:
+        if old_heads is None or not holds(session, old_heads):
+            return False
+        # The fence was the last write of the old primary, and set all heads in a single
+        # transaction, so any head stands for all.
+        queue = next(iter(old_heads), None)
+        head = queue_sql.read_head(session, queue=queue) if queue is not None else None
+        return queue is None or (head is not None and head.node_epoch == epoch)
+
+    if old_heads is not None and run.wait_until(has_everything):
         run.say("the replica holds everything")
         return
     promotion_sql.stop_receiving(session)
     if not run.wait_until(lambda: promotion_sql.read_replication(session).caught_up):
         run.note("the replica had not applied all it had received")
-
-
-def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
-    """Return True if the heads carry the epoch."""
-    # A single head stands for all: they got the epoch in one transaction.
-    head = queue_sql.read_head(session, queue=queues[0]) if queues else None
-    return not queues or (head is not None and head.node_epoch == epoch)
 
 
 def _complete(

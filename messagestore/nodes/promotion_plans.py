@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from messagestore.engine import db_errors
@@ -64,15 +65,17 @@ def promote(
     with open_target(target) as session:
         check_target(session, info=info, target=target)
         promotion_rights.require(session, target=target, verb="promote")
-        old_heads = _read_old_heads(info)
+        old_heads = None
+        with suppress(NodeUnavailable, db_errors.Final), session_pool.direct(info) as old:
+            old_heads = queue_sql.read_heads(old, queues=None)
         inspection = _inspect(session, info.id, old_heads)
         return _make_plan(
+            session,
             info,
             target,
             inspection,
             answers=old_heads is not None,
             copies=promotion_rights.copies(session),
-            delayed=_count_lost_delayed(session, info, inspection),
         )
 
 
@@ -88,31 +91,7 @@ def adopt(*, name: str, actor: Actor) -> Plan:
         promotion_rights.require(session, target=info, verb="adopt")
         copies = promotion_rights.copies(session) if info.engine == "mysql" else False
         inspection = _inspect(session, info.id, None)
-        delayed = _count_lost_delayed(session, info, inspection)
-        return _make_plan(
-            info, info, inspection, answers=None, copies=copies, delayed=delayed
-        )
-
-
-def _count_lost_delayed(
-    session: Session, info: NodeInfo, inspection: ReplicaInspection
-) -> int:
-    """Return how many delayed messages are lost, at most."""
-    last_id = delayed_sql.read_counts(session).given
-    return (
-        0
-        if inspection.complete
-        else failovers.read_delayed_counts(info.id).lost(given=last_id)
-    )
-
-
-def _read_old_heads(info: NodeInfo) -> dict[int, int] | None:
-    """Return the heads of the old primary, None if it does not answer."""
-    try:
-        with session_pool.direct(info) as session:
-            return queue_sql.read_heads(session, queues=None)
-    except (NodeUnavailable, db_errors.Final):
-        return None
+        return _make_plan(session, info, info, inspection, answers=None, copies=copies)
 
 
 def _inspect(
@@ -134,14 +113,18 @@ def _inspect(
 
 
 def _make_plan(
+    session: Session,
     info: NodeInfo,
     target: NodeInfo,
     inspection: ReplicaInspection,
     *,
     answers: bool | None,
     copies: bool | None,
-    delayed: int,
 ) -> Plan:
+    last_delayed_id = delayed_sql.read_counts(session).given
+    delayed = 0
+    if not inspection.complete:
+        delayed = failovers.read_delayed_counts(info.id).lost(given=last_delayed_id)
     return Plan(
         node=info.name,
         target=f"{target.host}:{target.port or 3306}"

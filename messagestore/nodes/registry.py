@@ -12,13 +12,13 @@ from typing import Any
 
 from messagestore import sweeping
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.heads.heads import board
+from messagestore.nodes import server_checks
 from messagestore.nodes.preflight import (
     PROBE_QUEUE,
     Finding,
     candidate,
-    check_connection_path,
     check_is_empty,
     check_rights,
     check_settings,
@@ -90,7 +90,16 @@ def _prepare_database(info: NodeInfo, unsafe: bool) -> str:
             check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in check_rights(session, info):
             _raise_if_bad(finding, info)
-        _create_tables(session)
+        node_sql.create_node_tables(session)
+        # Every kind of statement on a test queue. A registration that was killed may have
+        # left it.
+        queue_sql.drop_queue(session, queue=PROBE_QUEUE)
+        queue_sql.create_queue(session, queue=PROBE_QUEUE, node_epoch=1)
+        if session.engine == "mysql":
+            partition_sql.add_partitions(session, queue=PROBE_QUEUE, ends=[400_000])
+        queue_sql.set_queue_state(session, queue=PROBE_QUEUE, state="ro")
+        queue_sql.read_head(session, queue=PROBE_QUEUE)
+        queue_sql.drop_queue(session, queue=PROBE_QUEUE)
         _raise_if_bad(check_is_empty(session, unsafe=unsafe), info)
         # Last: a database with an identity counts as taken.
         identity = str(uuid.uuid4())
@@ -115,8 +124,8 @@ def _open_or_refuse(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
 
 def check_path(session: Session, info: NodeInfo, *, unsafe: bool) -> None:
     """Raise Invalid (node_refused) if there is a proxy in between (`unsafe` allows it)."""
-    for finding in check_connection_path(session, unsafe=unsafe):
-        _raise_if_bad(finding, info)
+    if isinstance(session, MySqlSession):
+        _raise_if_bad(Finding(*server_checks.check_proxy(session, unsafe=unsafe)), info)
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
@@ -134,19 +143,6 @@ def _raise_if_bad(finding: Finding, info: NodeInfo) -> None:
         )
         text = f"Database {address} cannot be a node. {finding.detail}"
         raise Invalid(text, code=Code.NODE_REFUSED)
-
-
-def _create_tables(session: Session) -> None:
-    """Create a node's tables, and try every kind of statement on a test queue."""
-    node_sql.create_node_tables(session)
-    # A registration that was killed may have left the test queue.
-    queue_sql.drop_queue(session, queue=PROBE_QUEUE)
-    queue_sql.create_queue(session, queue=PROBE_QUEUE, node_epoch=1)
-    if session.engine == "mysql":
-        partition_sql.add_partitions(session, queue=PROBE_QUEUE, ends=[400_000])
-    queue_sql.set_queue_state(session, queue=PROBE_QUEUE, state="ro")
-    queue_sql.read_head(session, queue=PROBE_QUEUE)
-    queue_sql.drop_queue(session, queue=PROBE_QUEUE)
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
@@ -178,8 +174,14 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     # older snapshot; open them after it.
     if state != "read_write":
         _apply_state(node.id, state)
-    view = node_rows.update(name=name, settings=settings, actor=actor)
-    _settle_state(view, actor)
+    view = latest = node_rows.update(name=name, settings=settings, actor=actor)
+    # Several callers may change the state at once. Each reads metadata again after writing,
+    # so the node agrees with metadata in the end.
+    applied = None
+    while latest.state != applied:
+        applied = latest.state
+        _apply_state(latest.id, applied)
+        latest = node_rows.find_node(name=latest.name, actor=actor)
     return view
 
 
@@ -238,17 +240,6 @@ def _try_account(info: NodeInfo) -> None:
             _raise_if_bad(finding, info)
 
 
-def _settle_state(view: NodeView, actor: Actor) -> None:
-    """Apply the node's state to its queues until metadata does not change any more."""
-    # Several callers may change the state at once. Each reads metadata again after writing,
-    # so the node agrees with metadata in the end.
-    applied = None
-    while view.state != applied:
-        applied = view.state
-        _apply_state(view.id, applied)
-        view = node_rows.find_node(name=view.name, actor=actor)
-
-
 def _apply_state(node_id: int, state: str) -> None:
     """Open or close a node's queues. Only an offline node may be unreachable."""
     try:
@@ -289,32 +280,20 @@ def probe() -> None:
             continue
         try:
             _latencies[node_id] = ping(node_id)
-            _check_heads(node_id)
+            node = node_pools.node(node_id)
+            # Before the node's heads are read: see `lowest_heads`.
+            lowest = node_guard.lowest_heads(node.info)
+            # Finds a database that was restored under open connections. If a table is
+            # missing, pulls and sends report it.
+            with suppress(db_errors.Final), node.reading() as session:
+                node_guard.check_server(node.info, session, lowest=lowest)
+                node_guard.check_epochs(node.info, session)
         except CatmqError:
             _latencies[node_id] = None
     for deleted_id in set(_latencies) - set(nodes):
         _latencies.pop(deleted_id, None)
     _report_quarantined()
-    _recheck_misfits()
-
-
-def _check_heads(node_id: int) -> None:
-    """Quarantine a node whose database was restored under open connections.
-
-    Raises NodeUnavailable.
-    """
-    node = node_pools.node(node_id)
-    # Before the node's heads are read: see `lowest_heads`.
-    lowest = node_guard.lowest_heads(node.info)
-    # If a table is missing, pulls and sends report it.
-    with suppress(db_errors.Final), node.reading() as session:
-        node_guard.check_server(node.info, session, lowest=lowest)
-        node_guard.check_epochs(node.info, session)
-
-
-def _recheck_misfits() -> None:
-    """Serve nodes again whose tables have been upgraded or restored for this release."""
-    nodes = snapshot.current().nodes
+    # Serve nodes again whose tables have been upgraded or restored for this release.
     for node_id in node_guard.misfits().keys() & nodes.keys():
         with (
             suppress(CatmqError),

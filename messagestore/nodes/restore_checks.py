@@ -189,18 +189,15 @@ def _check_node(
         return NodeCheck(
             info.name, state, "its database has the data of another node, or none"
         ), None
-    return _compare(info, marked, node_mark, last_delayed_id), node_mark.highest
-
-
-def _compare(
-    info: NodeInfo, marked: MarkedNode | None, node_mark: NodeMark, last_delayed_id: int
-) -> NodeCheck:
     queues = _compare_queues(info, marked, node_mark)
     losing_queues = {queue.queue: queue for queue in queues if queue.lost}
     groups = _compare_groups(info, marked, node_mark, losing_queues)
     delayed = failovers.read_delayed_counts(info.id).lost(given=last_delayed_id)
     state, why = _judge_node(info, marked, node_mark, queues, delayed=delayed)
-    return NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed)
+    return (
+        NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed),
+        node_mark.highest,
+    )
 
 
 def _judge_node(

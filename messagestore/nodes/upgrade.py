@@ -67,11 +67,21 @@ def upgrade(
     infos = [snapshot.find_node(node)] if node else snapshot.current().nodes.values()
     upgrades = []
     for info in sorted(infos, key=lambda info: info.name):
-        upgrades.append(
-            upgrade_node(info, dry_run=dry_run, pause_ms=pause_ms, progress=progress)
-        )
-        if not dry_run:
-            _write_audit(upgrades[-1], actor)
+        upgraded = upgrade_node(info, dry_run=dry_run, pause_ms=pause_ms, progress=progress)
+        upgrades.append(upgraded)
+        has_changed = bool(upgraded.changes) or upgraded.before != upgraded.after
+        if has_changed and not dry_run:
+            node_rows.audit_schema_change(
+                verb="upgrade",
+                name=upgraded.node,
+                before={"schema_version": upgraded.before},
+                after={
+                    "schema_version": upgraded.after,
+                    "changes": len(upgraded.changes),
+                    **({"problem": upgraded.problem} if upgraded.problem else {}),
+                },
+                actor=actor,
+            )
     return upgrades
 
 
@@ -107,21 +117,6 @@ def upgrade_node(
     except (NodeUnavailable, db_errors.Final) as error:
         return NodeUpgrade(info.name, before, before, tuple(changes), error.detail)
     return NodeUpgrade(info.name, before, after, tuple(changes))
-
-
-def _write_audit(upgraded: NodeUpgrade, actor: Actor) -> None:
-    if upgraded.changes or upgraded.before != upgraded.after:
-        node_rows.audit_schema_change(
-            verb="upgrade",
-            name=upgraded.node,
-            before={"schema_version": upgraded.before},
-            after={
-                "schema_version": upgraded.after,
-                "changes": len(upgraded.changes),
-                **({"problem": upgraded.problem} if upgraded.problem else {}),
-            },
-            actor=actor,
-        )
 
 
 def _read_own_schema(session: Session, info: NodeInfo) -> Schema:
