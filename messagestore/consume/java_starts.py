@@ -87,5 +87,5 @@ def _handled(silent_queues: list[SilentQueue]) -> list[int]:
     return sorted(
         s.queue
         for s in silent_queues
-        if s.queue in held_queues and held_queues[s.queue][1] >= s.given
+        if s.queue in held_queues and held_queues[s.queue][1] >= s.delivered_end
     )

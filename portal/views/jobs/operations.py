@@ -60,6 +60,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         section="jobs",
         live=True,
         schedules=_schedules(request),
+        loops=_loops(request),
         table=listed(request, columns, found, empty=hint),
         query=request.GET.get("q", ""),
     )
@@ -121,6 +122,33 @@ def _schedules(request: HttpRequest) -> Table:
     if may(request, "admin"):
         columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
     return plain(columns, sorted(runs.scheduled_jobs().items()), Empty(_("No jobs")))
+
+
+def _loops(request: HttpRequest) -> Table:
+    """Return the loops of the broker processes, with the process that makes the passes."""
+    holders = operation_lists.lease_holders(actor=actor(request))
+    columns: list[Column[runs.BrokerLoop]] = [
+        Column(_("Loop"), lambda loop: code(loop.name)),
+        Column(_("What it does"), lambda loop: text(_(loop.purpose))),
+        Column(_("Every"), _pause),
+        Column(_("Runs in"), _processes),
+        Column(_("Lease held by"), lambda loop: text(holders.get(loop.lease))),
+    ]
+    return plain(columns, list(runs.broker_loops()), Empty(_("No loops")))
+
+
+def _pause(loop: runs.BrokerLoop) -> Cell:
+    return (
+        lasting(round(loop.every_s * 1000)) if loop.every_s else text(_("until an event"))
+    )
+
+
+def _processes(loop: runs.BrokerLoop) -> Cell:
+    if loop.lease:
+        return text(_("one process of all brokers"))
+    if loop.per_node:
+        return text(_("every broker process, once for each node"))
+    return text(_("every broker process"))
 
 
 def _last_state(run: RunRow | None) -> Cell:

@@ -1,5 +1,6 @@
-"""Shapes of the management API's answers, by noun; newer brokers add fields, older ones
-leave some out.
+"""Shapes of the management API's answers.
+
+Newer brokers add fields; brokers of an older release omit some.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from catmq_client.admin.activity_shapes import ProcessReport
 
 
 class QueueRow(TypedDict):
-    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given;
-    None: node down.
+    """A queue of a topic: `low` is the first offset still stored, `head` the next to be
+    assigned.
+
+    Both are None if the node does not answer.
     """
 
     queue: int
@@ -23,8 +26,9 @@ class QueueRow(TypedDict):
 
 
 class Unread(TypedDict):
-    """Number of messages a group has not read, its slowest instance if it broadcasts; None:
-    node down.
+    """The number of messages that a group has not read, None if the node does not answer.
+
+    For a broadcasting group it is that of the slowest instance.
     """
 
     group: str
@@ -32,7 +36,7 @@ class Unread(TypedDict):
 
 
 class ChangedQueue(TypedDict):
-    """A queue that a topic got, or that drains. `queue`: None where it is only planned."""
+    """A queue that a topic got, or that drains. `queue` is None if it is only planned."""
 
     queue: int | None
     number: int
@@ -41,10 +45,10 @@ class ChangedQueue(TypedDict):
 
 
 class LayoutChange(TypedDict):
-    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
+    """Changes that expanding or shrinking made, or with `dry_run` would make.
 
-    `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that
-    they leave.
+    `moved_share` is the share of all keys (0 to 1) that move to another queue; `unread`
+    counts messages in the queues that they leave.
     """
 
     topic: str
@@ -57,9 +61,7 @@ class LayoutChange(TypedDict):
 
 
 class TagMatches(TypedDict):
-    """A filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did
-    not answer.
-    """
+    """A filter tried on the last `looked_at` messages. Nodes in `away` did not answer."""
 
     looked_at: int
     matching: int
@@ -67,8 +69,9 @@ class TagMatches(TypedDict):
 
 
 class QueueState(QueueRow):
-    """A queue with its share of the 1,024 slots; one that is `draining` is retired once all
-    is read.
+    """A queue with its share of the 1,024 slots.
+
+    A `draining` queue is retired when all groups have read it.
     """
 
     slots: int
@@ -77,7 +80,7 @@ class QueueState(QueueRow):
 
 
 class TopicSettings(TypedDict):
-    """Part of a topic that lists hold, too."""
+    """The fields of a topic that lists have, too."""
 
     name: str
     kind: str
@@ -118,10 +121,9 @@ class Topic(TopicSettings):
 
 
 class DelayedPage(TypedDict):
-    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many
-    there are.
+    """Delayed messages (message_id, due_at_ms, queue, key, body_bytes, …) and their number.
 
-    Nodes that are `away` are not counted.
+    Nodes in `away` did not answer and are not counted.
     """
 
     messages: list[dict[str, Any]]
@@ -131,7 +133,7 @@ class DelayedPage(TypedDict):
 
 
 class Broker(TypedDict):
-    """A broker. `alive`: heard of within 10 s, and it did not say that it stops."""
+    """A broker. It is `alive` if it was heard within 10 s and did not announce its end."""
 
     name: str
     url: str
@@ -161,9 +163,7 @@ class Node(TypedDict):
 
 
 class FoundMessages(TypedDict):
-    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked
-    at for it.
-    """
+    """Messages found by a search, with `body_bytes`, and the number of messages scanned."""
 
     messages: list[dict[str, Any]]
     scanned: int
@@ -171,7 +171,7 @@ class FoundMessages(TypedDict):
 
 
 class Key(TypedDict):
-    """An API key, without its secret; what it may send in a second (None: any number)."""
+    """An API key without its secret, and its quota per second (None: no limit)."""
 
     name: str
     rights: dict[str, list[str]]
@@ -209,10 +209,10 @@ class Subscription(TypedDict):
 
 
 class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns; one that is not active stands by.
+    """A consumer in a group, and the queues that it owns. An inactive one stands by.
 
-    `process`: what it said of itself `process_age_ms` ago; None: nothing. Brokers of an
-    earlier release answer neither.
+    `process` is its report of `process_age_ms` ago, None if it sent none. Brokers of an
+    earlier release omit both.
     """
 
     name: str
@@ -250,13 +250,12 @@ class Group(TypedDict):
 
 
 class QueueLag(TypedDict):
-    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node
-    down.
+    """Lag of a group in a queue.
 
-    `instance`: whose position it is in a broadcasting group, else None. In a share group
-    `in_flight` messages
-    are leased, `redelivered` of them not for the first time, the oldest lease since
-    `oldest_lease_ms`.
+    `lag_ms` is the age of the first unread message, None if the node does not answer.
+    `instance` is set in a broadcasting group only. In a share group `in_flight` messages
+    are leased, `redelivered` of them not for the first time, and the oldest lease began
+    `oldest_lease_ms` ago.
     """
 
     topic: str
@@ -276,11 +275,11 @@ class QueueLag(TypedDict):
 
 
 class LeasedRun(TypedDict):
-    """Offsets `first` to `end` (not included) that a member of a share group has leased, or
-    that wait.
+    """Offsets from `first` to before `end` that a member has leased, or that wait for a
+    member.
 
-    `messages` of them are not finished. `owner`: None: nobody; `lease_left_ms`: negative
-    when it is over.
+    `messages` of them are not finished. `owner` is None if nobody has leased them;
+    `lease_left_ms` is negative if the lease is over.
     """
 
     topic: str
@@ -296,17 +295,17 @@ class LeasedRun(TypedDict):
 
 
 class Leases(TypedDict):
-    """Runs of a share group by queue and offset; `away`: nodes that did not answer."""
+    """Runs of a share group by queue and offset. Nodes in `away` did not answer."""
 
     runs: list[LeasedRun]
     away: list[str]
 
 
 class Progress(TypedDict):
-    """The trend of a group: `state` is one of the API's words, rates are messages a second.
+    """The trend of a group's lag. Rates are messages per second.
 
-    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before`
-    `between_s` ago.
+    `per_s` is the rate at which the lag grows or shrinks, where it does; the lag was
+    `lag_before` messages `between_s` seconds ago.
     """
 
     state: str
@@ -321,7 +320,7 @@ class Progress(TypedDict):
 
 
 class GroupLag(TypedDict):
-    """The positions of a group; a broker of an earlier version tells no progress."""
+    """The positions of a group. Brokers of an earlier release omit `progress`."""
 
     group: str
     lag: int | None
@@ -347,8 +346,9 @@ Move = TypedDict(
 
 
 class Moves(TypedDict):
-    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is
-    undone by.
+    """Offsets that a reset moved, or with `dry_run` would move.
+
+    `reset` is the id by which it can be undone.
     """
 
     dry_run: bool
@@ -373,8 +373,9 @@ PastMove = TypedDict(
 
 
 class Plan(TypedDict):
-    """Queues that a rebalance moved, or with `dry_run` would move, from member to member
-    (None: nobody).
+    """Queues that a rebalance moved, or with `dry_run` would move, between members.
+
+    The member is None for a queue without one.
     """
 
     dry_run: bool
@@ -383,7 +384,7 @@ class Plan(TypedDict):
 
 
 class Rebalance(TypedDict):
-    """A rebalance of the past. `assignment`: the queues meant for each member."""
+    """A rebalance in the past. `assignment` has the queues meant for each member."""
 
     id: int
     generation: int
@@ -394,8 +395,10 @@ class Rebalance(TypedDict):
 
 
 class PlannedQueue(TypedDict):
-    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to
-    exclusive).
+    """Location of a queue: offsets from `low` to before `head` of its table, without
+    `gaps`.
+
+    A gap is a pair of offsets, of which the second is not part of it.
     """
 
     queue: int
@@ -408,9 +411,7 @@ class PlannedQueue(TypedDict):
 
 
 class PlannedNode(TypedDict):
-    """A node as jobs reach it; user name and password are empty if it has no reader
-    account.
-    """
+    """A node as jobs reach it. User name and password are empty without a reader account."""
 
     name: str
     engine: str

@@ -84,8 +84,7 @@ def or_none(parse_value: Callable[[str], int]) -> Callable[[str], int | None]:
 
 
 def byte_size(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Return a type for a number of bytes, or of KB, MB, GB or TB, which are powers of
-    1,024.
+    """Return a type for a number of bytes, or of KB, MB, GB or TB (powers of 1,024).
 
     >>> byte_size(1, 1 << 40)("512"), byte_size(1, 1 << 40)("1.5GB")
     (512, 1610612736)
@@ -167,8 +166,7 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 def parse_header_filter(text: str) -> tuple[str, list[str]]:
-    """Return a header's name and the values that a filter accepts; nothing for an empty
-    text.
+    """Return a header's name and its accepted values; nothing for an empty text.
 
     >>> parse_header_filter("region=eu,us"), parse_header_filter("")
     (('region', ['eu', 'us']), ('', []))

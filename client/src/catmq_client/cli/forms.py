@@ -143,8 +143,10 @@ def encode_text(text: str) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    r"""Return a value as compact JSON in UTF-8, with escapes if it has half of a surrogate
-    pair.
+    r"""Return a value as compact JSON in UTF-8.
+
+    Half of a surrogate pair cannot be encoded. A value that has one is written with
+    escapes.
 
     >>> json_bytes({"a": "\ud83d"})
     b'{"a":"\\ud83d"}'
@@ -164,8 +166,7 @@ def is_table(form: Form) -> bool:
 
 
 def escape_control(text: str) -> str:
-    r"""Return text with its control characters escaped: a message must not control the
-    terminal.
+    r"""Return text with control characters escaped, so that it cannot control the terminal.
 
     >>> escape_control("a\x1b[2J\n")
     'a\\x1b[2J\\n'

@@ -137,9 +137,7 @@ def show(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write text that is not the result to standard error. The first word of an error is
-    red.
-    """
+    """Write text that is not the result to standard error. An error begins in red."""
     if text.startswith(PROGRAM) and shows_colours(sys.stderr):
         text = Paint(on=True).text(PROGRAM, "red") + text.removeprefix(PROGRAM)
     sys.stderr.write(f"{text}\n")
@@ -193,7 +191,8 @@ def format_table(
 
     >>> print(format_table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
     NAME     LAG
-    orders     7 refunds    -
+    orders     7
+    refunds    -
     """
     cells = [list(row) for row in rows]
     numeric = [
@@ -229,9 +228,7 @@ def print_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> 
 
 
 def row_values(row: Mapping[str, Any], columns: Columns) -> list[object]:
-    """Return the values of a row's cells. Brokers of an older release leave out some
-    fields.
-    """
+    """Return the values of a row's cells. Brokers of an older release omit some fields."""
     return [
         row.get(column) if isinstance(column, str) else column(row)
         for column in columns.values()

@@ -32,7 +32,7 @@ class Argument:
     """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME".
 
     `keywords` are passed to argparse. `old` is a former name of an option; it still works,
-    but no help lists it. `old_type` is the type of the former option, if it differs.
+    but help does not list it. `old_type` is the type of the former option, if it differs.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ Arguments = tuple[Argument, ...]
 
 @dataclass(frozen=True)
 class Verb:
-    """A command that does something. `old` is a former name that still works, but is not
-    listed.
+    """A command that does something.
+
+    `old` is a former name. It still works, but help does not list it.
     """
 
     name: str

@@ -385,7 +385,7 @@ class Accumulator:
             if batch in buffer.batches:
                 self.put_back(buffer, [], delay_s=0.0)
                 return
-            events = {future.batch_ended for future in batch.futures}
+            events = {future.ended for future in batch.futures}
             foreign_indexes = [
                 i for i, future in enumerate(batch.futures) if future not in own
             ]

@@ -49,7 +49,7 @@ class Plan:
 
 
 class Puller(LongPoll):
-    """Pulls for one consumer; `run` is the body of its thread."""
+    """Pulls for a consumer; `run` is the body of its thread."""
 
     def __init__(
         self,

@@ -168,9 +168,7 @@ def describe_slowest(handler: SlowHandler | None) -> str:
 
 
 def members_page(group: Group, colours: Paint) -> str:
-    """Return the output of `catmq group members`: the members, and reports of their
-    processes.
-    """
+    """Return the output of `catmq group members`: members, and reports of their processes."""
     processes = [member for member in group["members"] if member.get("process")]
     parts = [format_rows(group["members"], MEMBERS, colours)]
     if processes:
@@ -204,8 +202,9 @@ def create_group(admin: Admin, args: argparse.Namespace) -> Group:
 
 
 def switch_command(*, stopped: bool) -> Command:
-    """Return the command that pauses or resumes delivery to a group, a topic of it, or
-    queues.
+    """Return the command that pauses or resumes delivery.
+
+    It acts on a whole group, on a topic of it (--topic), or on queues (--queue).
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -236,8 +235,8 @@ def switch_command(*, stopped: bool) -> Command:
 
 
 def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
-    """Return the queues of `--queue` by topic. Raises NotFound if the group does not read
-    one.
+    """Return the queues of `--queue` by topic. Raises NotFound if the group reads no such
+    queue.
     """
     if args.topic:
         return {args.topic: set(args.queue)}
@@ -256,8 +255,9 @@ def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int
 def switch_queues(
     admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool
 ) -> Any:
-    """Pause or resume queues of a topic. The others keep their state. Return the
-    subscription.
+    """Pause or resume queues of a topic. Return the subscription afterwards.
+
+    The other queues keep their state.
     """
     before = subscription = admin.subscription(group, topic)
     stopped_before = set(before["stopped_queues"])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from catmq_client.admin.api import Admin
-from catmq_client.admin.calls import given
+from catmq_client.admin.calls import drop_none
 from catmq_client.admin.shapes import GroupLag, Moves, Progress
 from catmq_client.cli.arguments import RESET_POSITIONS, Target, parse_reset_target
 from catmq_client.cli.connection import Brokers
@@ -186,10 +186,10 @@ def undo_reset(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def show_moves(args: argparse.Namespace, answer: Moves) -> int:
     """Print moves, as a table or one object per line, and note what was done."""
-    common_fields = given(
+    common_fields = drop_none(
         {name: getattr(args, name, None) for name in ("group", "topic", "instance")}
     )
-    common_fields |= {"dry_run": args.dry_run, **given({"reset": answer.get("reset")})}
+    common_fields |= {"dry_run": args.dry_run, **drop_none({"reset": answer.get("reset")})}
     print_rows(
         ({**common_fields, **move} for move in answer["moves"]), MOVE_COLUMNS, args.output
     )
@@ -227,8 +227,9 @@ def format_effects(move: Any) -> str | None:
 
 @contextmanager
 def paused_group(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
-    """Keep the group paused meanwhile, if `--pause` asks for it and it is not paused
-    already.
+    """Keep the group paused meanwhile, if `--pause` asks for it.
+
+    A group that was already paused stays so afterwards.
     """
     if not args.pause or args.dry_run or admin.group(args.group)["stopped"]:
         yield admin

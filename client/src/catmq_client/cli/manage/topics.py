@@ -166,9 +166,7 @@ def topic_page(topic: Any, colours: Paint) -> str:
 
 
 def show_change(change: LayoutChange, form: Form, verb: str) -> None:
-    """Print the changed queues and the unread messages, and note the share of keys that
-    move.
-    """
+    """Print the changed queues and unread messages, and note the share of keys that move."""
     if not is_table(form):
         print_row(change, form)
         return

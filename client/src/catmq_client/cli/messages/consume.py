@@ -142,7 +142,7 @@ class Watch:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """See HttpTransport. The consumer uses it to decide whether all brokers lost
+        """See HttpTransport. The consumer reads it to see whether all brokers lost
         metadata.
         """
         return getattr(self._transport, "urls", ())
@@ -150,9 +150,7 @@ class Watch:
     def request(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
-        """See Transport. Notes whether the answer of a pull shows that no queue has
-        messages.
-        """
+        """See Transport. Notes whether a pull's answer shows that no queue has messages."""
         asked_at = time.monotonic()
         if path.endswith("/consumers") and body is not None:
             body = {**body, "sdk": body["sdk"].replace("catmq-client/", SDK_NAME, 1)}

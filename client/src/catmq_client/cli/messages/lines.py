@@ -98,8 +98,9 @@ def read_line(source: Source, number: int) -> bytes:
 
 
 def without_byte_order_mark(first_line: bytes) -> bytes:
-    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and
-    UTF-32.
+    """Return the first line without the mark of UTF-8.
+
+    Raises BadLine if its mark is that of UTF-16 or UTF-32.
     """
     if first_line.startswith(UTF16_MARKS):
         raise BadLine(1, f"the input is UTF-16 or UTF-32: {REWRITE}")

@@ -79,9 +79,7 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def message_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of each message other than its body: key, tag, headers, queue,
-    delay.
-    """
+    """Return the fields of each message apart from its body."""
     return {
         "key": args.key,
         "tag": args.tag,
@@ -248,8 +246,9 @@ class Receipts:
         return f"in {elapsed_s:.1f} s ({self.sent / elapsed_s:.0f}/s)"
 
     def _enqueue(self, expected: ExpectedReceipt | None) -> None:
-        """Pass a receipt to the thread. Gives up if the thread has died, since the queue
-        stays full.
+        """Pass a receipt to the thread, or drop it if the thread has died.
+
+        A queue without its thread stays full, so that waiting would not end.
         """
         while self._thread.is_alive():
             with suppress(queue.Full):
