@@ -39,15 +39,15 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     """
     current = snapshot.current()
     away = find_nodes_away()
-    changed = alarms.reconcile(kind="node_away", found=away.found, begins_after_s=AWAY_S)
-    changed += _reconcile_alarms("node_filling", lambda: find_nodes_filling(away.found))
+    changed = alarms.reconcile(kind="node_away", active=away.active, begins_after_s=AWAY_S)
+    changed += _reconcile_alarms("node_filling", lambda: find_nodes_filling(away.active))
     changed += _reconcile_alarms("dead_growing", find_dying_groups)
     # The lag of a topic with a queue on such a node is not known, so its alarms stay.
     cut_off = {
         current.topics[queue.topic_id].name
         for queue in current.queues.values()
         if queue.topic_id in current.topics
-        and current.nodes[queue.node_id].name in away.found
+        and current.nodes[queue.node_id].name in away.active
     }
     changed += _reconcile_alarms(
         "lag",
@@ -78,7 +78,7 @@ def _reconcile_alarms(
     findings = find()
     return alarms.reconcile(
         kind=kind,
-        found=findings.found,
+        active=findings.active,
         unclear=findings.unclear,
         begins_after_s=begins_after_s,
     )

@@ -59,7 +59,7 @@ def _facts(
     settings = [s.delivery for s in view.subscriptions if s.topic in behind]
     lately = lag_trends.read_recent_events(group_id=view.id)
     return GroupFacts(
-        trend=found.said.state,
+        trend=found.trend.state,
         queues=_queues(view, offsets),
         members=[_reader(member) for member in view.members],
         mode=view.mode,

@@ -134,7 +134,7 @@ def watch(*, actor: Actor) -> int:
     }
     unclear = KINDS if report.unchecked else ()
     return alarms.reconcile(
-        kind="inconsistent", found=found, unclear=unclear, ends_after_s=0
+        kind="inconsistent", active=found, unclear=unclear, ends_after_s=0
     )
 
 

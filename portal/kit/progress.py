@@ -53,15 +53,15 @@ def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
     """
     if found is None:
         return *STATES["unknown"], ""
-    label, tone = STATES.get(found.said.state, BEHIND)
-    if found.said.state == "no_members":
+    label, tone = STATES.get(found.trend.state, BEHIND)
+    if found.trend.state == "no_members":
         tone = tone_without_members(found.lag)
     return (
         label,
         tone,
         ""
-        if found.said.state in STATES and found.said.state != "stalled"
-        else _trend(found.said),
+        if found.trend.state in STATES and found.trend.state != "stalled"
+        else _trend(found.trend),
     )
 
 
@@ -74,7 +74,7 @@ def of_all(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
     """Return the first of the groups that falls behind, or how long the slowest one takes
     to catch up.
     """
-    said = [(name, found.said) for name, found in groups if found]
+    said = [(name, found.trend) for name, found in groups if found]
     growing = [(name, one) for name, one in said if one.state == "falls_behind"]
     if growing:
         name, one = growing[0]
@@ -95,9 +95,10 @@ def _rounded(ms: float) -> int:
 def cell(found: GroupProgress | None) -> Cell:
     if found is None:
         return badge(*WORDS["unknown"])
-    label, tone = words(found.said)
+    label, tone = words(found.trend)
     return badge(
-        label, tone_without_members(found.lag) if found.said.state == "no_members" else tone
+        label,
+        tone_without_members(found.lag) if found.trend.state == "no_members" else tone,
     )
 
 

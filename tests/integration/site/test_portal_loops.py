@@ -26,7 +26,7 @@ def test_every_loop_is_shown_with_the_process_that_makes_its_passes(
     page = unescape(re.sub(r"(<[^>]*>|\s)+", " ", text(ada.get("/jobs"))))
     for loop in table.loops():
         assert loop.purpose and f"{loop.name} {loop.purpose}" in page
-    assert "0.5 s one process of all brokers host-1:4711" in page
+    assert "500 ms one process of all brokers host-1:4711" in page
     assert "host-2:1" not in page  # its lease is over
     assert "until an event every broker process" in page
     assert "every broker process, once for each node" in page
