@@ -185,7 +185,7 @@ def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int 
 def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
     """Raise the epochs of queues, so that their owner acquires each one again.
 
-    `queues` maps queue ids to the epochs that the owner has. For owners that stop and
+    `list_queues` maps queue ids to the epochs that the owner has. For owners that stop and
     restart on their own, and must learn the new position. The generation rises in any
     case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
     """
