@@ -34,16 +34,16 @@ from metadata.errors import (
     NotFound,
 )
 from portal.actions import form_secrets, idempotency
-from portal.auth import error_pages, error_words
+from portal.auth import error_pages, error_texts
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link
 from portal.kit.tables import Table, Text
 
 # in the URL: shows at once what would happen, where a link has filled in the form
-PREVIEW = "preview"
-CONFIRM = "confirm"  # the field of a name that is typed again
-WOULD = lazy("Preview of the changes")
+PREVIEW_PARAMETER = "preview"
+CONFIRM_FIELD = "confirm"  # the field of a name that is typed again
+PREVIEW_TITLE = lazy("Preview of the changes")
 
 
 class NoFields(forms.Form):
@@ -67,7 +67,7 @@ class Preview:
     warnings: Sequence[Text] = ()
 
 
-class Confirm(forms.Form):
+class ConfirmForm(forms.Form):
     confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
 
 
@@ -79,24 +79,24 @@ class Action(View):
     title: ClassVar[Text] = ""  # with words of the URL, such as %(name)s
     # the page where its effect is seen, and the words of its URL
     back_to: ClassVar[tuple[str, ...]] = ()
-    would: ClassVar[Text] = ""  # its effect, where that is always the same
-    gone_to: ClassVar[str] = ""  # the page to go to when that one is gone
-    everywhere: ClassVar[bool] = False  # the right must reach everything
+    effect: ClassVar[Text] = ""  # its effect, where that is always the same
+    page_after: ClassVar[str] = ""  # the page to go to when that one is gone
+    needs_right_on_all: ClassVar[bool] = False  # the right must reach everything
 
     form_class: ClassVar[type[forms.Form]] = NoFields
     right: ClassVar[str] = "manage"
-    what: ClassVar[str] = "topic"
+    object_kind: ClassVar[str] = "topic"
     section: ClassVar[str] = "topics"
     button: ClassVar[Text] = ""
     danger: ClassVar[bool] = False
-    says: ClassVar[Text] = WOULD
+    preview_title: ClassVar[Text] = PREVIEW_TITLE
     template: ClassVar[str] = "kit/action"
 
     actor: Actor
 
     @property
     def name(self) -> str:
-        return self.word("name")
+        return self.url_argument("name")
 
     def heading(self) -> Text:
         title: str = str(self.title) % self.kwargs
@@ -106,7 +106,7 @@ class Action(View):
         """Describe what `run` would do with these fields. Raises CatmqError when it would
         be refused.
         """
-        return Preview(effects=[self.would])
+        return Preview(effects=[self.effect])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it; a sentence that says what was done."""
@@ -115,22 +115,24 @@ class Action(View):
     def back(self) -> str:
         """Return the URL of the page that this action belongs to, where its effect is seen."""
         page, *words = self.back_to
-        return pages.to(page, *(self.kwargs[word] for word in words))
+        return pages.page_url(page, *(self.kwargs[word] for word in words))
 
     def crumbs(self) -> list[Link]:
         """Return the way to this page: its section, and the page of the thing it acts on."""
         found, words = pages.section_crumbs(self.section), self.back_to[1:]
         if words:
-            found.append(Link(self.word(words[-1]), self.back()))
+            found.append(Link(self.url_argument(words[-1]), self.back()))
         return found
 
-    def target(self) -> str:
+    def right_target(self) -> str:
         """Return the name that the right must reach: the first word of the URL, or
         everything.
         """
-        return "*" if self.everywhere else str(next(iter(self.kwargs.values()), "*"))
+        return (
+            "*" if self.needs_right_on_all else str(next(iter(self.kwargs.values()), "*"))
+        )
 
-    def word(self, name: str) -> str:
+    def url_argument(self, name: str) -> str:
         return str(self.kwargs[name])
 
     def initial(self) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class Action(View):
             if name in self.request.GET
         }
 
-    def words(self) -> dict[str, Any]:
+    def extra_context(self) -> dict[str, Any]:
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
@@ -149,52 +151,52 @@ class Action(View):
         """
         self.actor = actor(request)
         if request.method == "POST" and idempotency.is_numbered(request):
-            earlier = idempotency.earlier(request)
+            earlier = idempotency.find_earlier_result(request)
             if earlier is not None:
-                return self._told(earlier)
-        access.require(self.actor, self.right, self.target(), what=self.what)
+                return self._answer_repeat(earlier)
+        access.require(self.actor, self.right, self.right_target(), what=self.object_kind)
         return super().dispatch(request, *args, **words)
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """The form; or, where there is nothing to fill in, at once what would happen."""
         if self.form_class is NoFields:
-            return self._ask(NoFields({}))
+            return self._show_preview(NoFields({}))
         form = self.form_class(initial=self.initial())
-        if request.GET.get(PREVIEW) == "yes":
+        if request.GET.get(PREVIEW_PARAMETER) == "yes":
             complete = self.form_class({name: _filled(form[name]) for name in form.fields})
             if complete.is_valid():
-                return self._ask(complete)
-        return self._show(form)
+                return self._show_preview(complete)
+        return self._show_form(form)
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """Show what would happen, or with `confirmed` do it."""
-        form = self.bound()
+        form = self.bind_form()
         if not form.is_valid():
-            return self._show(form, status=400)
+            return self._show_form(form, status=400)
         if not self._is_confirmed():
-            return self._ask(form)
-        if not idempotency.claim(request):
-            return self._told(idempotency.Earlier("", ""))
-        return self._act(form)
+            return self._show_preview(form)
+        if not idempotency.claim_number(request):
+            return self._answer_repeat(idempotency.EarlierResult("", ""))
+        return self._execute(form)
 
     def _is_confirmed(self) -> bool:
         return self.request.POST.get("confirmed") == "yes" and idempotency.is_numbered(
             self.request
         )
 
-    def bound(self) -> forms.Form:
+    def bind_form(self) -> forms.Form:
         """The form as it was sent; a confirmed one has its passwords back, which no page
         carries.
         """
-        if not form_secrets.names(self.form_class) or not self._is_confirmed():
+        if not form_secrets.secret_fields(self.form_class) or not self._is_confirmed():
             return self.form_class(self.request.POST)
-        data = form_secrets.opened(self.request, self.form_class)
+        data = form_secrets.restore_secrets(self.request, self.form_class)
         form = self.form_class(self.request.POST if data is None else data)
         if data is None:
             form.add_error(None, _("This page has expired. Enter the passwords again."))
         return form
 
-    def _act(self, form: forms.Form) -> HttpResponse:
+    def _execute(self, form: forms.Form) -> HttpResponse:
         try:
             said = self.run(form.cleaned_data)
         except CatmqError as error:
@@ -202,18 +204,18 @@ class Action(View):
                 raise
             # after others it is not known
             if isinstance(error, Invalid | Conflict | NotFound):
-                idempotency.give_back(self.request)
-            return self._refuse(form, error)
-        answer = self.done(said)
+                idempotency.release_number(self.request)
+            return self._show_error(form, error)
+        answer = self.respond(said)
         # it was done; a session that is lost then changes nothing
         with suppress(DatabaseError, UpdateError):
-            idempotency.tell(
+            idempotency.record_result(
                 self.request, said=str(said), url=answer.get("Location", self.back())
             )
-            form_secrets.forget(self.request)
+            form_secrets.forget_secrets(self.request)
         return answer
 
-    def _told(self, earlier: idempotency.Earlier) -> HttpResponse:
+    def _answer_repeat(self, earlier: idempotency.EarlierResult) -> HttpResponse:
         if earlier.said:
             said = (
                 _("This form was submitted more than once and carried out once: %s")
@@ -226,51 +228,55 @@ class Action(View):
         messages.info(self.request, said)
         return HttpResponseRedirect(earlier.url or self.back())
 
-    def done(self, said: Text) -> HttpResponse:
+    def respond(self, said: Text) -> HttpResponse:
         """After the deed: back to where its effect is seen, so that a reload repeats
         nothing.
         """
         messages.success(self.request, str(said))
-        return HttpResponseRedirect(pages.to(self.gone_to) if self.gone_to else self.back())
+        return HttpResponseRedirect(
+            pages.page_url(self.page_after) if self.page_after else self.back()
+        )
 
-    def _ask(self, form: forms.Form) -> HttpResponse:
+    def _show_preview(self, form: forms.Form) -> HttpResponse:
         form.is_valid()
-        return self._ask_about(form, shown=form)
+        return self._preview_form(form, shown=form)
 
-    def _ask_about(
+    def _preview_form(
         self, form: forms.Form, *, shown: forms.Form, status: int = 200
     ) -> HttpResponse:
         """Show what a form would do; `shown` is the one to be confirmed."""
         try:
-            self._check_typed(form.cleaned_data)
+            self._check_confirmation(form.cleaned_data)
             preview = self.preview(form.cleaned_data)
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
-            return self._refuse(form, error)
+            return self._show_error(form, error)
         if preview.blocked:
-            return self._show(form, preview=preview, status=400)
-        number = idempotency.number()
-        form_secrets.keep(self.request, form, number=number)
-        return self._show(shown, preview=preview, number=number, status=status)
+            return self._show_form(form, preview=preview, status=400)
+        number = idempotency.new_number()
+        form_secrets.keep_secrets(self.request, form, number=number)
+        return self._show_form(shown, preview=preview, number=number, status=status)
 
-    def _check_typed(self, fields: dict[str, Any]) -> None:
+    def _check_confirmation(self, fields: dict[str, Any]) -> None:
         """Raises Invalid if a name that was to be typed again is another: before anything
         else is said.
         """
         name = self.kwargs.get("name")
-        if CONFIRM in fields and fields[CONFIRM] != name:
-            raise Invalid.field(CONFIRM, _("The name does not match. Type %s.") % name)
+        if CONFIRM_FIELD in fields and fields[CONFIRM_FIELD] != name:
+            raise Invalid.field(
+                CONFIRM_FIELD, _("The name does not match. Type %s.") % name
+            )
 
-    def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
+    def _show_error(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]
         for one in named:
-            form.add_error(one.field, error_words.said(error, one.message))
+            form.add_error(one.field, error_texts.describe_error(error, one.message))
         if not named:
-            form.add_error(None, error_words.said(error))
-        return self._show(form, status=error_pages.status_of(error))
+            form.add_error(None, error_texts.describe_error(error))
+        return self._show_form(form, status=error_pages.http_status(error))
 
-    def _show(
+    def _show_form(
         self,
         form: forms.Form,
         *,
@@ -278,7 +284,7 @@ class Action(View):
         number: str = "",
         status: int = 200,
     ) -> HttpResponse:
-        return pages.show(
+        return pages.render_page(
             self.request,
             self.template,
             self.heading(),
@@ -294,8 +300,8 @@ class Action(View):
             back=self.back(),
             button=self.button,
             danger=self.danger,
-            says=self.says,
-            **self.words(),
+            preview_title=self.preview_title,
+            **self.extra_context(),
         )
 
 
@@ -312,14 +318,14 @@ def _filled(field: forms.BoundField) -> Any:
 class Delete(Action):
     """Takes away what has the name that is typed again."""
 
-    form_class = Confirm
+    form_class = ConfirmForm
     danger = True
 
 
 class Create(Action):
     """Makes something whose name is typed: a topic or group."""
 
-    def target(self) -> str:
+    def right_target(self) -> str:
         """Return the name that was typed; without one, who may manage anything may open the
         form.
         """
@@ -329,7 +335,7 @@ class Create(Action):
         )
         return self.request.POST.get("name", "").strip() or next(iter(patterns), "*")
 
-    def effect(self, fields: dict[str, Any]) -> Text:
+    def describe_effect(self, fields: dict[str, Any]) -> Text:
         """Describe what would be made."""
         raise NotImplementedError
 
@@ -338,5 +344,5 @@ class Create(Action):
         all they get.
         """
         if fields["owners"]:
-            access.require_ownership(self.actor, fields["name"], what=self.what)
-        return Preview(effects=[self.effect(fields)])
+            access.require_ownership(self.actor, fields["name"], what=self.object_kind)
+        return Preview(effects=[self.describe_effect(fields)])

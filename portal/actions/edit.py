@@ -19,10 +19,19 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db import access
 from portal.actions.action import Action, Preview
-from portal.actions.fields import changes, shown, written
-from portal.kit.tables import Column, Columns, Empty, Table, Text, code, plain, text
+from portal.actions.fields import display_value, field_value, preview_changes
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    code,
+    simple_table,
+    text,
+)
 
-SEEN = "seen"
+ORIGINAL_FIELD = "seen"
 Values = Mapping[str, Any]
 
 
@@ -68,7 +77,7 @@ class Merge:
         return any(name in self.theirs for name in self.changed)
 
 
-class SeenField(forms.CharField):
+class OriginalValuesField(forms.CharField):
     """The values a form was made from, as JSON. Raises ValidationError."""
 
     widget = forms.HiddenInput
@@ -86,7 +95,7 @@ class SeenField(forms.CharField):
 class EditFields(forms.Form):
     """Settings, with the values that the form was made from."""
 
-    seen = SeenField(required=False)
+    seen = OriginalValuesField(required=False)
 
 
 class Edit(Action):
@@ -109,16 +118,20 @@ class Edit(Action):
     def initial(self) -> dict[str, Any]:
         """The settings as they are, or as the URL wants them."""
         now = self.now()
-        asked = {name: value for name, value in super().initial().items() if name != SEEN}
+        asked = {
+            name: value
+            for name, value in super().initial().items()
+            if name != ORIGINAL_FIELD
+        }
         return {**_filled(self.form_class, now, seen=now), **asked}
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """As of any action; but what others changed since the preview is shown before
         anything is saved.
         """
-        form = self.bound()
+        form = self.bind_form()
         if form.is_valid() and self._merge(form.cleaned_data).theirs:
-            return self._ask(form)
+            return self._show_preview(form)
         return super().post(request, **words)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -129,9 +142,9 @@ class Edit(Action):
         """
         merge = self._merge(fields)
         if "owners" in merge.changed:
-            access.require_ownership(self.actor, self.name, what=self.what)
+            access.require_ownership(self.actor, self.name, what=self.object_kind)
         if not merge.theirs:
-            return changes(self.form_class, merge.now, merge.changed)
+            return preview_changes(self.form_class, merge.now, merge.changed)
         effects: list[Text] = [
             _(
                 "Another user saved changes while you were editing. Settings that you did not "
@@ -153,25 +166,29 @@ class Edit(Action):
     def _merge(self, fields: Values) -> Merge:
         now = {name: _plain(value) for name, value in self.now().items()}
         mine = {name: _plain(fields[name]) for name in now}
-        seen = {name: fields[SEEN].get(name, value) for name, value in now.items()}
+        seen = {
+            name: fields[ORIGINAL_FIELD].get(name, value) for name, value in now.items()
+        }
         return Merge(seen, mine, now)
 
-    def _ask(self, form: forms.Form) -> HttpResponse:
+    def _show_preview(self, form: forms.Form) -> HttpResponse:
         """The preview; the form in it is made from the settings as they are now."""
         if not form.is_valid():
-            return self._show(form, status=400)
+            return self._show_form(form, status=400)
         merge = self._merge(form.cleaned_data)
         rebased = self.form_class(
             _filled(self.form_class, {**merge.now, **merge.changed}, seen=merge.now)
         )
-        return super()._ask_about(form, shown=rebased, status=409 if merge.theirs else 200)
+        return super()._preview_form(
+            form, shown=rebased, status=409 if merge.theirs else 200
+        )
 
 
 def _filled(form: type[forms.Form], values: Values, *, seen: Values) -> dict[str, Any]:
     as_read = {name: _plain(value) for name, value in seen.items()}
     return {
-        **{name: written(form, name, value) for name, value in values.items()},
-        SEEN: json.dumps(as_read),
+        **{name: field_value(form, name, value) for name, value in values.items()},
+        ORIGINAL_FIELD: json.dumps(as_read),
     }
 
 
@@ -186,13 +203,16 @@ def _three(form: type[forms.Form], merge: Merge) -> Table:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
         Column(
-            _("When you opened it"), lambda name: code(shown(form, name, merge.seen[name]))
+            _("When you opened it"),
+            lambda name: code(display_value(form, name, merge.seen[name])),
         ),
-        Column(_("Now"), lambda name: code(shown(form, name, merge.now[name]))),
+        Column(_("Now"), lambda name: code(display_value(form, name, merge.now[name]))),
         Column(
             _("After"),
-            lambda name: code(shown(form, name, merge.changed.get(name, merge.now[name]))),
+            lambda name: code(
+                display_value(form, name, merge.changed.get(name, merge.now[name]))
+            ),
         ),
     ]
     names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
-    return plain(columns, names, Empty(_("Nothing changes.")))
+    return simple_table(columns, names, EmptyHint(_("Nothing changes.")))

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from portal.actions.action import Preview
-from portal.kit.tables import Column, Columns, Empty, code, plain, text
-from portal.templatetags.shapes import DASH
+from portal.kit.tables import Column, Columns, EmptyHint, code, simple_table, text
+from portal.templatetags.formats import DASH
 
 
 def password_field(
@@ -33,42 +33,42 @@ def time_field(**form: Any) -> forms.DateTimeField:
     )
 
 
-def only_for(field: forms.Field, choice: str, value: str) -> forms.Field:
+def shown_only_for(field: forms.Field, choice: str, value: str) -> forms.Field:
     """Return a field that a script hides while a choice of its form has another value."""
     field.widget.attrs["data-only"] = f"{choice}={value}"
     return field
 
 
-def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def pick_settings(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Return the values of those settings that a form has."""
     return {name: fields[name] for name in settings if name in fields}
 
 
-def changes(
+def preview_changes(
     form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Preview:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
-        Column(_("Now"), lambda name: code(shown(form, name, before.get(name)))),
-        Column(_("After"), lambda name: code(shown(form, name, after[name]))),
+        Column(_("Now"), lambda name: code(display_value(form, name, before.get(name)))),
+        Column(_("After"), lambda name: code(display_value(form, name, after[name]))),
     ]
     names = [name for name, value in after.items() if before.get(name) != value]
-    none = Empty(_("Nothing changes."))
+    none = EmptyHint(_("Nothing changes."))
     return (
-        Preview(table=plain(columns, names, none))
+        Preview(table=simple_table(columns, names, none))
         if names
         else Preview(effects=[none.text])
     )
 
 
-def shown(form: type[forms.Form], name: str, value: Any) -> Any:
+def display_value(form: type[forms.Form], name: str, value: Any) -> Any:
     """A setting as a page shows it."""
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    return written(form, name, value) if value not in (None, "", [], {}) else DASH
+    return field_value(form, name, value) if value not in (None, "", [], {}) else DASH
 
 
-def written(form: type[forms.Form], name: str, value: Any) -> Any:
+def field_value(form: type[forms.Form], name: str, value: Any) -> Any:
     """A setting as it is typed in its field: a list with commas."""
     found = form.base_fields[name].prepare_value(value)
     return ", ".join(map(str, found)) if isinstance(found, list) else found

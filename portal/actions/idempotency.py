@@ -18,11 +18,11 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
 FIELD = "form_number"
-MOST = 100  # characters of a number
+MAX_NUMBER_LENGTH = 100  # characters of a number
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierResult:
     """Result of an earlier sending of the same form, and where that is seen; '' while it is
     not known yet.
     """
@@ -31,16 +31,16 @@ class Earlier:
     url: str
 
 
-def number() -> str:
+def new_number() -> str:
     return secrets.token_urlsafe(16)
 
 
 def is_numbered(request: HttpRequest) -> bool:
     """Return True if a form came with a number."""
-    return 0 < len(request.POST.get(FIELD, "")) <= MOST
+    return 0 < len(request.POST.get(FIELD, "")) <= MAX_NUMBER_LENGTH
 
 
-def claim(request: HttpRequest) -> bool:
+def claim_number(request: HttpRequest) -> bool:
     """Claim the number of a form; return True if this sending is the first."""
     try:
         SessionStore(_key(request)).save(must_create=True)
@@ -49,7 +49,7 @@ def claim(request: HttpRequest) -> bool:
     return True
 
 
-def earlier(request: HttpRequest) -> Earlier | None:
+def find_earlier_result(request: HttpRequest) -> EarlierResult | None:
     """Return the result of an earlier sending of this numbered form; None if this is the
     first.
     """
@@ -58,29 +58,31 @@ def earlier(request: HttpRequest) -> Earlier | None:
     return (
         None
         if row.session_key is None
-        else Earlier(found.get("said", ""), found.get("url", ""))
+        else EarlierResult(found.get("said", ""), found.get("url", ""))
     )
 
 
-def tell(request: HttpRequest, *, said: str, url: str) -> None:
+def record_result(request: HttpRequest, *, said: str, url: str) -> None:
     """Says for later sendings what this one did."""
     row = SessionStore(_key(request))
     row["said"], row["url"] = said, url
     row.save()
 
 
-def give_back(request: HttpRequest) -> None:
+def release_number(request: HttpRequest) -> None:
     """Lets the form be sent again: it was refused, so nothing was done."""
     SessionStore(_key(request)).delete()
 
 
-def key_of(request: HttpRequest, number: str, what: str = "") -> str:
+def session_key(request: HttpRequest, new_number: str, what: str = "") -> str:
     """A key that nobody else's form has: of this person's session, this page and this
     number.
     """
-    whose = f"{request.session.session_key} {request.path} {number}{what and f' {what}'}"
+    whose = (
+        f"{request.session.session_key} {request.path} {new_number}{what and f' {what}'}"
+    )
     return hashlib.sha256(whose.encode()).hexdigest()[:40]
 
 
 def _key(request: HttpRequest) -> str:
-    return key_of(request, request.POST[FIELD])
+    return session_key(request, request.POST[FIELD])

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from metadata.cache import snapshot
 
-MOST = 200  # names in a list; with script it follows what is typed
+MAX_OPTIONS = 200  # names in a list; with script it follows what is typed
 
 
 class Picker(forms.TextInput):
@@ -43,20 +43,23 @@ class Picker(forms.TextInput):
             '{}<datalist id="{}">{}</datalist>',
             field,
             place,
-            options(self.kind, value or ""),
+            name_options(self.kind, value or ""),
         )
 
 
-def options(kind: str, part: str) -> SafeString:
+def name_options(kind: str, part: str) -> SafeString:
     """Return the names that hold a part as options; all if none does, so that the list is
     never empty.
     """
-    known = names(kind)
-    found = best(known, part.lower().split(), most=MOST) or sorted(known)[:MOST]
+    known = names_of_kind(kind)
+    found = (
+        best_matches(known, part.lower().split(), most=MAX_OPTIONS)
+        or sorted(known)[:MAX_OPTIONS]
+    )
     return format_html_join("", '<option value="{}">', ((name,) for name in found))
 
 
-def names(kind: str) -> list[str]:
+def names_of_kind(kind: str) -> list[str]:
     """Return the names of a kind, from the snapshot in memory: topics that people made,
     groups, or nodes.
     """
@@ -70,7 +73,7 @@ def names(kind: str) -> list[str]:
     return [one.name for one in (known.groups if kind == "group" else known.nodes).values()]
 
 
-def best(known: Iterable[str], parts: Sequence[str], *, most: int) -> list[str]:
+def best_matches(known: Iterable[str], parts: Sequence[str], *, most: int) -> list[str]:
     """Return the first names that hold all parts, those that begin with the first one
     before the others.
 

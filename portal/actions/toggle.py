@@ -29,4 +29,4 @@ class Toggle(Action):
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """Show what the other state would mean."""
-        return self._ask(StateFields({"state": self.other()}))
+        return self._show_preview(StateFields({"state": self.other()}))

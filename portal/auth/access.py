@@ -26,7 +26,7 @@ from portal.auth import sessions
 View = Callable[..., HttpResponseBase]
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "theme"
-MOST_KEPT = 1500  # characters of a form that may stand in a URL
+MAX_FORM_IN_URL = 1500  # characters of a form that may stand in a URL
 
 
 def login_required_page(view: View) -> View:
@@ -34,7 +34,7 @@ def login_required_page(view: View) -> View:
 
     @functools.wraps(view)
     def seen(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
-        if sessions.is_over(request):
+        if sessions.has_ended(request):
             logout(request)
             return redirect_to_login(request.path)
         request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
@@ -63,7 +63,7 @@ def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
     form: type[forms.Form] = getattr(action, "form_class", forms.Form)
     typed = urlencode(_typed(request, form))
     return redirect_to_login(
-        f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path
+        f"{request.path}?{typed}" if 0 < len(typed) <= MAX_FORM_IN_URL else request.path
     )
 
 
@@ -107,7 +107,7 @@ def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic
     return access.may(actor(request), right, name, what=what)
 
 
-def known(request: HttpRequest) -> dict[str, Any]:
+def template_context(request: HttpRequest) -> dict[str, Any]:
     """Return what every template knows: the look that was chosen, and whether this is an
     administrator.
     """

@@ -24,7 +24,7 @@ from metadata.errors import (
     NotFound,
     Unavailable,
 )
-from portal.auth import access, error_words, sessions
+from portal.auth import access, error_texts, sessions
 
 log = logging.getLogger(__name__)
 STATUS: dict[type[CatmqError], int] = {
@@ -44,16 +44,16 @@ TITLES = {
 }
 
 
-def status_of(error: CatmqError) -> int:
+def http_status(error: CatmqError) -> int:
     return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
 
 
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
     if isinstance(error, MetadataUnavailable):
         return _outage(request)
-    status = status_of(error)
+    status = http_status(error)
     log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
-    return _page(request, status, error_words.said(error))
+    return _page(request, status, error_texts.describe_error(error))
 
 
 def _outage(request: HttpRequest) -> HttpResponse:
@@ -92,7 +92,7 @@ def _is_known(request: HttpRequest) -> bool:
     if hasattr(request, "actor"):
         return True
     with suppress(CatmqError, DatabaseError, AttributeError):  # it may be this that failed
-        if request.user.is_authenticated and not sessions.is_over(request):
+        if request.user.is_authenticated and not sessions.has_ended(request):
             request.actor = access.actor_of(request)  # type: ignore[attr-defined]  # read by access.known()
             return True
     return False

@@ -28,11 +28,11 @@ from metadata.errors import Unavailable
 PER_NAME = 8
 PER_ADDRESS = 40  # for whatever names from one address
 # names and addresses with wrong passwords; of more, the oldest are forgotten
-MOST_REMEMBERED = 10_000
-AT_ONCE = 1  # passwords that a process checks at once
+MAX_REMEMBERED = 10_000
+MAX_CONCURRENT_CHECKS = 1  # passwords that a process checks at once
 WAIT_S = 2.0  # for a turn
 
-_turns = threading.BoundedSemaphore(AT_ONCE)
+_turns = threading.BoundedSemaphore(MAX_CONCURRENT_CHECKS)
 
 
 @contextmanager
@@ -92,6 +92,6 @@ class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
         oldest = AccessAttempt.objects.order_by("-attempt_time", "-pk").values_list(
             "pk", flat=True
         )
-        surplus = list(oldest[MOST_REMEMBERED : MOST_REMEMBERED + 100])
+        surplus = list(oldest[MAX_REMEMBERED : MAX_REMEMBERED + 100])
         if surplus:
             AccessAttempt.objects.filter(pk__in=surplus).delete()

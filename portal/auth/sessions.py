@@ -18,7 +18,7 @@ BEGAN = "began_at_ms"
 HOUR_MS = 3_600_000
 
 
-def is_over(request: HttpRequest) -> bool:
+def has_ended(request: HttpRequest) -> bool:
     """Return True if the session began too long ago; notes its begin if not known. Needs
     metadata.
     """

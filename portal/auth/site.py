@@ -33,7 +33,7 @@ class Console(AdminSite):
         do not see it.
         """
         allowed = super().has_permission(request) and request.user.is_superuser
-        return allowed and not sessions.is_over(request)
+        return allowed and not sessions.has_ended(request)
 
     def password_change(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from portal.kit.tables import Text
 
-MOST_BARS = 31  # a month of days
+MAX_BARS = 31  # a month of days
 WIDTH = 100.0  # of the longest bar
 
 
@@ -73,16 +73,16 @@ class Bars:
     bars: Sequence[Bar]
 
 
-def drawn(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
+def draw_bars(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
     """The rows of a report as bars; None if there is nothing to draw."""
     drawing = DRAWINGS.get(name)
     values = _values(drawing, rows) if drawing else {}
     if drawing is None or not values:
         return None
     found = sorted(
-        values.items(), key=lambda one: one[0] if drawing.in_order else (-one[1], one[0])
+        values.items(), key=lambda row: row[0] if drawing.in_order else (-row[1], row[0])
     )
-    shown = found[-MOST_BARS:] if drawing.in_order else found[:MOST_BARS]
+    shown = found[-MAX_BARS:] if drawing.in_order else found[:MAX_BARS]
     most = max(value for _label, value in shown) or 1
     bars = [
         Bar(label, f"{WIDTH * value / most:.2f}", round(value)) for label, value in shown

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 SHOWN_BYTES = 64 * 1024
 HEX_BYTES = 4 * 1024
-MOST_DEPTH = 200  # levels of JSON; deeper ones are shown as they are
+MAX_JSON_DEPTH = 200  # levels of JSON; deeper ones are shown as they are
 PREVIEW_CHARS = 120
-MOST_DIFF = 2_000  # lines
+MAX_DIFF_LINES = 2_000  # lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Body:
     """A body: `kind` is json, text, bytes or empty; `cut`: only its beginning is shown."""
 
     kind: str
-    shown: str
+    text: str
     size: int
     cut: bool
 
 
-def shown(body: bytes) -> Body:
+def render_body(body: bytes) -> Body:
     """A body for a page; whatever it holds, it is shown and does no harm."""
     if not body:
         return Body("empty", "", 0, False)
@@ -43,7 +43,7 @@ def shown(body: bytes) -> Body:
 def _pretty(body: bytes) -> str | None:
     """The body as JSON with indents; None if it is none, too deep to be indented, or says
     half a character (`"\\ud800"`), which no page can hold."""
-    if body[:1] not in b'{["0123456789-tfn \n\r\t' or _depth(body) > MOST_DEPTH:
+    if body[:1] not in b'{["0123456789-tfn \n\r\t' or _depth(body) > MAX_JSON_DEPTH:
         return None
     try:
         pretty = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
@@ -87,16 +87,16 @@ def _hex(body: bytes) -> str:
     return "\n".join(lines)
 
 
-def preview(body: bytes) -> str:
+def preview_line(body: bytes) -> str:
     """The beginning of a body, in one line."""
     text = body[: 4 * PREVIEW_CHARS].decode(errors="replace").replace("\0", "␀")
     line = " ".join(text.split())
     return line if len(line) <= PREVIEW_CHARS else f"{line[:PREVIEW_CHARS]} …"
 
 
-def differences(before: str, after: str) -> list[tuple[str, str]]:
+def diff_lines(before: str, after: str) -> list[tuple[str, str]]:
     """(sign, line): what was cut (-), what was added (+), and the lines around."""
-    old, new = before.splitlines()[:MOST_DIFF], after.splitlines()[:MOST_DIFF]
+    old, new = before.splitlines()[:MAX_DIFF_LINES], after.splitlines()[:MAX_DIFF_LINES]
     found: Sequence[str] = list(difflib.unified_diff(old, new, lineterm="", n=3))
     return [
         (line[:1], line[1:]) for line in found if not line.startswith(("---", "+++", "@@"))

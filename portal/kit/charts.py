@@ -17,13 +17,13 @@ from metadata.listing.chart_marks import Mark
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Point
 from metadata.rules.growth import Size
-from portal.kit import rows
+from portal.kit import cells
 from portal.kit.pages import Link
 from portal.kit.tables import Text
-from portal.templatetags.shapes import DASH, count, rate, size
+from portal.templatetags.formats import DASH, format_count, format_rate, format_size
 
-Value = float | int | None
-LEAST_S = 10  # of a step that is not over, for its rate to be shown
+Number = float | int | None
+MIN_STEP_S = 10  # of a step that is not over, for its rate to be shown
 
 
 class EventKind(NamedTuple):
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
     at_ms: int
     at: int
-    values: Sequence[tuple[str, Value | str]]
+    values: Sequence[tuple[str, Number | str]]
     events: Sequence[Event] = ()
 
 
@@ -109,10 +109,12 @@ SPANS = (
 )
 
 
-USUAL = SPANS[:6]  # in steps of at most a minute; longer ones only where they are asked for
+AUTOMATIC_SPANS = SPANS[
+    :6
+]  # in steps of at most a minute; longer ones only where they are asked for
 
 
-def span(request: HttpRequest, **whose: Any) -> Span:
+def chosen_span(request: HttpRequest, **whose: Any) -> Span:
     """Return the span of the URL, or the shortest usual one that holds what was counted
     lately.
 
@@ -124,40 +126,47 @@ def span(request: HttpRequest, **whose: Any) -> Span:
         return named
     # No usual span shows what is older than the longest one, so it does not make the chart
     # longer.
-    age_s = metrics_history.first_sample_age_s(within_s=USUAL[-1].for_s, **whose)
-    return next((one for one in USUAL if age_s <= one.for_s), USUAL[-1])
+    age_s = metrics_history.first_sample_age_s(within_s=AUTOMATIC_SPANS[-1].for_s, **whose)
+    return next((one for one in AUTOMATIC_SPANS if age_s <= one.for_s), AUTOMATIC_SPANS[-1])
 
 
-def spans(chosen: Span) -> list[Link]:
+def span_links(chosen: Span) -> list[Link]:
     """Links to each; the chosen one is marked."""
     return [
         Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS
     ]
 
 
-def rates(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
+def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
-    lines: list[Callable[[Point], Value]] = [
+    lines: list[Callable[[Point], Number]] = [
         lambda point: _rate(point, point.sent),
         lambda point: _rate(point, point.handled),
         lambda point: _rate(point, point.pulled),
     ]
     labels = [_("sent"), _("handled"), _("pulled")]
     return _chart(
-        _("Messages per second"), labels, _told(points), marks, lines=lines, shown=rate
+        _("Messages per second"),
+        labels,
+        _told(points),
+        marks,
+        lines=lines,
+        shown=format_rate,
     )
 
 
-def _rate(point: Point, count: int | None) -> Value:
-    return None if count is None or not point.is_known else count / point.seconds
+def _rate(point: Point, format_count: int | None) -> Number:
+    return (
+        None if format_count is None or not point.is_known else format_count / point.seconds
+    )
 
 
 def _told(points: Sequence[Point]) -> Sequence[Point]:
     """Without a last step that has only begun: its rate says little."""
-    return points if points[-1].seconds >= LEAST_S else points[:-1]
+    return points if points[-1].seconds >= MIN_STEP_S else points[:-1]
 
 
-def lags(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
+def lag_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     """Unread messages, as a job saw them."""
     return _chart(
         _("Unread messages"),
@@ -165,13 +174,14 @@ def lags(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
         points,
         marks,
         lines=[lambda point: point.lag],
-        shown=count,
+        shown=format_count,
     )
 
 
-def sizes(found: Sequence[Size]) -> Chart:
+def size_chart(found: Sequence[Size]) -> Chart:
     steps = [
-        Row(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found
+        Row(one.at_ms, one.at_ms // 1000, ((format_size(one.bytes), one.bytes),))
+        for one in found
     ]
     return Chart(_("Size, bytes"), [_("Size")], steps)
 
@@ -182,10 +192,10 @@ def _chart(
     points: Sequence[Point],
     marks: Sequence[Mark],
     *,
-    lines: Sequence[Callable[[Point], Value]],
-    shown: Callable[[Value], str],
+    lines: Sequence[Callable[[Point], Number]],
+    shown: Callable[[Number], str],
 ) -> Chart:
-    def cell(value: Value) -> tuple[str, Value | str]:
+    def cell(value: Number) -> tuple[str, Number | str]:
         return (DASH, "") if value is None else (shown(value), round(value, 4))
 
     events = _events(points, marks)
@@ -214,9 +224,9 @@ def _events(points: Sequence[Point], marks: Sequence[Mark]) -> list[list[Event]]
 
 def _said(mark: Mark) -> str:
     if mark.kind == "rebalance":
-        return _("Rebalance: %s") % rows.cause(mark.what)
+        return _("Rebalance: %s") % cells.describe_rebalance_cause(mark.what)
     if mark.kind in ("alarm", "resolved"):
-        what = f"{rows.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
+        what = f"{cells.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
         return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % what
     words = {"who": mark.what, "what": mark.name or _("several topics")}
     text = (

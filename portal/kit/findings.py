@@ -6,9 +6,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes.preflight import TEXTS, Finding, Preflight
-from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, plain, prose, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    badge,
+    prose,
+    simple_table,
+    text,
+)
 
-ABOUT: dict[str, Text] = {
+CHECK_LABELS: dict[str, Text] = {
     "reachable": lazy("Connection"),
     "tls": lazy("TLS"),
     "version": lazy("Version"),
@@ -25,7 +35,7 @@ ABOUT: dict[str, Text] = {
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
 }
-VERDICTS: dict[str, Text] = {
+VERDICT_LABELS: dict[str, Text] = {
     "ok": lazy("passed"),
     "warn": lazy("warning"),
     "bad": lazy("failed"),
@@ -40,10 +50,10 @@ def _words(one: Finding) -> dict[str, object]:
     return {**one.words, **({"why": _(why)} if why else {})}
 
 
-def table(found: Preflight) -> Table:
+def findings_table(found: Preflight) -> Table:
     columns: Columns[Finding] = [
-        Column(_("What"), lambda one: text(ABOUT[one.about])),
-        Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),
-        Column(_("Result"), lambda one: prose(_(TEXTS[one.text]) % _words(one))),
+        Column(_("What"), lambda row: text(CHECK_LABELS[row.about])),
+        Column(_("Verdict"), lambda row: badge(VERDICT_LABELS[row.verdict], row.verdict)),
+        Column(_("Result"), lambda row: prose(_(TEXTS[row.text]) % _words(row))),
     ]
-    return plain(columns, found.findings, Empty(_("Nothing was found.")))
+    return simple_table(columns, found.findings, EmptyHint(_("Nothing was found.")))

@@ -11,33 +11,33 @@ from messagestore.topology.topics import QueueState
 from metadata.cache import snapshot
 
 
-def silent() -> list[str]:
+def silent_nodes() -> list[str]:
     """The nodes that ought to answer, but did not when this process last asked them."""
     asked = registry.latencies()
     names = {
         *node_pools.away(),
         *(name for name, seconds in asked.items() if seconds is None),
     }
-    return sorted(names - set(offline()))
+    return sorted(names - set(offline_nodes()))
 
 
-def of(queues: Iterable[int]) -> str:
+def names_of_nodes(queues: Iterable[int]) -> str:
     """The names of the nodes of some queues, which did not answer."""
     known = snapshot.current()
     found = {known.queues[one].node_id for one in queues if one in known.queues}
     return ", ".join(sorted(known.nodes[one].name for one in found))
 
 
-def of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
+def silent_nodes_of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
     """The names of the nodes that did not tell of a topic's queues."""
-    return of(
+    return names_of_nodes(
         one.queue.queue
         for one in queues
         if one.head is None and one.queue.state != "retired"
     )
 
 
-def offline() -> list[str]:
+def offline_nodes() -> list[str]:
     """The nodes that were taken offline."""
     return sorted(
         one.name for one in snapshot.current().nodes.values() if one.state == "offline"

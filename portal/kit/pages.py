@@ -16,7 +16,7 @@ from metadata.db.clock import database_now, ms
 from metadata.users import saved_filters
 from metadata.users.saved_filters import FilterView
 from portal.auth.access import actor
-from portal.kit.tables import Table, Text, with_words
+from portal.kit.tables import Table, Text, url_with
 
 # of the navigation: label, name of the page that begins it
 SECTIONS: Mapping[str, tuple[Text, str]] = {
@@ -39,12 +39,12 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {
     "settings": (lazy("Settings"), "settings"),
 }
 # pages whose filters can be saved
-LISTS = frozenset(name for _label, name in SECTIONS.values())
+LISTS_WITH_FILTERS = frozenset(name for _label, name in SECTIONS.values())
 # words of the URL that say which part of a list is shown
-PAGING = ("page", "after", "seen")
+PAGING_PARAMETERS = ("page", "after", "seen")
 # words of the URL that are no part of a filter
-UNSAVED = (*PAGING, "tail", "columns", "format")
-SHOWN_ALL = 2  # actions that need no menu
+UNSAVED_PARAMETERS = (*PAGING_PARAMETERS, "tail", "columns", "format")
+MAX_BUTTONS = 2  # actions that need no menu
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFilters:
     """Filters that the person saved of a page, and the one that its URL holds now, '' for
     none.
     """
@@ -110,13 +110,13 @@ class Step:
     href: str = ""
 
 
-def show(
+def render_page(
     request: HttpRequest, template: str, title: Text, *, status: int = 200, **words: Any
 ) -> HttpResponse:
     """A page. `section` in `words` marks the place in the navigation, `crumbs` and `tabs`
     that below it.
     """
-    words["menu"] = menu(words.pop("actions", ()))
+    words["menu"] = arrange_actions(words.pop("actions", ()))
     if "crumbs" not in words:
         way = section_crumbs(words.get("section", ""))
         words["crumbs"] = [one for one in way if one.href != request.path]
@@ -126,12 +126,12 @@ def show(
     )
 
 
-def menu(actions: Sequence[Link]) -> Menu:
+def arrange_actions(actions: Sequence[Link]) -> Menu:
     """Return the first action as a button and the others as a menu, the dangerous ones
     last.
     """
-    ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "primary"))
-    if len(ordered) <= SHOWN_ALL:
+    ordered = sorted(actions, key=lambda row: (row.tone == "danger", row.tone != "primary"))
+    if len(ordered) <= MAX_BUTTONS:
         return Menu(ordered)
     return Menu(ordered[:1], ordered[1:])
 
@@ -141,46 +141,52 @@ def section_crumbs(section: str) -> list[Link]:
     if section not in SECTIONS:
         return []
     label, name = SECTIONS[section]
-    return [Link(label, to(name))]
+    return [Link(label, page_url(name))]
 
 
-def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
+def filter_chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
     """Return the filters that the URL has, by name, each with the address without it."""
     asked = {name: request.GET.get(name, "") for name in labels}
     return [
         Link(
             f"{labels[name]}: {value}",
-            with_words(request, **dict.fromkeys((name, *PAGING), "")),
+            url_with(request, **dict.fromkeys((name, *PAGING_PARAMETERS), "")),
         )
         for name, value in asked.items()
         if value
     ]
 
 
-def filter_of(words: Mapping[str, str]) -> str:
+def filter_query(words: Mapping[str, str]) -> str:
     """Return the words of a URL that make a filter, as they stand in a URL.
 
     >>> filter_of({"q": "a b", "page": "2", "sort": ""})
     'q=a+b'
     """
     return urlencode(
-        {name: value for name, value in words.items() if value and name not in UNSAVED}
+        {
+            name: value
+            for name, value in words.items()
+            if value and name not in UNSAVED_PARAMETERS
+        }
     )
 
 
-def saved(request: HttpRequest) -> Saved | None:
+def find_saved_filters(request: HttpRequest) -> SavedFilters | None:
     """Return the saved filters of the list that a request is for; None where none can be
     saved.
     """
     match = request.resolver_match
     page = match.url_name if match else None
-    if page not in LISTS:
+    if page not in LISTS_WITH_FILTERS:
         return None
     found = saved_filters.listed(page=page, actor=actor(request))
-    return Saved(page, found, request.GET.urlencode(), filter_of(request.GET.dict()))
+    return SavedFilters(
+        page, found, request.GET.urlencode(), filter_query(request.GET.dict())
+    )
 
 
-def list_page(
+def render_list(
     request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
 ) -> HttpResponse:
     """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and
@@ -189,8 +195,8 @@ def list_page(
     query = request.GET.get("q", "")
     own = {one["name"] for one in words.get("asked", ())}
     words["keep"] = [one for one in table.keep if one[0] not in own]
-    words["saved"] = saved(request) if searched else None
-    return show(
+    words["saved"] = find_saved_filters(request) if searched else None
+    return render_page(
         request,
         "kit/list",
         title,
@@ -202,5 +208,5 @@ def list_page(
     )
 
 
-def to(name: str, *words: object) -> str:
+def page_url(name: str, *words: object) -> str:
     return reverse(name, args=words)

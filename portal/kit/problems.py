@@ -21,10 +21,10 @@ from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import OF_LAG, Overview
 from metadata.rules.alarm_rules import subject
-from portal.kit import outages, rows
-from portal.kit.pages import to
+from portal.kit import cells, outages
+from portal.kit.pages import page_url
 from portal.kit.tables import Text
-from portal.templatetags.shapes import at, count
+from portal.templatetags.formats import format_count, format_time
 
 LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a look
 # Kinds of alarms that say what a line below would say.
@@ -49,7 +49,7 @@ class Problem:
     more: tuple[Problem, ...] = ()
 
 
-def problems(known: Overview, who: Actor) -> list[Problem]:
+def list_problems(known: Overview, who: Actor) -> list[Problem]:
     """Return all problems, the worse ones first, those of a group together.
 
     Of groups that read from a node that does not answer, only the node is a problem.
@@ -57,14 +57,14 @@ def problems(known: Overview, who: Actor) -> list[Problem]:
     admin = may(who, "admin", "*")
     found = [
         *_alarms(known, admin),
-        *_nodes(known, to("nodes") if admin else ""),
+        *_nodes(known, page_url("nodes") if admin else ""),
         *_groups(known),
         *_dead(known, who),
         *_jobs(known),
     ]
     held = _cut_off()
     shown = [one for one in found if one.group not in held]
-    return _by_group(sorted(shown, key=lambda one: one.tone))  # bad before warn
+    return _by_group(sorted(shown, key=lambda row: row.tone))  # bad before warn
 
 
 def _by_group(found: Iterable[Problem]) -> list[Problem]:
@@ -83,7 +83,7 @@ def _by_group(found: Iterable[Problem]) -> list[Problem]:
 
 def _cut_off() -> set[str]:
     """Return the groups that read a topic with queues on a node that does not answer."""
-    known, silent = snapshot.current(), set(outages.silent())
+    known, silent = snapshot.current(), set(outages.silent_nodes())
     if not silent:
         return set()
     topics = {
@@ -100,22 +100,24 @@ def _cut_off() -> set[str]:
 def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
     for one in known.alarms:
         words = {
-            "kind": rows.alarm_kind(one.kind),
+            "kind": cells.alarm_kind(one.kind),
             "name": one.name,
-            "detail": rows.alarm_detail(one),
+            "detail": cells.alarm_detail(one),
         }
         text = (
             _("Alarm: %(kind)s, %(name)s: %(detail)s")
             if one.name
             else _("Alarm: %(kind)s: %(detail)s")
         )
-        href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
+        href = cells.alarm_url(one.kind, one.name, administrator=admin) or page_url(
+            "alarms"
+        )
         about = subject(one.kind, one.name).group if one.kind in (*OF_LAG, *OF_DEAD) else ""
         yield Problem("bad", text % words, href, one.since_ms, group=about)
     more = known.alarm_count - len(known.alarms)
     if more > 0:
         left = ngettext("%s more alarm", "%s more alarms", more)
-        yield Problem("bad", left % count(more), to("alarms"))
+        yield Problem("bad", left % format_count(more), page_url("alarms"))
 
 
 def _said(known: Overview, kinds: Collection[str]) -> set[str]:
@@ -126,10 +128,10 @@ def _said(known: Overview, kinds: Collection[str]) -> set[str]:
 
 def _nodes(known: Overview, href: str) -> Iterator[Problem]:
     said = _said(known, OF_AWAY)
-    for name in outages.silent():
+    for name in outages.silent_nodes():
         if name not in said:
             yield Problem("bad", _("Node %s does not answer.") % name, href)
-    for name in outages.offline():
+    for name in outages.offline_nodes():
         text = _("Node %s is offline. Its queues accept no sends and no reads.") % name
         yield Problem("warn", text, href)
     for name, why in registry.quarantined().items():
@@ -168,7 +170,7 @@ def _groups(known: Overview) -> Iterator[Problem]:
     for names, text in lines:
         for name in names:
             if name not in said:
-                yield Problem("warn", text % name, to("group", name), group=name)
+                yield Problem("warn", text % name, page_url("group", name), group=name)
         said.update(names)
 
 
@@ -184,11 +186,11 @@ def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
         )
         words = {
             "group": one.group,
-            "count": count(one.messages),
-            "when": at(one.newest_at_ms),
+            "count": format_count(one.messages),
+            "when": format_time(one.newest_at_ms),
         }
         page = "failures" if may(who, "manage", one.group, what="group") else "group"
-        yield Problem("warn", text % words, to(page, one.group), group=one.group)
+        yield Problem("warn", text % words, page_url(page, one.group), group=one.group)
 
 
 def _jobs(known: Overview) -> Iterator[Problem]:
@@ -199,4 +201,4 @@ def _jobs(known: Overview) -> Iterator[Problem]:
             "%d runs of jobs failed in the last day.",
             failed,
         )
-        yield Problem("warn", text % failed, to("jobs") + "?q=failed")
+        yield Problem("warn", text % failed, page_url("jobs") + "?q=failed")

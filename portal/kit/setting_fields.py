@@ -25,9 +25,12 @@ from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
-SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+FACT_KINDS = {
+    "ms": "lasting",
+    "bytes": "size",
+}  # kinds of facts by unit; others are numbers
 QUEUE_NAMES = lazy("Names such as orders/3, separated by commas. Empty: none.")
-MOST_NAMES = 50_000  # characters of names of queues
+MAX_QUEUE_NAMES = 50_000  # characters of names of queues
 HEADER_LINES = lazy("Write each header on a line, as name=value or name=value,value.")
 
 
@@ -100,7 +103,7 @@ class HeadersField(forms.CharField):
         return header_lines(value) if isinstance(value, dict) else value
 
 
-def label(one: Setting) -> Words:
+def setting_label(one: Setting) -> Words:
     """Return the label of a setting, with its unit."""
     unit = getattr(one.kind, "unit", "")
     return format_lazy("{}, {}", lazy(one.label), lazy(unit)) if unit else lazy(one.label)
@@ -113,10 +116,10 @@ def _help(one: Setting) -> Words:
     return format_lazy(" ".join(["{}"] * len(said)), *said)
 
 
-def field(one: Setting) -> forms.Field:
+def form_field(one: Setting) -> forms.Field:
     kind, words = (
         one.kind,
-        {"label": label(one), "help_text": _help(one), "initial": one.default},
+        {"label": setting_label(one), "help_text": _help(one), "initial": one.default},
     )
     match kind:
         case Whole():
@@ -136,7 +139,7 @@ def field(one: Setting) -> forms.Field:
                 return NumbersField(max_length=1000, **words)
             words["help_text"] = format_lazy("{} {}", words["help_text"], QUEUE_NAMES)
             return QueuesField(
-                takes_ids=True, required=False, max_length=MOST_NAMES, **words
+                takes_ids=True, required=False, max_length=MAX_QUEUE_NAMES, **words
             )
         case Headers():
             told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
@@ -157,7 +160,9 @@ def with_settings(
     settings: Mapping[str, Setting], *, without: Collection[str] = ()
 ) -> Callable[[type[F]], type[F]]:
     """Give a form the fields of settings, behind its own."""
-    fields = {name: field(one) for name, one in settings.items() if name not in without}
+    fields = {
+        name: form_field(one) for name, one in settings.items() if name not in without
+    }
 
     def extend(form: type[F]) -> type[F]:
         form.declared_fields = form.base_fields = {**form.base_fields, **fields}
@@ -166,7 +171,7 @@ def with_settings(
     return extend
 
 
-def facts(
+def setting_facts(
     settings: Mapping[str, Setting], view: object, *, without: Collection[str] = ()
 ) -> list[Fact]:
     """Return rows of a page that show the settings of a topic or group."""
@@ -180,12 +185,14 @@ def facts(
 def _fact(one: Setting, value: Any) -> Fact:
     kind = one.kind
     if value in (None, ""):
-        return Fact(label(one), _(kind.null) if kind.null else None)
+        return Fact(setting_label(one), _(kind.null) if kind.null else None)
     if isinstance(kind, Choice):
         return Fact(lazy(one.label), _(kind.words[value]))
     if isinstance(kind, Flag):
         return Fact(lazy(one.label), _("yes") if value else _("no"))
     if isinstance(kind, Whole):
-        shown = SHOWN_AS.get(kind.unit)
-        return Fact(lazy(one.label) if shown else label(one), value, kind=shown or "number")
+        shown = FACT_KINDS.get(kind.unit)
+        return Fact(
+            lazy(one.label) if shown else setting_label(one), value, kind=shown or "number"
+        )
     return Fact(lazy(one.label), value)

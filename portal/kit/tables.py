@@ -16,9 +16,9 @@ from metadata.listing.pages import Listed, Wanted
 
 V = TypeVar("V")
 Text = str | Promise
-PART = 100  # rows of a table that is shown as a whole
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
-LEADING = 4  # columns of a row on a phone: two lines
+ROWS_PER_PAGE = 100  # rows of a table that is shown as a whole
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+PHONE_COLUMNS = 4  # columns of a row on a phone: two lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ Columns = Sequence[Column[V]]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Heading:
     """A column's heading with its link: the first click sorts the usual way round, the
     second the other.
     """
@@ -69,7 +69,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Empty:
+class EmptyHint:
     """Text of an empty list: why it is empty, and what to do next, with a command to paste."""
 
     text: Text
@@ -82,9 +82,9 @@ class Empty:
 class Table:
     """A list, ready for templates/portal/kit/table.html."""
 
-    heads: Sequence[Head]
+    heads: Sequence[Heading]
     rows: Sequence[Sequence[Cell]]
-    empty: Empty
+    empty: EmptyHint
     total: int | None = None
     page: int = 1
     pages: int = 1
@@ -110,7 +110,7 @@ def long(value: Any) -> Cell:
     return Cell(value, "long")
 
 
-def fold(shown: str, whole: str, place: str) -> Cell:
+def folded(shown: str, whole: str, place: str) -> Cell:
     """One line that unfolds to more; `place` is unique on the page: what is open stays so
     in a live list.
     """
@@ -140,12 +140,12 @@ def badge(value: Text, tone: str = "") -> Cell:
     return Cell(value, "badge", tone=tone)
 
 
-def when(at_ms: int | None) -> Cell:
+def timestamp(at_ms: int | None) -> Cell:
     """A point in time, ms since 1970."""
     return Cell(at_ms, "when")
 
 
-def lasting(for_ms: int | None, tone: str = "") -> Cell:
+def duration(for_ms: int | None, tone: str = "") -> Cell:
     return Cell(for_ms, "lasting", tone=tone)
 
 
@@ -153,7 +153,7 @@ def spark(values: Sequence[int]) -> Cell:
     return Cell(values, "spark")
 
 
-def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
+def parse_list_query(request: HttpRequest, *, sort: str = "") -> Wanted:
     """Return the part of a list that the URL asks for; what makes no sense there is
     ignored.
     """
@@ -166,8 +166,8 @@ def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
     )
 
 
-def listed(
-    request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: Empty
+def list_table(
+    request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: EmptyHint
 ) -> Table:
     """One page of a list as a table."""
     return Table(
@@ -177,8 +177,8 @@ def listed(
         total=found.total,
         page=found.page,
         pages=found.pages,
-        previous=with_words(request, page=found.page - 1) if found.page > 1 else "",
-        following=with_words(request, page=found.page + 1)
+        previous=url_with(request, page=found.page - 1) if found.page > 1 else "",
+        following=url_with(request, page=found.page + 1)
         if found.page < found.pages
         else "",
         folds=_folds(columns),
@@ -190,29 +190,29 @@ def listed(
     )
 
 
-def plain(
-    columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = ""
+def simple_table(
+    columns: Columns[V], found: Iterable[V], empty: EmptyHint, caption: Text = ""
 ) -> Table:
     """A short table that is shown as a whole."""
-    heads = [Head(column.label, column.right, "", "") for column in columns]
+    heads = [Heading(column.label, column.right, "", "") for column in columns]
     rows, folds = _rows(columns, found), _folds(columns)
     return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
 
 
-def part(
+def split_table(
     request: HttpRequest,
     columns: Columns[V],
     found: Sequence[V],
-    empty: Empty,
+    empty: EmptyHint,
     *,
     word: str,
 ) -> Table:
     """A table whose rows are all known: as a whole, or a page of many; `word` of the URL
     says which.
     """
-    if len(found) <= PART:
-        return plain(columns, found, empty)
-    pages = -(-len(found) // PART)
+    if len(found) <= ROWS_PER_PAGE:
+        return simple_table(columns, found, empty)
+    pages = -(-len(found) // ROWS_PER_PAGE)
     asked = request.GET.get(word, "1")
     page = (
         min(max(int(asked), 1), pages)
@@ -220,12 +220,14 @@ def part(
         else 1
     )
     return replace(
-        plain(columns, found[PART * (page - 1) : PART * page], empty),
+        simple_table(
+            columns, found[ROWS_PER_PAGE * (page - 1) : ROWS_PER_PAGE * page], empty
+        ),
         total=len(found),
         page=page,
         pages=pages,
-        previous=with_words(request, **{word: page - 1}) if page > 1 else "",
-        following=with_words(request, **{word: page + 1}) if page < pages else "",
+        previous=url_with(request, **{word: page - 1}) if page > 1 else "",
+        following=url_with(request, **{word: page + 1}) if page < pages else "",
     )
 
 
@@ -241,14 +243,14 @@ def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
 
 
 def _is_minor(place: int, column: Column[V]) -> bool:
-    return place >= LEADING and not column.lead
+    return place >= PHONE_COLUMNS and not column.lead
 
 
 def _folds(columns: Columns[V]) -> bool:
     return any(_is_minor(place, column) for place, column in enumerate(columns))
 
 
-def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
+def _heads(request: HttpRequest, columns: Columns[V]) -> list[Heading]:
     sort = request.GET.get("sort", "")
     heads = []
     for column in columns:
@@ -260,24 +262,28 @@ def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
         first = f"-{column.key}" if column.right else column.key
         other = column.key if column.right else f"-{column.key}"
         href = (
-            with_words(request, sort=other if sort == first else first, page="")
+            url_with(request, sort=other if sort == first else first, page="")
             if column.key
             else ""
         )
-        heads.append(Head(column.label, column.right, href, state))
+        heads.append(Heading(column.label, column.right, href, state))
     return heads
 
 
-def with_words(request: HttpRequest, **changed: Any) -> str:
+def url_with(request: HttpRequest, **changed: Any) -> str:
     """Return the address of a page with some words changed; empty ones are left out."""
     words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
     return f"?{urlencode({name: value for name, value in words.items() if value})}"
 
 
-def harmless(value: Any) -> Any:
+def without_formula(value: Any) -> Any:
     """Return a value of a CSV file that no spreadsheet takes for a formula.
 
     >>> harmless("=1+1"), harmless("one"), harmless(-1)
     ("'=1+1", 'one', -1)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(FORMULA_PREFIXES)
+        else value
+    )

@@ -15,27 +15,27 @@ from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
 from metadata.redrive_rows import RedriveView
 from portal.auth.access import actor
-from portal.kit import bodies, pages, places, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import bodies, cells, navigation, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     badge,
     code,
     long,
     number,
-    plain,
+    simple_table,
     text,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import count as counted
-from portal.templatetags.shapes import size
+from portal.templatetags.formats import format_count as counted
+from portal.templatetags.formats import format_size
 
-SHOWN = 50
-MOST_REDRIVES = 5
+MESSAGES_PER_PAGE = 50
+MAX_REDRIVES = 5
 
 
 def failures(request: HttpRequest, name: str) -> HttpResponse:
@@ -43,22 +43,22 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
     topic, error = request.GET.get("topic") or None, request.GET.get("error") or None
     key = request.GET.get("key") or None
     who = actor(request)
-    waiting = pending.waiting(group=name, actor=who, topic=topic, limit=SHOWN)
+    waiting = pending.waiting(group=name, actor=who, topic=topic, limit=MESSAGES_PER_PAGE)
     found = dead_letters.page(
         group=name,
         topic=topic,
         error=error,
         key=key,
         after=request.GET.get("after", ""),
-        limit=SHOWN,
+        limit=MESSAGES_PER_PAGE,
         actor=who,
     )
     summary = dead_letters.summary(group=name, topic=topic, actor=who)
-    return pages.show(
+    return pages.render_page(
         request,
         "groups/failures",
         _("Retries and dead letters of %s") % name,
-        **places.of_group(request, name, "failures"),
+        **navigation.for_group(request, name, "failures"),
         live=True,
         name=name,
         topic=topic,
@@ -73,7 +73,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         following=_link(topic=topic, error=error, key=key, after=found.next)
         if found.next
         else "",
-        redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
+        redrives=_redrives(redrive_rows.page(group=name, limit=MAX_REDRIVES, actor=who)),
     )
 
 
@@ -98,29 +98,31 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
         redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
         Link(
-            redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "primary"
+            redrive % counted(count),
+            f"{page_url('redrive', name)}{which}&preview=yes",
+            "primary",
         ),
-        Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
+        Link(drop % counted(count), page_url("dead-drop", name) + which, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):
-        found.append(Link(_("Mark as seen"), to("dead-seen", name)))
+        found.append(Link(_("Mark as seen"), page_url("dead-seen", name)))
     return found
 
 
 def _waiting(found: PendingRetries) -> Table:
     columns: Columns[PendingRetry] = [
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Message"), lambda one: _origin(one.topic, f"{one.queue}-{one.offset}")),
-        Column(_("Key"), lambda one: long(one.key)),
-        Column(_("Attempt"), lambda one: number(one.attempt), right=True),
-        Column(_("Next attempt"), lambda one: when(one.due_at_ms)),
-        Column(_("Error"), lambda one: long(one.error or None)),
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(_("Message"), lambda row: _origin(row.topic, f"{row.queue}-{row.offset}")),
+        Column(_("Key"), lambda row: long(row.key)),
+        Column(_("Attempt"), lambda row: number(row.attempt), right=True),
+        Column(_("Next attempt"), lambda row: timestamp(row.due_at_ms)),
+        Column(_("Error"), lambda row: long(row.error or None)),
     ]
-    return plain(columns, found.messages, Empty(_("No pending retries")))
+    return simple_table(columns, found.messages, EmptyHint(_("No pending retries")))
 
 
 def _origin(topic: str, message: str) -> Cell:
-    return code(message, to("message", topic, message))
+    return code(message, page_url("message", topic, message))
 
 
 def _errors(name: str, summary: Summary) -> Table:
@@ -129,43 +131,45 @@ def _errors(name: str, summary: Summary) -> Table:
 
     columns: Columns[DeadCount] = [
         Column(
-            _("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))
+            _("Error"),
+            lambda row: code(row.error_class, page_url("failures", name) + which(row)),
         ),
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Dead letters"), lambda one: number(one.count), right=True),
-        Column(_("First"), lambda one: when(one.first_at_ms)),
-        Column(_("Last"), lambda one: when(one.last_at_ms)),
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(_("Dead letters"), lambda row: number(row.count), right=True),
+        Column(_("First"), lambda row: timestamp(row.first_at_ms)),
+        Column(_("Last"), lambda row: timestamp(row.last_at_ms)),
         Column(
-            _("Action"), lambda one: text(_("redrive"), to("redrive", name) + which(one))
+            _("Action"),
+            lambda row: text(_("redrive"), page_url("redrive", name) + which(row)),
         ),
     ]
-    return plain(columns, summary.errors, Empty(_("No dead letters")))
+    return simple_table(columns, summary.errors, EmptyHint(_("No dead letters")))
 
 
 def _dead(name: str, found: DeadPage) -> Table:
     columns: Columns[DeadLetterInfo] = [
-        Column(_("Message"), lambda one: code(one.id, to("dead", name, one.id))),
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Key"), lambda one: long(one.key)),
-        Column(_("Attempts"), lambda one: number(one.attempts), right=True),
-        Column(_("Dead since"), lambda one: when(one.died_at_ms)),
-        Column(_("Error"), lambda one: long(one.error or one.error_class)),
+        Column(_("Message"), lambda row: code(row.id, page_url("dead", name, row.id))),
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(_("Key"), lambda row: long(row.key)),
+        Column(_("Attempts"), lambda row: number(row.attempts), right=True),
+        Column(_("Dead since"), lambda row: timestamp(row.died_at_ms)),
+        Column(_("Error"), lambda row: long(row.error or row.error_class)),
     ]
-    hint = Empty(_("No matching dead letters"))
-    return plain(columns, found.messages, hint)
+    hint = EmptyHint(_("No matching dead letters"))
+    return simple_table(columns, found.messages, hint)
 
 
 def _redrives(found: Sequence[RedriveView]) -> Table:
     columns: Columns[RedriveView] = [
-        Column(_("Requested"), lambda one: when(one.created_at_ms)),
-        Column(_("Requested by"), lambda one: text(one.asked_by)),
-        Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Redriven"), lambda one: number(one.redriven), right=True),
-        Column(_("Total"), lambda one: number(one.total), right=True),
-        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
-        Column(_("Detail"), lambda one: long(one.detail or None)),
+        Column(_("Requested"), lambda row: timestamp(row.created_at_ms)),
+        Column(_("Requested by"), lambda row: text(row.asked_by)),
+        Column(_("State"), lambda row: cells.state(row.state)),
+        Column(_("Redriven"), lambda row: number(row.redriven), right=True),
+        Column(_("Total"), lambda row: number(row.total), right=True),
+        Column(_("Skipped"), lambda row: number(row.skipped), right=True),
+        Column(_("Detail"), lambda row: long(row.detail or None)),
     ]
-    return plain(columns, found, Empty(_("No redrives yet")))
+    return simple_table(columns, found, EmptyHint(_("No redrives yet")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
@@ -173,26 +177,26 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
     about = found.about
     origin = f"{about.queue}-{about.offset}"
     facts = [
-        Fact(_("Topic"), about.topic, to("topic", about.topic), kind="code"),
-        Fact(_("Sent as"), origin, to("message", about.topic, origin), kind="code"),
+        Fact(_("Topic"), about.topic, page_url("topic", about.topic), kind="code"),
+        Fact(_("Sent as"), origin, page_url("message", about.topic, origin), kind="code"),
         Fact(_("Key"), about.key, kind="code"),
         Fact(_("Tag"), about.tag),
         Fact(_("Trace id"), about.trace_id, kind="code"),
         Fact(_("Attempts"), about.attempts),
         Fact(_("First failed"), about.first_failed_at_ms, kind="when"),
         Fact(_("Dead since"), about.died_at_ms, kind="when"),
-        Fact(_("Size"), size(about.size)),
+        Fact(_("Size"), format_size(about.size)),
         Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
         Fact(_("Error"), about.error or None, kind="long"),
     ]
     actions = [
-        Link(_("Redrive"), f"{to('redrive', name)}?ids={message_id}"),
-        Link(_("Delete"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
+        Link(_("Redrive"), f"{page_url('redrive', name)}?ids={message_id}"),
+        Link(_("Delete"), f"{page_url('dead-drop', name)}?ids={message_id}", "danger"),
     ]
     headers = sorted((found.headers or {}).items())
-    place = places.of_group(request, name, "failures")
-    place["crumbs"].append(Link(_("Retries and dead letters"), to("failures", name)))
-    return pages.show(
+    place = navigation.for_group(request, name, "failures")
+    place["crumbs"].append(Link(_("Retries and dead letters"), page_url("failures", name)))
+    return pages.render_page(
         request, "topics/dead", message_id, **place, name=name, facts=facts, actions=actions,
-        headers=headers, body=bodies.shown(found.body),
+        headers=headers, body=bodies.render_body(found.body),
     )  # fmt: skip

@@ -13,11 +13,11 @@ from messagestore.retries.dead_letters import DeadCount
 from metadata.monitoring import dead_letter_counts
 from portal.actions.action import NoFields, Preview
 from portal.actions.pickers import Picker
-from portal.kit.tables import Column, Columns, Empty, Text, code, number, plain
+from portal.kit.tables import Column, Columns, EmptyHint, Text, code, number, simple_table
 from portal.views.groups.group_actions import GroupAction
 
 
-class Choosing(forms.Form):
+class DeadLetterChoiceForm(forms.Form):
     """Choice of dead messages: ids, or those of a topic and kind of error, or all."""
 
     ids = forms.CharField(
@@ -36,7 +36,7 @@ class Choosing(forms.Form):
     )
 
 
-class Redriving(Choosing):
+class RedriveForm(DeadLetterChoiceForm):
     """Target and rate of a redrive."""
 
     to = forms.ChoiceField(
@@ -54,7 +54,7 @@ class Redriving(Choosing):
     )
 
 
-def chosen(fields: dict[str, Any]) -> dict[str, Any]:
+def read_choice(fields: dict[str, Any]) -> dict[str, Any]:
     """The choice as the verbs take it."""
     ids = fields["ids"].replace(",", " ").split()
     return {
@@ -76,7 +76,7 @@ def _reach(choice: dict[str, Any]) -> str:
     return str(_("All dead letters, of all topics and errors."))
 
 
-class OfTheDead(GroupAction):
+class DeadLetterAction(GroupAction):
     """Something done to dead messages of a group."""
 
     back_to = ("failures", "name")
@@ -86,7 +86,7 @@ class OfTheDead(GroupAction):
         return {**super().initial(), "ids": ", ".join(ids)}
 
     def effects(self, fields: dict[str, Any], what: str) -> Preview:
-        choice = chosen(fields)
+        choice = read_choice(fields)
         dead_letters.check_choice(**choice)
         if choice["ids"]:
             dead_letters.by_node(choice["ids"])
@@ -100,18 +100,18 @@ class OfTheDead(GroupAction):
             one for one in summary.errors if choice["error"] in (None, one.error_class)
         ]
         columns: Columns[DeadCount] = [
-            Column(_("Error"), lambda one: code(one.error_class)),
-            Column(_("Topic"), lambda one: code(one.topic)),
-            Column(_("Dead letters"), lambda one: number(one.count), right=True),
+            Column(_("Error"), lambda row: code(row.error_class)),
+            Column(_("Topic"), lambda row: code(row.topic)),
+            Column(_("Dead letters"), lambda row: number(row.count), right=True),
         ]
-        table = plain(columns, reached, Empty(_("No matching dead letters")))
+        table = simple_table(columns, reached, EmptyHint(_("No matching dead letters")))
         count = sum(one.count for one in reached)
         effects = [what % {"count": count, "group": self.name}, _reach(choice)]
         return Preview(effects=effects, table=table)
 
 
-class Redrive(OfTheDead):
-    form_class = Redriving
+class Redrive(DeadLetterAction):
+    form_class = RedriveForm
     button = lazy("Redrive")
     title = lazy("Redrive dead letters of %(name)s")
 
@@ -127,13 +127,13 @@ class Redrive(OfTheDead):
             to=fields["to"],
             rate=fields["rate"],
             actor=self.actor,
-            **chosen(fields),
+            **read_choice(fields),
         )
         return _("The redrive has started. Its progress is shown below.")
 
 
-class DropDead(OfTheDead):
-    form_class = Choosing
+class DeleteDeadLetters(DeadLetterAction):
+    form_class = DeadLetterChoiceForm
     danger = True
     button = lazy("Delete for good")
     title = lazy("Delete dead letters of %(name)s")
@@ -145,11 +145,11 @@ class DropDead(OfTheDead):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
+        count = dead_letters.drop(group=self.name, actor=self.actor, **read_choice(fields))
         return _("Dead letters deleted: %d.") % count
 
 
-class SawDead(OfTheDead):
+class MarkDeadLettersSeen(DeadLetterAction):
     """Says that somebody has looked at what is dead: the first page is quiet until more
     dies.
     """
@@ -157,7 +157,7 @@ class SawDead(OfTheDead):
     form_class = NoFields
     button = lazy("Mark as seen")
     title = lazy("Mark the dead letters of %(name)s as seen")
-    would = lazy(
+    effect = lazy(
         "The dead letters are kept. The overview does not mention them until there is a new one."
     )
 

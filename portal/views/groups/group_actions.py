@@ -16,16 +16,16 @@ from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import GROUP
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
-from portal.kit import rows
+from portal.actions.fields import pick_settings
+from portal.kit import cells
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Text, badge, plain, text
+from portal.kit.tables import Column, Columns, EmptyHint, Text, badge, simple_table, text
 
-PAUSED = ("stopped",)  # by an action of its own
+PAUSE_SETTING = ("stopped",)  # by an action of its own
 
 
-@with_settings(GROUP, without=PAUSED)
-class NewGroup(forms.Form):
+@with_settings(GROUP, without=PAUSE_SETTING)
+class NewGroupForm(forms.Form):
     name = forms.CharField(
         label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
     )
@@ -44,31 +44,31 @@ class NewGroup(forms.Form):
     )
 
 
-@with_settings(GROUP, without=PAUSED)
-class EditGroup(EditFields):
+@with_settings(GROUP, without=PAUSE_SETTING)
+class EditGroupForm(EditFields):
     """Settings of a group that exists."""
 
 
 class GroupAction(Action):
-    what = "group"
+    object_kind = "group"
     section = "groups"
     back_to = ("group", "name")
 
 
 class CreateGroup(Create):
-    form_class = NewGroup
-    what = "group"
+    form_class = NewGroupForm
+    object_kind = "group"
     section = "groups"
     title = lazy("Create a group")
     back_to = ("groups",)
 
-    def effect(self, fields: dict[str, Any]) -> Text:
+    def describe_effect(self, fields: dict[str, Any]) -> Text:
         return _(
             "Group %s will be created. It receives no messages until it subscribes to a topic."
         ) % str(fields["name"])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        settings = given(fields, GROUP)
+        settings = pick_settings(fields, GROUP)
         groups.create(
             name=fields["name"], mode=fields["mode"], settings=settings, actor=self.actor
         )
@@ -76,12 +76,12 @@ class CreateGroup(Create):
 
 
 class ChangeGroup(Edit, GroupAction):
-    form_class = EditGroup
+    form_class = EditGroupForm
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
-        return given(read_settings(GROUP, view), EditGroup.base_fields)
+        return pick_settings(read_settings(GROUP, view), EditGroupForm.base_fields)
 
     def save(self, changed: dict[str, Any]) -> None:
         groups.update(name=self.name, settings=changed, actor=self.actor)
@@ -133,13 +133,13 @@ class RebalanceGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
-            Column(_("Queue"), lambda one: rows.queue(one.queue)),
-            Column(_("From"), lambda one: text(one.source or _("nobody"))),
-            Column(_("To"), lambda one: text(one.target or _("nobody"))),
+            Column(_("Queue"), lambda row: cells.queue(row.queue)),
+            Column(_("From"), lambda row: text(row.source or _("nobody"))),
+            Column(_("To"), lambda row: text(row.target or _("nobody"))),
             Column(
                 _("When"),
-                lambda one: badge(
-                    _("at once") if one.at_once else _("when its owner releases it")
+                lambda row: badge(
+                    _("at once") if row.at_once else _("when its owner releases it")
                 ),
             ),
         ]
@@ -147,7 +147,9 @@ class RebalanceGroup(GroupAction):
         if not moves:
             return Preview(effects=[_("No moves: the assignment is balanced.")])
         what = ngettext("%d queue will move.", "%d queues will move.", moves) % moves
-        return Preview(effects=[what], table=plain(columns, plan.moves, Empty("")))
+        return Preview(
+            effects=[what], table=simple_table(columns, plan.moves, EmptyHint(""))
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = rebalance.ask(group=self.name, actor=self.actor)
@@ -159,7 +161,7 @@ class RebalanceGroup(GroupAction):
 
 class DeleteGroup(Delete, GroupAction):
     title = lazy("Delete %(name)s")
-    gone_to = "groups"
+    page_after = "groups"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)

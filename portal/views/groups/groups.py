@@ -26,27 +26,27 @@ from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
-from portal.kit import causes, charts, outages, pages, places, progress, rows
-from portal.kit.pages import Fact, Link, to
-from portal.kit.setting_fields import facts
+from portal.kit import causes, cells, charts, navigation, outages, pages, progress
+from portal.kit.pages import Fact, Link, page_url
+from portal.kit.setting_fields import setting_facts
 from portal.kit.tables import (
-    PART,
+    ROWS_PER_PAGE,
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     badge,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     number,
-    part,
+    parse_list_query,
+    split_table,
     text,
-    wanted,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import at
+from portal.templatetags.formats import format_time
 from portal.views.groups import leases, resetting
 
 
@@ -64,33 +64,33 @@ class Matrix(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
+    found = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
     dead = dead_letter_counts.of_groups([row.pk for row in found.items])
-    *figures, minutes = rows.GROUP
+    *figures, minutes = cells.GROUP_COLUMNS
     columns: Columns[GroupRow] = [
         *figures,
         Column(
             _("Dead letters"),
-            lambda one: _dead_count(dead.get(one.pk)),
+            lambda row: _dead_count(dead.get(row.pk)),
             right=True,
             lead=True,
         ),
-        Column(_("Topics"), lambda one: number(one.topics), right=True),
+        Column(_("Topics"), lambda row: number(row.topics), right=True),
         minutes,
-        Column(_("Owners"), lambda one: text(one.owners or None)),
+        Column(_("Owners"), lambda row: text(row.owners or None)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _(
             "No matching groups. A consumer creates its group when it starts. To create "
             "one by hand:"
         ),
         "catmq group create billing && catmq subscribe billing orders",
-        to("group-create"),
+        page_url("group-create"),
         _("Create a group"),
     )
-    table = listed(request, columns, found, empty=hint)
-    actions = [Link(_("Create a group"), to("group-create"))]
-    return pages.list_page(
+    table = list_table(request, columns, found, empty=hint)
+    actions = [Link(_("Create a group"), page_url("group-create"))]
+    return pages.render_list(
         request, _("Consumer groups"), table, section="groups", actions=actions
     )
 
@@ -102,53 +102,53 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         "group_id": view.id,
         "sent_to": [one.topic_id for one in view.subscriptions],
     }
-    span = charts.span(request, **whose)
+    span = charts.chosen_span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
     marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
         view=view, offsets=offsets, found=found, actor=actor(request)
     )
-    return pages.show(
+    return pages.render_page(
         request,
         "groups/group",
         name,
-        **places.of_group(request, name, "group"),
+        **navigation.for_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found, manages=manages),
-        leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
-        rates=charts.rates(points, marks),
-        lags=charts.lags(points, marks),
-        spans=charts.spans(span),
+        leases=leases.find_leases(view, offsets, manages=manages, actor=actor(request)),
+        rates=charts.rate_chart(points, marks),
+        lags=charts.lag_chart(points, marks),
+        spans=charts.span_links(span),
         matrices=_matrices(request, view, offsets),
         members=_members(request, view),
         processes=_processes(request, view),
-        moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
+        moves=resetting.latest_moves(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
-        causes=causes.said(reasons, group=name, manages=manages),
-        away=outages.of(one.queue for one in offsets if one.head is None),
+        causes=causes.describe_causes(reasons, group=name, manages=manages),
+        away=outages.names_of_nodes(one.queue for one in offsets if one.head is None),
         manages=manages,
     )
 
 
 def _actions(view: GroupView) -> list[Link]:
     switch = (
-        Link(_("Resume"), to("group-start", view.name))
+        Link(_("Resume"), page_url("group-start", view.name))
         if view.stopped
-        else Link(_("Pause"), to("group-stop", view.name))
+        else Link(_("Pause"), page_url("group-stop", view.name))
     )
     return [
         switch,
-        Link(_("Subscribe"), to("subscribe", view.name)),
-        Link(_("Reset offsets"), to("group-reset", view.name)),
+        Link(_("Subscribe"), page_url("subscribe", view.name)),
+        Link(_("Reset offsets"), page_url("group-reset", view.name)),
         *(
             []
             if view.mode == "share"
-            else [Link(_("Rebalance"), to("group-rebalance", view.name))]
+            else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
         ),
-        Link(_("Settings"), to("group-settings", view.name)),
-        Link(_("Delete"), to("group-delete", view.name), "danger"),
+        Link(_("Settings"), page_url("group-settings", view.name)),
+        Link(_("Delete"), page_url("group-delete", view.name), "danger"),
     ]
 
 
@@ -161,7 +161,7 @@ def _tiles(
     manages: bool,
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state, tone, trend = progress.state(found)
+    state, tone, trend = progress.group_state(found)
     dead = dead_letter_counts.of_group(view.id)
     if dead is not None and dead.unseen and tone == "ok":
         tone = "warn"  # it reads, but not all of it was handled
@@ -175,9 +175,9 @@ def _tiles(
             _("Oldest unread"),
             oldest,
             kind="lasts",
-            tone="warn" if (oldest or 0) > rows.LATE_MS else "",
+            tone="warn" if (oldest or 0) > cells.LATE_MS else "",
         ),
-        *(leases.tiles(offsets) if view.mode == "share" else []),
+        *(leases.lease_tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
         *_dead_letters(view.name, dead, manages=manages),
     ]
@@ -187,7 +187,9 @@ def _dead_count(dead: GroupDeadLetters | None) -> Cell:
     """Return the number of a group's dead letters, red until somebody has seen all."""
     if dead is None:
         return number(0)
-    return number(dead.messages, to("group", dead.group), "bad" if dead.unseen else "")
+    return number(
+        dead.messages, page_url("group", dead.group), "bad" if dead.unseen else ""
+    )
 
 
 def _dead_letters(
@@ -197,8 +199,8 @@ def _dead_letters(
     if dead is None:
         return []
     tone = "bad" if dead.unseen else "warn"
-    newest = _("the newest: %s") % at(dead.newest_at_ms)
-    href = to("failures", group) if manages else ""
+    newest = _("the newest: %s") % format_time(dead.newest_at_ms)
+    href = page_url("failures", group) if manages else ""
     return [Fact(_("Dead letters"), dead.messages, href, tone, kind="number", note=newest)]
 
 
@@ -211,12 +213,12 @@ def _matrices(
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
     shares = view.mode == "share"
-    held = leases.columns() if shares else _owner(heard)
+    held = leases.lease_columns() if shares else _owner(heard)
     fence: Columns[QueueLag] = (
-        [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
+        [] if shares else [Column(_("Epoch"), lambda row: code(row.epoch))]
     )
     mine = {
-        topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)
+        topic: list(found) for topic, found in groupby(offsets, key=lambda row: row.topic)
     }
     retries = {topic: failure_name(view.name, topic) for topic in mine}
     found = []
@@ -247,18 +249,18 @@ def _matrix(
     columns: Columns[QueueLag] = [
         Column(_("Queue"), _position),
         *held[:1],
-        Column(_("Unread"), lambda one: number(one.lag), right=True),
-        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
-        Column(_("Position"), lambda one: number(one.committed), right=True),
-        Column(_("Log end offset"), lambda one: number(one.head), right=True),
-        Column(_("Log start offset"), lambda one: number(one.low), right=True),
+        Column(_("Unread"), lambda row: number(row.lag), right=True),
+        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
+        Column(_("Position"), lambda row: number(row.committed), right=True),
+        Column(_("Log end offset"), lambda row: number(row.head), right=True),
+        Column(_("Log start offset"), lambda row: number(row.low), right=True),
         *held[1:],
         *fence,
-        Column(_("State"), lambda one: _queue_state(one, stopped)),
+        Column(_("State"), lambda row: _queue_state(row, stopped)),
     ]
-    if len(offsets) > PART:  # so that the first page has what is late
-        offsets = sorted(offsets, key=lambda one: -(one.lag or 0))
-    return part(request, columns, offsets, Empty(_("No queues.")), word="queues")
+    if len(offsets) > ROWS_PER_PAGE:  # so that the first page has what is late
+        offsets = sorted(offsets, key=lambda row: -(row.lag or 0))
+    return split_table(request, columns, offsets, EmptyHint(_("No queues.")), word="queues")
 
 
 def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
@@ -266,7 +268,7 @@ def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
         Column(_("Owner"), _reader),
         Column(
             _("Last heartbeat"),
-            lambda one: lasting(_silent_ms(heard.get(one.owner or ""))),
+            lambda row: duration(_silent_ms(heard.get(row.owner or ""))),
             right=True,
         ),
     ]
@@ -274,7 +276,7 @@ def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
 
 def _position(one: QueueLag) -> Cell:
     place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
-    return rows.queue(one.queue, to("messages") + place)
+    return cells.queue(one.queue, page_url("messages") + place)
 
 
 def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
@@ -282,7 +284,7 @@ def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
     handled.
     """
     if one.head is None or one.queue in stopped:
-        return rows.state("away" if one.head is None else "stopped")
+        return cells.state("away" if one.head is None else "stopped")
     return badge(_("open"))
 
 
@@ -298,45 +300,45 @@ def _reader(one: QueueLag) -> Cell:
 
 def _members(request: HttpRequest, view: GroupView) -> Table:
     columns: Columns[MemberView] = [
-        Column(_("Member"), lambda one: text(one.name)),
+        Column(_("Member"), lambda row: text(row.name)),
         Column(
             _("Last heartbeat"),
-            lambda one: rows.silence(one.heartbeat_age_ms, view.session_timeout_ms),
+            lambda row: cells.heartbeat_age(row.heartbeat_age_ms, view.session_timeout_ms),
             right=True,
         ),
-        Column(_("Queues"), lambda one: number(len(one.queues)), right=True),
+        Column(_("Queues"), lambda row: number(len(row.queues)), right=True),
         Column(
             _("State"),
-            lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by")),
+            lambda row: badge(_("reads"), "ok") if row.active else badge(_("stands by")),
         ),
-        Column(_("Address"), lambda one: code(one.address)),
-        Column(_("Client"), lambda one: text(one.sdk or None)),
-        Column(_("Since"), lambda one: when(one.joined_at_ms)),
+        Column(_("Address"), lambda row: code(row.address)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
     )
-    return part(request, columns, view.members, hint, word="members")
+    return split_table(request, columns, view.members, hint, word="members")
 
 
 def _processes(request: HttpRequest, view: GroupView) -> Table | None:
     """Return what the members' processes say of themselves; None if none of them does."""
     reporting = [(one, one.process) for one in view.members if one.process is not None]
     columns: Columns[tuple[MemberView, ProcessReport]] = [
-        Column(_("Member"), lambda one: text(one[0].name)),
-        Column(_("Threads at work"), lambda one: _threads(one[1]), right=True),
-        Column(_("Slowest handler"), lambda one: rows.place_of_handler(one[1].slowest)),
-        Column(_("Running for"), lambda one: _running(one[1]), right=True),
-        Column(_("Buffered messages"), lambda one: number(one[1].buffered), right=True),
+        Column(_("Member"), lambda row: text(row[0].name)),
+        Column(_("Threads at work"), lambda row: _threads(row[1]), right=True),
+        Column(_("Slowest handler"), lambda row: cells.handled_message(row[1].slowest)),
+        Column(_("Running for"), lambda row: _running(row[1]), right=True),
+        Column(_("Buffered messages"), lambda row: number(row[1].buffered), right=True),
         Column(
-            _("Buffered bytes"), lambda one: Cell(one[1].buffered_bytes, "size"), right=True
+            _("Buffered bytes"), lambda row: Cell(row[1].buffered_bytes, "size"), right=True
         ),
-        Column(_("Handled since start"), lambda one: number(one[1].handled), right=True),
-        Column(_("Failed attempts"), lambda one: number(one[1].failed), right=True),
-        Column(_("Reported"), lambda one: lasting(one[0].process_age_ms), right=True),
+        Column(_("Handled since start"), lambda row: number(row[1].handled), right=True),
+        Column(_("Failed attempts"), lambda row: number(row[1].failed), right=True),
+        Column(_("Reported"), lambda row: duration(row[0].process_age_ms), right=True),
     ]
     return (
-        part(request, columns, reporting, Empty(""), word="processes")
+        split_table(request, columns, reporting, EmptyHint(""), word="processes")
         if reporting
         else None
     )
@@ -349,25 +351,25 @@ def _threads(one: ProcessReport) -> Cell:
 
 def _running(one: ProcessReport) -> Cell:
     if one.slowest is None:
-        return lasting(None)
-    return lasting(
+        return duration(None)
+    return duration(
         one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else ""
     )
 
 
 def _facts(view: GroupView) -> list[Fact]:
     return [
-        Fact(_("Mode"), rows.state(view.mode).value),
+        Fact(_("Mode"), cells.state(view.mode).value),
         Fact(
             _("Generation"),
             view.generation,
-            f"{to('rebalances')}?q={view.name}&of=group",
+            f"{page_url('rebalances')}?q={view.name}&of=group",
             kind="number",
         ),
-        *facts(
+        *setting_facts(
             GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]
         ),
         Fact(_("Created"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-        Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
+        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+        Fact(_("Rebalances"), _("history"), f"{page_url('rebalances')}?q={view.name}"),
     ]

@@ -18,24 +18,24 @@ from messagestore.shares.listing import LeasedRun, LeasedRuns
 from metadata.actors import Actor
 from metadata.groups.groups import GroupView
 from portal.actions.action import Preview
-from portal.kit import rows
-from portal.kit.pages import Fact, to
+from portal.kit import cells
+from portal.kit.pages import Fact, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     badge,
     code,
-    lasting,
+    duration,
     number,
-    plain,
+    simple_table,
     text,
 )
 from portal.views.groups.group_actions import GroupAction
 
-SHOWN = 50
+MAX_RUNS_SHOWN = 50
 
 
 class Leases(NamedTuple):
@@ -47,17 +47,17 @@ class Leases(NamedTuple):
     notes: list[Text]
 
 
-def of(
+def find_leases(
     view: GroupView, offsets: Sequence[QueueLag], *, manages: bool, actor: Actor
 ) -> Leases | None:
     """Return the leases of a share group; None of another."""
     if view.mode != "share":
         return None
-    found = listing.runs(group=view.name, actor=actor, limit=SHOWN)
+    found = listing.runs(group=view.name, actor=actor, limit=MAX_RUNS_SHOWN)
     return Leases(_table(view, found, manages=manages), [*_notes(view, offsets)])
 
 
-def tiles(offsets: Sequence[QueueLag]) -> list[Fact]:
+def lease_tiles(offsets: Sequence[QueueLag]) -> list[Fact]:
     """Figures of a share group that others do not have."""
     oldest = max((one.oldest_lease_ms or 0 for one in offsets), default=0) or None
     return [
@@ -67,12 +67,12 @@ def tiles(offsets: Sequence[QueueLag]) -> list[Fact]:
     ]
 
 
-def columns() -> list[Column[QueueLag]]:
+def lease_columns() -> list[Column[QueueLag]]:
     """Columns of a queue's leases, in the place of its owner."""
     return [
-        Column(_("In flight"), lambda one: number(one.in_flight), right=True),
-        Column(_("Redelivered"), lambda one: number(one.redelivered), right=True),
-        Column(_("Oldest lease"), lambda one: lasting(one.oldest_lease_ms), right=True),
+        Column(_("In flight"), lambda row: number(row.in_flight), right=True),
+        Column(_("Redelivered"), lambda row: number(row.redelivered), right=True),
+        Column(_("Oldest lease"), lambda row: duration(row.oldest_lease_ms), right=True),
     ]
 
 
@@ -83,7 +83,7 @@ def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
     if not view.members:
         yield _("There are no members, so nobody gets messages.")
     held = ", ".join(
-        rows.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS
+        cells.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS
     )
     if held:
         what = _(
@@ -96,33 +96,35 @@ def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
 
 def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
     shown: list[Column[LeasedRun]] = [
-        Column(_("Queue"), lambda one: rows.queue(one.queue)),
-        Column(_("Offsets"), lambda one: code(f"{one.first} … {one.end - 1}")),
+        Column(_("Queue"), lambda row: cells.queue(row.queue)),
+        Column(_("Offsets"), lambda row: code(f"{row.first} … {row.end - 1}")),
         Column(
-            _("Member"), lambda one: text(one.owner) if one.owner else badge(_("nobody"))
+            _("Member"), lambda row: text(row.owner) if row.owner else badge(_("nobody"))
         ),
-        Column(_("Unfinished"), lambda one: number(one.messages), right=True),
-        Column(_("Finished"), lambda one: number(one.finished), right=True),
-        Column(_("Deliveries"), lambda one: number(one.deliveries), right=True),
+        Column(_("Unfinished"), lambda row: number(row.messages), right=True),
+        Column(_("Finished"), lambda row: number(row.finished), right=True),
+        Column(_("Deliveries"), lambda row: number(row.deliveries), right=True),
         Column(_("Lease ends in"), _left, right=True),
     ]
     if manages:
-        shown.append(Column(_("Action"), lambda one: _release_link(view, one)))
+        shown.append(Column(_("Action"), lambda row: _release_link(view, row)))
     away = ", ".join(sorted(found.away))
     caption = (
         _("Node %s does not answer, so its leases are not listed.") % away if away else ""
     )
-    return plain(shown, found.runs, Empty(_("No messages are leased.")), caption=caption)
+    return simple_table(
+        shown, found.runs, EmptyHint(_("No messages are leased.")), caption=caption
+    )
 
 
 def _left(one: LeasedRun) -> Cell:
-    return lasting(one.lease_left_ms) if one.is_leased else badge(_("ended"), "warn")
+    return duration(one.lease_left_ms) if one.is_leased else badge(_("ended"), "warn")
 
 
 def _release_link(view: GroupView, one: LeasedRun) -> Cell:
     if not one.is_leased:
         return text(None)
-    return text(_("release"), to("run-release", view.name, one.queue, one.first))
+    return text(_("release"), page_url("run-release", view.name, one.queue, one.first))
 
 
 class ReleaseRun(GroupAction):
@@ -131,7 +133,7 @@ class ReleaseRun(GroupAction):
     title = lazy("Release messages of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        queue, first = int(self.word("queue")), int(self.word("first"))
+        queue, first = int(self.url_argument("queue")), int(self.url_argument("first"))
         found = listing.runs(
             group=self.name, queue=queue, limit=1_000, actor=self.actor
         ).runs
@@ -152,6 +154,6 @@ class ReleaseRun(GroupAction):
         return Preview(effects=[what % {"count": count, "owners": owners}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        queue, first = int(self.word("queue")), int(self.word("first"))
+        queue, first = int(self.url_argument("queue")), int(self.url_argument("first"))
         count = listing.release(group=self.name, queue=queue, first=first, actor=self.actor)
         return ngettext("%d lease was ended.", "%d leases were ended.", count) % count

@@ -21,33 +21,33 @@ from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
-from portal.actions.fields import only_for, time_field
+from portal.actions.fields import shown_only_for, time_field
 from portal.actions.pickers import Picker
 from portal.auth.access import actor, may
-from portal.kit import pages, places, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, navigation, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.setting_fields import QueuesField
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     badge,
     code,
     number,
-    plain,
+    simple_table,
     text,
-    when,
+    timestamp,
 )
 from portal.views.groups.group_actions import GroupAction
 
-SHOWN = 50  # moves of queues
-SHOWN_FIRST = 8  # on the page of the group
+MOVES_PER_PAGE = 50  # moves of queues
+LATEST_MOVES = 8  # on the page of the group
 
 
-class Resetting(forms.Form):
+class ResetForm(forms.Form):
     """Target of a reset of a group's offsets."""
 
     topic = forms.CharField(
@@ -67,13 +67,13 @@ class Resetting(forms.Form):
             ("group", lazy("the offsets of another group")),
         ),
     )
-    offset = only_for(
+    offset = shown_only_for(
         forms.IntegerField(label=lazy("Offset"), required=False, min_value=0),
         "to",
         "offset",
     )
-    at = only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
-    minutes_ago = only_for(
+    at = shown_only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
+    minutes_ago = shown_only_for(
         forms.IntegerField(
             label=lazy("Minutes ago"),
             required=False,
@@ -83,7 +83,7 @@ class Resetting(forms.Form):
         "to",
         "time",
     )
-    source_group = only_for(
+    source_group = shown_only_for(
         forms.CharField(
             label=lazy("Other group"),
             required=False,
@@ -123,7 +123,7 @@ class MoveOffsets(GroupAction):
     def _effects(self, found: Sequence[Move]) -> list[Text]:
         topics = sorted({one.topic for one in found})
         where = ", ".join(
-            [*topics[:SHOWN_FIRST], *(["…"] if len(topics) > SHOWN_FIRST else [])]
+            [*topics[:LATEST_MOVES], *(["…"] if len(topics) > LATEST_MOVES else [])]
         )
         queues = ngettext(
             "%(count)d queue of %(topics)s is reset.",
@@ -141,7 +141,7 @@ class MoveOffsets(GroupAction):
         ]
         if any(one.asked is not None for one in found):
             effects.append(_("A queue without this offset is set to its nearest offset."))
-        kept = ", ".join(rows.queue_name(one.queue) for one in found if one.kept)
+        kept = ", ".join(cells.queue_name(one.queue) for one in found if one.kept)
         if kept:
             effects.append(
                 _(
@@ -171,7 +171,7 @@ class MoveOffsets(GroupAction):
 
 
 class ResetGroup(MoveOffsets):
-    form_class = Resetting
+    form_class = ResetForm
     button = lazy("Reset the offsets")
     title = lazy("Reset offsets of %(name)s")
 
@@ -180,12 +180,12 @@ class ResetGroup(MoveOffsets):
         first = next((one.topic for one in view.subscriptions), "")
         return {"topic": first, "to": "earliest", **super().initial()}
 
-    def words(self) -> dict[str, Any]:
+    def extra_context(self) -> dict[str, Any]:
         """Return links to the previews of the usual resets, of all topics unless the URL
         names one.
         """
         topic = urlencode({"topic": self.request.GET.get("topic", "")})
-        page = f"{to('group-reset', self.name)}?preview=yes&{topic}"
+        page = f"{page_url('group-reset', self.name)}?preview=yes&{topic}"
         usual = [
             Link(_("Earliest"), f"{page}&to=earliest"),
             Link(_("Latest"), f"{page}&to=latest"),
@@ -225,46 +225,49 @@ class UndoReset(MoveOffsets):
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         return offset_reset.undo(
-            group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run
+            group=self.name,
+            reset=self.url_argument("reset"),
+            actor=self.actor,
+            dry_run=dry_run,
         )
 
 
 def _planned(found: Sequence[Move]) -> Table:
     columns: Columns[Move] = [
-        Column(_("Queue"), lambda one: rows.queue(one.queue)),
-        Column(_("Requested"), lambda one: number(one.asked), right=True),
-        Column(_("Now"), lambda one: number(one.from_offset), right=True),
-        Column(_("After"), lambda one: number(one.to_offset), right=True),
-        Column(_("Repeated"), lambda one: number(one.repeated), right=True),
-        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
+        Column(_("Queue"), lambda row: cells.queue(row.queue)),
+        Column(_("Requested"), lambda row: number(row.asked), right=True),
+        Column(_("Now"), lambda row: number(row.from_offset), right=True),
+        Column(_("After"), lambda row: number(row.to_offset), right=True),
+        Column(_("Repeated"), lambda row: number(row.repeated), right=True),
+        Column(_("Skipped"), lambda row: number(row.skipped), right=True),
     ]
-    return plain(columns, found, Empty(_("No queues.")))
+    return simple_table(columns, found, EmptyHint(_("No queues.")))
 
 
-def moves_of(request: HttpRequest, name: str) -> HttpResponse:
+def moves(request: HttpRequest, name: str) -> HttpResponse:
     """Show where a group's offsets were moved by hand, by whom, and the way back."""
     after = request.GET.get("after", "")
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     )
     page = offset_resets.page(
-        group=name, limit=SHOWN, after=before_id, actor=actor(request)
+        group=name, limit=MOVES_PER_PAGE, after=before_id, actor=actor(request)
     )
-    return pages.show(
+    return pages.render_page(
         request,
         "groups/moves",
         _("Offset resets of %s") % name,
-        **places.of_group(request, name, "moves"),
+        **navigation.for_group(request, name, "moves"),
         name=name,
         table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
         following=f"?after={page.next}" if page.next else "",
     )
 
 
-def latest(*, group: str, manages: bool, actor: Actor) -> Table:
+def latest_moves(*, group: str, manages: bool, actor: Actor) -> Table:
     """The latest moves of a group's offsets, for its page."""
     found = offset_resets.page(
-        group=group, limit=SHOWN_FIRST, after=None, actor=actor
+        group=group, limit=LATEST_MOVES, after=None, actor=actor
     ).items
     return _past(group, found, manages=manages)
 
@@ -272,26 +275,26 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     undone = {one.undoes for one in found}
     columns: list[Column[PastMove]] = [
-        Column(_("Reset"), lambda one: when(one.at_ms)),
-        Column(_("Requested by"), lambda one: text(one.actor)),
+        Column(_("Reset"), lambda row: timestamp(row.at_ms)),
+        Column(_("Requested by"), lambda row: text(row.actor)),
         Column(_("Queue"), _queue),
-        Column(_("From"), lambda one: number(one.from_offset), right=True),
-        Column(_("To"), lambda one: number(one.to_offset), right=True),
-        Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
+        Column(_("From"), lambda row: number(row.from_offset), right=True),
+        Column(_("To"), lambda row: number(row.to_offset), right=True),
+        Column(_("State"), lambda row: _moved(row, undone=row.reset in undone)),
     ]
     if manages:
         columns.append(
             Column(
-                _("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)
+                _("Action"), lambda row: _way_back(group, row, undone=row.reset in undone)
             )
         )
-    return plain(columns, found, Empty(_("No offset resets")))
+    return simple_table(columns, found, EmptyHint(_("No offset resets")))
 
 
 def _queue(one: PastMove) -> Cell:
-    name = rows.queue_name(one.queue)
+    name = cells.queue_name(one.queue)
     return code(
-        f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic)
+        f"{name} ({one.instance})" if one.instance else name, page_url("topic", one.topic)
     )
 
 
@@ -303,4 +306,6 @@ def _moved(one: PastMove, *, undone: bool) -> Cell:
 
 def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
     offered = one.done and not undone
-    return text(_("undo"), to("group-undo", group, one.reset)) if offered else text(None)
+    return (
+        text(_("undo"), page_url("group-undo", group, one.reset)) if offered else text(None)
+    )

@@ -19,15 +19,15 @@ from metadata.groups import subscription_rows
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import only_for, time_field
+from portal.actions.fields import shown_only_for, time_field
 from portal.actions.pickers import Picker
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
-from portal.templatetags.shapes import count
+from portal.templatetags.formats import format_count
 from portal.views.groups.group_actions import GroupAction
 
 
-class Subscribing(forms.Form):
+class SubscribeForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=100, widget=Picker("topic"))
     start = forms.ChoiceField(
         label=lazy("From"),
@@ -37,18 +37,18 @@ class Subscribing(forms.Form):
             ("time", lazy("a point in time")),
         ),
     )
-    at = only_for(time_field(help_text=lazy("For a point in time.")), "start", "time")
+    at = shown_only_for(time_field(help_text=lazy("For a point in time.")), "start", "time")
 
 
 @with_settings(SUBSCRIPTION)
-class SubscriptionSettings(EditFields):
+class SubscriptionForm(EditFields):
     """Settings of a subscription: what a group reads, when and how often, and how it
     handles messages.
     """
 
 
 class Subscribe(GroupAction):
-    form_class = Subscribing
+    form_class = SubscribeForm
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -94,12 +94,12 @@ def _where(start: str, at_ms: int | None) -> Text:
 class ChangeSubscription(Edit, GroupAction):
     """Changes what a group reads of a topic, and how; members hear of it within a moment."""
 
-    form_class = SubscriptionSettings
+    form_class = SubscriptionForm
     title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
         view = subscription_rows.named(
-            group=self.name, topic=self.word("topic"), actor=self.actor
+            group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
         return {
             name: one.kind.written(
@@ -120,7 +120,10 @@ class ChangeSubscription(Edit, GroupAction):
         tags, headers = wanted["tags"], wanted["headers"]
         taken = _taken(
             tag_matches(
-                topic=self.word("topic"), tags=tags, headers=headers, actor=self.actor
+                topic=self.url_argument("topic"),
+                tags=tags,
+                headers=headers,
+                actor=self.actor,
             )
         )
         return replace(
@@ -128,7 +131,7 @@ class ChangeSubscription(Edit, GroupAction):
         )
 
     def save(self, changed: dict[str, Any]) -> None:
-        topic = self.word("topic")
+        topic = self.url_argument("topic")
         subscription_rows.update(
             group=self.name, topic=topic, settings=changed, actor=self.actor
         )
@@ -156,7 +159,10 @@ def _taken(found: TagMatches) -> Preview:
         "Messages of these nodes are not counted, because they do not answer: %s."
     )
     warnings: list[Text] = [uncounted % away] if away else []
-    words = {"looked": count(found.looked_at), "matching": count(found.matching)}
+    words = {
+        "looked": format_count(found.looked_at),
+        "matching": format_count(found.matching),
+    }
     if found.matching:
         some = ngettext(
             "The last message would match.",
@@ -178,10 +184,10 @@ class Unsubscribe(GroupAction):
     danger = True
     button = lazy("Unsubscribe")
     title = lazy("Unsubscribe %(name)s from %(topic)s")
-    would = lazy("The group's offsets in this topic will be deleted for good.")
+    effect = lazy("The group's offsets in this topic will be deleted for good.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        topic = self.word("topic")
+        topic = self.url_argument("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
         return _("Group %(group)s no longer reads %(topic)s.") % {
             "group": self.name,

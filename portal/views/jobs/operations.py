@@ -18,49 +18,49 @@ from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AuditRow, RunRow
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, places, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, navigation, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     badge,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     long,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
-    when,
-    with_words,
+    timestamp,
+    url_with,
 )
 
-MOST_SHOWN = 300  # characters of one side of a change
+MAX_CHANGE_LENGTH = 300  # characters of one side of a change
 
 
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
-    found = operation_lists.runs(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
     cancels = may(request, "admin")
     columns = run_columns(opens=cancels)
     if cancels:
         columns.append(Column(_("Cancel"), _ending))
-    hint = Empty(
+    hint = EmptyHint(
         _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
     )
-    return pages.show(
+    return pages.render_page(
         request,
         "jobs/jobs",
         _("Jobs"),
         section="jobs",
         live=True,
         schedules=_schedules(request),
-        table=listed(request, columns, found, empty=hint),
+        table=list_table(request, columns, found, empty=hint),
         query=request.GET.get("q", ""),
     )
 
@@ -68,26 +68,28 @@ def jobs(request: HttpRequest) -> HttpResponse:
 def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
     """Return the columns of a list of runs; `opens`: with links to their own pages."""
     return [
-        Column(_("Started"), lambda one: when(one.started_at_ms), "at"),
+        Column(_("Started"), lambda row: timestamp(row.started_at_ms), "at"),
         Column(
-            _("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"
+            _("Job"),
+            lambda row: code(row.name, page_url("run", row.id) if opens else ""),
+            "name",
         ),
         Column(_("State"), _state),
-        Column(_("Duration"), lambda one: lasting(one.took_ms), right=True),
-        Column(_("Processed"), lambda one: number(one.count), right=True),
-        Column(_("Detail"), lambda one: long(_where(one)[:MOST_SHOWN] or None)),
+        Column(_("Duration"), lambda row: duration(row.took_ms), right=True),
+        Column(_("Processed"), lambda row: number(row.count), right=True),
+        Column(_("Detail"), lambda row: long(_where(row)[:MAX_CHANGE_LENGTH] or None)),
     ]
 
 
 def _state(one: RunRow) -> Cell:
-    return badge(_("not responding"), "warn") if one.silent else rows.state(one.state)
+    return badge(_("not responding"), "warn") if one.silent else cells.state(one.state)
 
 
 def _ending(one: RunRow) -> Cell:
     if one.cancelling:
         return text(_("cancel requested"))
     return (
-        text(_("cancel"), to("run-cancel", one.id))
+        text(_("cancel"), page_url("run-cancel", one.id))
         if one.state == "running"
         else text(None)
     )
@@ -108,32 +110,34 @@ def _schedules(request: HttpRequest) -> Table:
     last = operation_lists.last_runs(actor=actor(request))
     following = dict(Schedule.objects.values_list("name", "next_run"))
     columns: list[Column[tuple[str, runs.Listed]]] = [
-        Column(_("Job"), lambda one: code(one[0], f"{to('jobs')}?q={one[0]}")),
-        Column(_("What it does"), lambda one: text(_(one[1].text))),
-        Column(_("Every"), lambda one: lasting(one[1].every_minutes * 60_000)),
+        Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
+        Column(_("What it does"), lambda row: text(_(row[1].text))),
+        Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
         Column(
             _("Last run"),
-            lambda one: when(last[one[0]].started_at_ms if one[0] in last else None),
+            lambda row: timestamp(last[row[0]].started_at_ms if row[0] in last else None),
         ),
-        Column(_("State"), lambda one: _last_state(last.get(one[0]))),
-        Column(_("Next run"), lambda one: _next(following.get(one[0]))),
+        Column(_("State"), lambda row: _last_state(last.get(row[0]))),
+        Column(_("Next run"), lambda row: _next(following.get(row[0]))),
     ]
     if may(request, "admin"):
-        columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
-    return plain(columns, sorted(runs.known().items()), Empty(_("No jobs")))
+        columns.append(
+            Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
+        )
+    return simple_table(columns, sorted(runs.known().items()), EmptyHint(_("No jobs")))
 
 
 def _last_state(run: RunRow | None) -> Cell:
-    return rows.state(run.state) if run else badge(_("never ran"))
+    return cells.state(run.state) if run else badge(_("never ran"))
 
 
 def _next(at: datetime | None) -> Cell:
-    return when(round(at.timestamp() * 1000) if at else None)
+    return timestamp(round(at.timestamp() * 1000) if at else None)
 
 
 class RunJob(Action):
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "jobs"
     button = lazy("Run now")
     title = lazy("Run %(name)s now")
@@ -150,14 +154,14 @@ class RunJob(Action):
 
 class CancelRun(Action):
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "jobs"
     danger = True
     button = lazy("Cancel the run")
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Cancel run %(run)d")
     back_to = ("run", "run")
-    would = lazy(
+    effect = lazy(
         "A long job checks for this request regularly and then ends. A short job may "
         "complete first."
     )
@@ -173,7 +177,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     )
     since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
     found = operation_lists.audit(
-        wanted=wanted(request),
+        wanted=parse_list_query(request),
         actor=actor(request),
         name=name,
         who=who,
@@ -181,23 +185,23 @@ def audit(request: HttpRequest) -> HttpResponse:
         until=until,
     )
     columns: Columns[AuditRow] = [
-        Column(_("When"), lambda one: when(one.at_ms), "at"),
-        Column(_("Who"), lambda one: _who(request, one)),
-        Column(_("Action"), lambda one: text(rows.deed(one.verb, one.kind))),
-        Column(_("Target"), lambda one: rows.of_audit(one.kind, one.name), "name"),
-        Column(_("Before"), lambda one: long(_values(one.before))),
-        Column(_("After"), lambda one: long(_values(one.after))),
+        Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
+        Column(_("Who"), lambda row: _who(request, row)),
+        Column(_("Action"), lambda row: text(cells.audited_action(row.verb, row.kind))),
+        Column(_("Target"), lambda row: cells.audited_object(row.kind, row.name), "name"),
+        Column(_("Before"), lambda row: long(_values(row.before))),
+        Column(_("After"), lambda row: long(_values(row.after))),
     ]
-    hint = Empty(_("No matching changes"))
+    hint = EmptyHint(_("No matching changes"))
     mine = (
         ""
         if may(request, "admin")
         else _("You see what was done to topics and groups that you manage.")
     )
     intro = _("Changes of %s") % name if name else mine
-    filters = [Link(_("All changes"), to("audit"))] if name else []
-    table = listed(request, columns, found, empty=hint)
-    place = {"section": "audit", **places.of_list(request, "audit", name=name)}
+    filters = [Link(_("All changes"), page_url("audit"))] if name else []
+    table = list_table(request, columns, found, empty=hint)
+    place = {"section": "audit", **navigation.for_list(request, "audit", name=name)}
     labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
     asked = [
         {
@@ -212,8 +216,8 @@ def audit(request: HttpRequest) -> HttpResponse:
             ("until", until and until.isoformat()),
         )
     ]
-    chips = pages.chips(request, labels)
-    return pages.list_page(
+    chips = pages.filter_chips(request, labels)
+    return pages.render_list(
         request,
         _("Audit log"),
         table,
@@ -234,11 +238,11 @@ def _day(word: str) -> date | None:
 
 def _who(request: HttpRequest, one: AuditRow) -> Cell:
     """Return who changed something, with a link to all that he did."""
-    kind = rows.ACTORS.get(one.actor_kind, one.actor_kind)
+    kind = cells.ACTOR_LABELS.get(one.actor_kind, one.actor_kind)
     return Cell(
         (f"{kind} {one.actor}", one.address),
         "who",
-        with_words(request, who=one.actor, page=""),
+        url_with(request, who=one.actor, page=""),
     )
 
 
@@ -248,4 +252,4 @@ def _values(values: Mapping[str, Any] | None) -> str | None:
     shown = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
     )
-    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"
+    return shown if len(shown) <= MAX_CHANGE_LENGTH else f"{shown[:MAX_CHANGE_LENGTH]} …"

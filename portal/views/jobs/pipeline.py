@@ -21,23 +21,23 @@ from metadata.listing import operation_lists
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor
-from portal.kit import pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import cells, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     code,
-    listed,
+    list_table,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
 )
 from portal.views.jobs.operations import run_columns
 
@@ -46,17 +46,17 @@ def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
     found = operation_lists.runs(
-        wanted=wanted(request), actor=actor(request), pipeline=True
+        wanted=parse_list_query(request), actor=actor(request), pipeline=True
     )
-    hint = Empty(_("No matching runs"))
+    hint = EmptyHint(_("No matching runs"))
     actions = [
-        Link(_("Archive a topic"), to("archive-start")),
-        Link(_("Purge a topic"), to("purge-start")),
-        Link(_("Replay an archive"), to("replay-start")),
-        Link(_("Create a report"), to("report-make") + "?engine=spark"),
+        Link(_("Archive a topic"), page_url("archive-start")),
+        Link(_("Purge a topic"), page_url("purge-start")),
+        Link(_("Replay an archive"), page_url("replay-start")),
+        Link(_("Create a report"), page_url("report-make") + "?engine=spark"),
     ]
     stock, problem = _stock(place.archive)
-    return pages.show(
+    return pages.render_page(
         request,
         "jobs/pipeline",
         _("Data pipeline"),
@@ -74,7 +74,7 @@ def overview(request: HttpRequest) -> HttpResponse:
             Fact(_("Memory of each process"), place.memory, kind="code"),
         ],
         stock=stock,
-        table=listed(request, run_columns(), found, empty=hint),
+        table=list_table(request, run_columns(), found, empty=hint),
         query=request.GET.get("q", ""),
     )
 
@@ -82,28 +82,32 @@ def overview(request: HttpRequest) -> HttpResponse:
 def _stock(archive: str) -> tuple[Table, str]:
     """Return the archive's stock, and what is wrong with it."""
     columns: Columns[Stock] = [
-        Column(_("Topic"), lambda one: code(one.topic)),
-        Column(_("Days"), lambda one: number(one.days), right=True),
-        Column(_("First day"), lambda one: text(one.first_day)),
-        Column(_("Last day"), lambda one: text(one.last_day)),
-        Column(_("Messages"), lambda one: number(one.rows), right=True),
-        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
+        Column(_("Topic"), lambda row: code(row.topic)),
+        Column(_("Days"), lambda row: number(row.days), right=True),
+        Column(_("First day"), lambda row: text(row.first_day)),
+        Column(_("Last day"), lambda row: text(row.last_day)),
+        Column(_("Messages"), lambda row: number(row.rows), right=True),
+        Column(_("Size"), lambda row: Cell(row.bytes, "size"), right=True),
     ]
     problem, found = "", []
     try:
         found = archives.stock(Path(archive))
     except Conflict as error:
-        problem = error_words.said(error)
-    return plain(columns, found, Empty(_("Nothing is archived yet."))), problem
+        problem = error_texts.describe_error(error)
+    return simple_table(columns, found, EmptyHint(_("Nothing is archived yet."))), problem
 
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
     """A run: how far it is, how it ended, what came of it, its log."""
     found = pipeline.shown(id=run, actor=actor(request))
-    ends = [Link(_("Cancel it"), to("run-cancel", found.id), "danger")]
-    made = [Link(_("Open the report"), to("report", found.report))] if found.report else []
+    ends = [Link(_("Cancel it"), page_url("run-cancel", found.id), "danger")]
+    made = (
+        [Link(_("Open the report"), page_url("report", found.report))]
+        if found.report
+        else []
+    )
     running = found.state == "running"
-    return pages.show(
+    return pages.render_page(
         request,
         "jobs/run",
         _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
@@ -122,7 +126,7 @@ def _facts(found: RunView) -> list[Fact]:
         for name, value in found.settings.items()
         if value not in (None, "", False)
     )
-    state = rows.state(found.state)
+    state = cells.state(found.state)
     return [
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
         Fact(_("Requested by"), found.asked_by or None),
@@ -156,24 +160,24 @@ def _note(found: RunView) -> Text:
     )
 
 
-class Day(forms.DateField):
+class DayField(forms.DateField):
     """A day, in UTC; the job gets it as text."""
 
     widget = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
 
 
-class Asking(Action):
+class StartRun(Action):
     """Asks for a run of a job. Subclasses say which, and what it would do."""
 
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "pipeline"
     job = ""
     asked = 0
-    everywhere = True
+    needs_right_on_all = True
 
     def back(self) -> str:
-        return to("run", self.asked) if self.asked else to("pipeline")
+        return page_url("run", self.asked) if self.asked else page_url("pipeline")
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The job's settings; days as text."""
@@ -209,9 +213,9 @@ class Asking(Action):
         return [blocked_by] if blocked_by else []
 
 
-class ArchiveFields(forms.Form):
+class ArchiveForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
-    through = Day(
+    through = DayField(
         label=lazy("Last day"),
         required=False,
         help_text=lazy("In UTC. Empty: the last complete day."),
@@ -235,8 +239,8 @@ class ArchiveFields(forms.Form):
         return found
 
 
-class StartArchive(Asking):
-    form_class = ArchiveFields
+class StartArchive(StartRun):
+    form_class = ArchiveForm
     job = pipeline.ARCHIVE
     button = lazy("Archive it")
     title = lazy("Archive a topic")
@@ -253,12 +257,12 @@ class StartArchive(Asking):
         return Preview(effects=[says % words, *self.hindered()])
 
 
-class PurgeFields(forms.Form):
+class PurgeForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
 
 
-class StartPurge(Asking):
-    form_class = PurgeFields
+class StartPurge(StartRun):
+    form_class = PurgeForm
     job = pipeline.PURGE
     danger = True
     button = lazy("Purge it")
@@ -281,21 +285,21 @@ class StartPurge(Asking):
         return Preview(effects=[says % words])
 
 
-class ReplayFields(forms.Form):
+class ReplayForm(forms.Form):
     topic = forms.CharField(
         label=lazy("Archive of topic"), max_length=210, widget=Picker("topic")
     )
     to = forms.CharField(label=lazy("To topic"), max_length=210, widget=Picker("topic"))
-    since = Day(label=lazy("First day"), required=False)
-    through = Day(label=lazy("Last day"), required=False)
+    since = DayField(label=lazy("First day"), required=False)
+    through = DayField(label=lazy("Last day"), required=False)
     messages_per_second = forms.IntegerField(
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
         help_text=lazy("For the whole run. Empty: no limit."),
     )  # fmt: skip
 
 
-class StartReplay(Asking):
-    form_class = ReplayFields
+class StartReplay(StartRun):
+    form_class = ReplayForm
     job = pipeline.REPLAY
     button = lazy("Replay it")
     title = lazy("Replay an archive")

@@ -21,26 +21,26 @@ from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
-from portal.kit import bars, pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import bars, cells, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Text,
     code,
-    harmless,
-    listed,
+    list_table,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
-    when,
+    timestamp,
+    without_formula,
 )
 
-MOST_ROWS = 500  # on a page; the download has all
-QUEUE = "queue"  # column of reports: the id of a queue
-MEANING: dict[str, Text] = {
+MAX_ROWS = 500  # on a page; the download has all
+QUEUE_COLUMN = "queue"  # column of reports: the id of a queue
+REPORT_TITLES: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
     "topics": lazy("Topics that nobody uses, or with too many or too few queues"),
@@ -52,25 +52,30 @@ MEANING: dict[str, Text] = {
 
 def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
-    found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.reports(wanted=parse_list_query(request), actor=actor(request))
     columns: list[Column[ReportItem]] = [
-        Column(_("Created"), lambda one: when(one.made_at_ms), "at"),
-        Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
-        Column(_("Engine"), lambda one: text(one.engine)),
-        Column(_("Requested"), lambda one: text(_asked(one.settings))),
-        Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
+        Column(_("Created"), lambda row: timestamp(row.made_at_ms), "at"),
+        Column(_("Report"), lambda row: code(row.name, page_url("report", row.id)), "name"),
+        Column(_("Engine"), lambda row: text(row.engine)),
+        Column(_("Requested"), lambda row: text(_asked(row.settings))),
+        Column(_("Download"), lambda row: text("CSV", page_url("report-csv", row.id))),
     ]
     if report_files.can_parquet():
         columns.append(
-            Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id)))
+            Column(
+                _("Download"),
+                lambda row: text("Parquet", page_url("report-parquet", row.id)),
+            )
         )
-    hint = Empty(
+    hint = EmptyHint(
         _("No matching reports"), "python manage.py report volume",
-        to("report-make"), _("Create a report"),
+        page_url("report-make"), _("Create a report"),
     )  # fmt: skip
-    table = listed(request, columns, found, empty=hint)
-    actions = [Link(_("Create a report"), to("report-make"))]
-    return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
+    table = list_table(request, columns, found, empty=hint)
+    actions = [Link(_("Create a report"), page_url("report-make"))]
+    return pages.render_list(
+        request, _("Reports"), table, section="reports", actions=actions
+    )
 
 
 def _asked(settings: Any) -> str | None:
@@ -92,37 +97,40 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         Fact(_("Requested"), _asked(found.settings)),
         Fact(_("Rows"), len(found.rows), kind="number"),
     ]
-    return pages.show(
+    return pages.render_page(
         request,
         "jobs/report",
         found.name,
         section="reports",
-        intro=MEANING.get(found.name, ""),
+        intro=REPORT_TITLES.get(found.name, ""),
         actions=_downloads(number_),
         facts=facts,
-        drawn=bars.drawn(found.name, found.rows),
-        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("No rows"))),
-        cut=len(found.rows) > MOST_ROWS,
+        drawn=bars.draw_bars(found.name, found.rows),
+        table=simple_table(columns, found.rows[:MAX_ROWS], EmptyHint(_("No rows"))),
+        cut=len(found.rows) > MAX_ROWS,
     )
 
 
 def _downloads(number_: int) -> list[Link]:
     """Return links to the files this server can make."""
-    found = [Link(_("Download as CSV"), to("report-csv", number_))]
+    found = [Link(_("Download as CSV"), page_url("report-csv", number_))]
     if report_files.can_parquet():
-        found.append(Link(_("Download as Parquet"), to("report-parquet", number_)))
+        found.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
     return found
 
 
-def _is_number(rows: Sequence[Any], name: str) -> bool:
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
+def _is_number(cells: Sequence[Any], name: str) -> bool:
+    first = next((row[name] for row in cells if row.get(name) is not None), None)
     return isinstance(first, int | float) and not isinstance(first, bool)
 
 
 def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
-    if name == QUEUE:  # by its name: numbers of tables are for files
+    if name == QUEUE_COLUMN:  # by its name: numbers of tables are for files
         return Column(
-            name, lambda row: rows.queue(row[QUEUE]) if row.get(QUEUE) else text(None)
+            name,
+            lambda row: (
+                cells.queue(row[QUEUE_COLUMN]) if row.get(QUEUE_COLUMN) else text(None)
+            ),
         )
     return Column(name, lambda row: _cell(row.get(name)), right=number)
 
@@ -141,7 +149,7 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     written = csv.writer(response)
     written.writerow(found.columns)
     written.writerows(
-        [harmless(row.get(name)) for name in found.columns] for row in found.rows
+        [without_formula(row.get(name)) for name in found.columns] for row in found.rows
     )
     return response
 
@@ -172,8 +180,8 @@ ENGINES: dict[str, Text] = {
 }
 
 
-class Making(forms.Form):
-    name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
+class ReportForm(forms.Form):
+    name = forms.ChoiceField(label=lazy("Report"), choices=tuple(REPORT_TITLES.items()))
     engine = forms.ChoiceField(label=lazy("Data source"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
         label=lazy("Topic"),
@@ -190,18 +198,18 @@ class Making(forms.Form):
 class MakeReport(Action):
     """Makes a light report here and now, or has Spark make one."""
 
-    form_class = Making
+    form_class = ReportForm
     right = "admin"
-    what = "report"
+    object_kind = "report"
     section = "reports"
     button = lazy("Create report")
     seen_at = ""
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Create a report")
 
     def back(self) -> str:
         """The report or the run that makes it; before, the list."""
-        return self.seen_at or to("reports")
+        return self.seen_at or page_url("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
@@ -209,13 +217,16 @@ class MakeReport(Action):
                 "The report will be created from the log end offsets and partitions of "
                 "each queue: %s"
             )
-            return Preview(effects=[what % MEANING[fields["name"]]])
+            return Preview(effects=[what % REPORT_TITLES[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
         what = _("A Spark job will read the messages and store the report: %s")
         blocked_by = pipeline.place(actor=self.actor).blocked_by
         return Preview(
-            effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])]
+            effects=[
+                what % REPORT_TITLES[fields["name"]],
+                *([blocked_by] if blocked_by else []),
+            ]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -224,18 +235,18 @@ class MakeReport(Action):
             number_ = pipeline.ask(
                 name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor
             )
-            self.seen_at = to("run", number_)
+            self.seen_at = page_url("run", number_)
             return _("Run %d was queued; it starts as soon as a worker is free.") % number_
-        rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
+        cells = light_reports.make(name=fields["name"], actor=self.actor, **asked)
         made = reports.keep(
             name=fields["name"],
             engine="direct",
             settings=asked,
-            rows=rows,
+            rows=cells,
             actor=self.actor,
         )
-        self.seen_at = to("report", made)
+        self.seen_at = page_url("report", made)
         return _("Report %(name)s was created with %(rows)d rows.") % {
             "name": fields["name"],
-            "rows": len(rows),
+            "rows": len(cells),
         }

@@ -16,25 +16,25 @@ from django.utils.translation import gettext as _
 from messagestore.engine.messages import StoredMessage
 from metadata.errors import Invalid
 from portal.auth.access import actor
-from portal.kit.pages import Link, to
-from portal.kit.tables import harmless, with_words
-from portal.templatetags.shapes import iso
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import url_with, without_formula
+from portal.templatetags.formats import iso_time
 from portal.views.messages import finding
 
-MOST = 1_000  # messages of a file
-TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
-NAMES = (
+MAX_MESSAGES = 1_000  # messages of a file
+CONTENT_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+FIELD_NAMES = (
     "message_id", "queue", "offset", "stored_at", "key", "tag", "trace_id", "attempt",
     "headers", "body",
     "body_base64",
 )  # fmt: skip
 
 
-def links(request: HttpRequest) -> list[Link]:
+def download_links(request: HttpRequest) -> list[Link]:
     """Return the downloads of what a page shows."""
-    page = to("messages-download")
+    page = page_url("messages-download")
     return [
-        Link(label, page + with_words(request, format=kind, tail="", columns=""))
+        Link(label, page + url_with(request, format=kind, tail="", columns=""))
         for kind, label in (("jsonl", _("JSON lines")), ("csv", "CSV"))
     ]
 
@@ -42,13 +42,13 @@ def links(request: HttpRequest) -> list[Link]:
 def download(request: HttpRequest) -> HttpResponse:
     """The file. Its name ends in `-part` if there are more messages than it holds."""
     kind = request.GET.get("format", "jsonl")
-    if kind not in TYPES:
-        raise Invalid.field("format", _("must be one of: %s") % ", ".join(TYPES))
+    if kind not in CONTENT_TYPES:
+        raise Invalid.field("format", _("must be one of: %s") % ", ".join(CONTENT_TYPES))
     asked = finding.fields(request)
     if not asked["topic"]:
         raise Invalid.field("topic", _("is required"))
-    found = finding.collect(asked, most=MOST, actor=actor(request))
-    response = HttpResponse(content_type=TYPES[kind])
+    found = finding.collect(asked, most=MAX_MESSAGES, actor=actor(request))
+    response = HttpResponse(content_type=CONTENT_TYPES[kind])
     part = "-part" if found.following else ""
     response["Content-Disposition"] = (
         f'attachment; filename="{asked["topic"]}-messages{part}.{kind}"'
@@ -63,11 +63,11 @@ def download(request: HttpRequest) -> HttpResponse:
 
 def _write_csv(response: HttpResponse, rows: Iterable[dict[str, Any]]) -> None:
     written = csv.writer(response)
-    written.writerow(NAMES)
+    written.writerow(FIELD_NAMES)
     for row in rows:
         headers = row["headers"]
         row["headers"] = json.dumps(headers, ensure_ascii=False) if headers else None
-        written.writerow([harmless(row.get(name)) for name in NAMES])
+        written.writerow([without_formula(row.get(name)) for name in FIELD_NAMES])
 
 
 def _row(one: StoredMessage, *, masked: bool) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _row(one: StoredMessage, *, masked: bool) -> dict[str, Any]:
         "message_id": one.message_id,
         "queue": one.queue,
         "offset": one.offset,
-        "stored_at": iso(one.stored_at_ms),
+        "stored_at": iso_time(one.stored_at_ms),
         "key": one.key,
         "tag": one.tag,
         "trace_id": one.trace_id,

@@ -30,17 +30,26 @@ FIELDS = (
     "since",
     "until", "message_id", "after", "seen",
 )  # fmt: skip
-CARRIED = ("key", "tag", "trace_id", "header", "contains", "minutes", "since", "until")
+FILTER_FIELDS = (
+    "key",
+    "tag",
+    "trace_id",
+    "header",
+    "contains",
+    "minutes",
+    "since",
+    "until",
+)
 TAIL_MS = 60_000  # a live tail that filters looks through what was sent in this time
-MOST_COLLECTED_BYTES = 16 << 20
-COLLECTING_S = 10.0  # after which a collection begins no further step
-MOST_NUMBER = 1 << 62
+MAX_COLLECTED_BYTES = 16 << 20
+MAX_COLLECTING_S = 10.0  # after which a collection begins no further step
+MAX_NUMBER = 1 << 62
 
-Asked = Mapping[str, str]
+Query = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessages:
     """Messages, of how many that were looked at; `following`: words of the URL that lead to
     the next part.
 
@@ -61,23 +70,23 @@ def fields(request: HttpRequest) -> dict[str, str]:
     return {name: request.GET.get(name, "").replace("\0", "").strip() for name in FIELDS}
 
 
-def is_filtered(asked: Asked) -> bool:
+def is_filtered(asked: Query) -> bool:
     """Return True if messages are looked for by what they carry. Raises Invalid."""
-    words = {**asked, **query.parse(asked["q"])}
-    return any(words[name] for name in CARRIED)
+    words = {**asked, **query.parse_query(asked["q"])}
+    return any(words[name] for name in FILTER_FIELDS)
 
 
-def find(asked: Asked, *, limit: int, actor: Actor) -> Found:
+def find(asked: Query, *, limit: int, actor: Actor) -> FoundMessages:
     """Return at most `limit` messages that the fields and the query box ask for.
 
     Raises NotFound, Invalid, Forbidden, and what nodes that do not answer raise.
     """
-    asked = {**asked, **query.parse(asked["q"])}
+    asked = {**asked, **query.parse_query(asked["q"])}
     topic = asked["topic"]
     if asked["message_id"]:
         one = browse.by_id(topic=topic, message_id=asked["message_id"], actor=actor)
-        return Found(one.messages, 1, 1, masked=one.masked)
-    if any(asked[name] for name in CARRIED):
+        return FoundMessages(one.messages, 1, 1, masked=one.masked)
+    if any(asked[name] for name in FILTER_FIELDS):
         return _searched(asked, limit=limit, actor=actor)
     if asked["queue"]:
         return _browsed(asked, limit=limit, actor=actor)
@@ -86,12 +95,12 @@ def find(asked: Asked, *, limit: int, actor: Actor) -> Found:
     )
 
 
-def tail(asked: Asked, *, limit: int, actor: Actor) -> Found:
+def tail(asked: Query, *, limit: int, actor: Actor) -> FoundMessages:
     """Return the latest messages, the youngest first: of one queue or of all, or of those
     of the last minute that carry what is asked for."""
-    asked = {**asked, **query.parse(asked["q"])}
+    asked = {**asked, **query.parse_query(asked["q"])}
     topic = asked["topic"]
-    if any(asked[name] for name in CARRIED):
+    if any(asked[name] for name in FILTER_FIELDS):
         since = {**asked, "minutes": "", "since": "", "until": "", "after": ""}
         found = _searched(
             since, limit=limit, actor=actor, from_ms=ms(database_now()) - TAIL_MS
@@ -106,16 +115,16 @@ def tail(asked: Asked, *, limit: int, actor: Actor) -> Found:
     return _latest(topic, queues, limit=limit, actor=actor)
 
 
-def collect(asked: Asked, *, most: int, actor: Actor) -> Found:
+def collect(asked: Query, *, most: int, actor: Actor) -> FoundMessages:
     """Return up to `most` messages, in steps: fewer if they are heavy or take long to be
     found.
 
     `following` holds where it would go on. Raises what `find` raises.
     """
-    ends_at = time.monotonic() + COLLECTING_S
+    ends_at = time.monotonic() + MAX_COLLECTING_S
     found = find(asked, limit=min(most, config.max_pull_messages), actor=actor)
     messages, weight = [*found.messages], _weight(found)
-    while found.following and len(messages) < most and weight < MOST_COLLECTED_BYTES:
+    while found.following and len(messages) < most and weight < MAX_COLLECTED_BYTES:
         if time.monotonic() > ends_at:
             break
         room = min(most - len(messages), config.max_pull_messages)
@@ -125,22 +134,22 @@ def collect(asked: Asked, *, most: int, actor: Actor) -> Found:
     return replace(found, messages=messages)
 
 
-def _weight(found: Found) -> int:
+def _weight(found: FoundMessages) -> int:
     return sum(len(one.body) for one in found.messages)
 
 
-def _number(asked: Asked, name: str) -> int | None:
+def _number(asked: Query, name: str) -> int | None:
     word = asked[name]
     if not word:
         return None
-    if not (word.isascii() and word.isdigit()) or int(word[:20]) > MOST_NUMBER:
+    if not (word.isascii() and word.isdigit()) or int(word[:20]) > MAX_NUMBER:
         raise Invalid.field(name, _("must be a whole number"))
     return int(word)
 
 
 def _searched(
-    asked: Asked, *, limit: int, actor: Actor, from_ms: int | None = None
-) -> Found:
+    asked: Query, *, limit: int, actor: Actor, from_ms: int | None = None
+) -> FoundMessages:
     minutes, seen = _number(asked, "minutes"), asked["seen"]
     part = asked["contains"].encode() if asked["contains"] else None
     if from_ms is None:
@@ -152,7 +161,7 @@ def _searched(
             asked["tag"] or None,
             asked["trace_id"] or None,
             part,
-            query.header(asked["header"]),
+            query.parse_header(asked["header"]),
         ),
         times=Times(from_ms=from_ms, to_ms=_moment(asked, "until")),
         queue=_number(asked, "queue"),
@@ -168,14 +177,14 @@ def _searched(
     scanned = before + found.scanned
     following = {"after": found.next, "seen": str(scanned)} if found.next else {}
     total = max(_held(topics.describe(name=asked["topic"], actor=actor).queues), scanned)
-    return Found(found.messages, scanned, total, following, found.masked)
+    return FoundMessages(found.messages, scanned, total, following, found.masked)
 
 
 def _held(queues: Sequence[QueueState]) -> int:
     return sum((one.head or 0) - (one.low or 0) for one in queues)
 
 
-def _moment(asked: Asked, name: str) -> int | None:
+def _moment(asked: Query, name: str) -> int | None:
     """Return a date and time in UTC as ms since 1970."""
     if not asked[name]:
         return None
@@ -194,7 +203,7 @@ def _ago(minutes: int) -> int:
     return max(0, ms(database_now()) - minutes * 60_000)
 
 
-def _browsed(asked: Asked, *, limit: int, actor: Actor) -> Found:
+def _browsed(asked: Query, *, limit: int, actor: Actor) -> FoundMessages:
     queue, offset = _number(asked, "queue") or 0, _number(asked, "offset") or 0
     if asked["after"]:
         _queue, offset = parse_message_id(asked["after"])
@@ -202,12 +211,14 @@ def _browsed(asked: Asked, *, limit: int, actor: Actor) -> Found:
         topic=asked["topic"], queue=queue, offset=offset, limit=limit, actor=actor
     )
     following = {"after": f"{queue}-{found.next}"} if found.next is not None else {}
-    return Found(
+    return FoundMessages(
         found.messages, len(found.messages), len(found.messages), following, found.masked
     )
 
 
-def _latest(topic: str, queues: Sequence[QueueState], *, limit: int, actor: Actor) -> Found:
+def _latest(
+    topic: str, queues: Sequence[QueueState], *, limit: int, actor: Actor
+) -> FoundMessages:
     """The latest messages of every queue, the youngest first."""
     holding = [one for one in queues if one.head]
     each = max(1, limit // max(1, len(holding)))
@@ -223,10 +234,15 @@ def _latest(topic: str, queues: Sequence[QueueState], *, limit: int, actor: Acto
     ]
     messages = _youngest_first([one for part in found for one in part.messages])
     masked = any(part.masked for part in found)
-    return Found(
-        messages, len(messages), _held(queues), {}, masked, outages.of_topic(queues)
+    return FoundMessages(
+        messages,
+        len(messages),
+        _held(queues),
+        {},
+        masked,
+        outages.silent_nodes_of_topic(queues),
     )
 
 
 def _youngest_first(found: Sequence[StoredMessage]) -> list[StoredMessage]:
-    return sorted(found, key=lambda one: (-one.stored_at_ms, one.queue, -one.offset))
+    return sorted(found, key=lambda row: (-row.stored_at_ms, row.queue, -row.offset))

@@ -14,15 +14,15 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.groups.handling_traces import TraceView
 from metadata.topics import producers
-from portal.kit import rows
-from portal.kit.pages import Step, to
+from portal.kit import cells
+from portal.kit.pages import Step, page_url
 from portal.kit.tables import Text
-from portal.templatetags.shapes import at, count, lasts
+from portal.templatetags.formats import format_count, format_duration, format_time
 
-MOST_CLIENTS = 3  # that are named
+MAX_CLIENTS = 3  # that are named
 
 
-def steps(
+def life_steps(
     stored: StoredMessage,
     sent: Text,
     found: Sequence[DeliveryStatus],
@@ -32,8 +32,8 @@ def steps(
     each group.
     """
     place = _("%(queue)s, offset %(offset)s") % {
-        "queue": rows.queue_name(stored.queue),
-        "offset": count(stored.offset),
+        "queue": cells.queue_name(stored.queue),
+        "offset": format_count(stored.offset),
     }
     return [
         Step(_("Sent"), sent),
@@ -43,7 +43,7 @@ def steps(
     ]
 
 
-def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
+def describe_sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
     """Describe the sender by the name stored with the message, and the clients that sent
     under it then.
     """
@@ -69,9 +69,9 @@ def _clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
     if found:
         named = [
             f"{one.address} ({one.sdk})" if one.sdk else one.address
-            for one in found[:MOST_CLIENTS]
+            for one in found[:MAX_CLIENTS]
         ]
-        more = ["…"] if len(found) > MOST_CLIENTS else []
+        more = ["…"] if len(found) > MAX_CLIENTS else []
         yield _("It sent at that time from: %s.") % ", ".join([*named, *more])
 
 
@@ -81,20 +81,20 @@ def _attempt(one: TraceView) -> Step:
     """
     words = {"group": one.group, "member": one.member}
     title = _("%(group)s: delivered to %(member)s") % words
-    time = lasts(one.took_ms)
+    time = format_duration(one.took_ms)
     text = {
         "handled": _("Handled in %s.") % time,
         "failed": _("Failed after %s.") % time,
         "delivered": _("The client does not report how long it took."),
     }[one.outcome]
     if one.attempt:
-        text = f"{_('Retry %s.') % count(one.attempt)} {text}"
+        text = f"{_('Retry %s.') % format_count(one.attempt)} {text}"
     tone = {"handled": "ok", "failed": "warn"}.get(one.outcome, "")
-    return Step(title, text, one.at_ms, tone, to("group", one.group))
+    return Step(title, text, one.at_ms, tone, page_url("group", one.group))
 
 
 def _in_group(one: DeliveryStatus) -> Iterator[Step]:
-    href = to("group", one.group)
+    href = page_url("group", one.group)
     if one.first_failed_at_ms is not None:
         title = _("%s: failed first") % one.group
         yield Step(title, _error(one), one.first_failed_at_ms, "warn", href)
@@ -102,14 +102,14 @@ def _in_group(one: DeliveryStatus) -> Iterator[Step]:
         yield Step(_("%s: dead letter") % one.group, "", redrive.died_at_ms, "bad", href)
         title = _("%s: redriven from the dead letters") % one.group
         yield Step(title, "", redrive.at_ms, "warn", href)
-    after = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(
-        one.attempt
-    )
+    after = ngettext(
+        "After %s attempt.", "After %s attempts.", one.attempt or 0
+    ) % format_count(one.attempt)
     if one.state == "unread":
         ahead = one.ahead or 0
         text = ngettext(
             "%s message comes before it.", "%s messages come before it.", ahead
-        ) % count(ahead)
+        ) % format_count(ahead)
         yield Step(_("%s: not read yet") % one.group, text, None, "warn", href)
     elif one.state == "read":
         yield _read(one, href)
@@ -118,7 +118,7 @@ def _in_group(one: DeliveryStatus) -> Iterator[Step]:
     elif one.state == "waiting":
         yield Step(_("%s: waiting for a retry") % one.group, after, one.at_ms, "warn", href)
     else:
-        page = to("dead", one.group, one.dead_id) if one.dead_id else href
+        page = page_url("dead", one.group, one.dead_id) if one.dead_id else href
         yield Step(_("%s: dead letter") % one.group, after, one.at_ms, "bad", page)
         if one.state == "removed":
             text = _("It was redriven to its topic, deleted, or has expired.")
@@ -137,10 +137,10 @@ def _read(one: DeliveryStatus, href: str) -> Step:
     if one.attempt:
         said.append(
             ngettext("After %s failed attempt.", "After %s failed attempts.", one.attempt)
-            % count(one.attempt)
+            % format_count(one.attempt)
         )
     if one.after_ms is not None and one.by_ms is not None:
-        times = {"after": at(one.after_ms), "by": at(one.by_ms)}
+        times = {"after": format_time(one.after_ms), "by": format_time(one.by_ms)}
         said.append(_("Committed between %(after)s and %(by)s UTC.") % times)
     elif one.by_ms is None:
         said.append(_("The time is not recorded."))

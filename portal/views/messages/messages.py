@@ -14,17 +14,17 @@ from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
 from metadata.listing import topic_lists
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor, may
-from portal.kit import bodies, pages, places, rows
-from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Table, Text, with_words
-from portal.templatetags.shapes import size
+from portal.kit import bodies, cells, navigation, pages
+from portal.kit.pages import Fact, Link, page_url
+from portal.kit.tables import Table, Text, url_with
+from portal.templatetags.formats import format_size
 from portal.views.messages import exporting, finding, life, message_columns
-from portal.views.messages.finding import Found
+from portal.views.messages.finding import FoundMessages
 
-SHOWN = 50  # messages on a page
-MOST_TOPICS = 500  # offered while typing
+MESSAGES_PER_PAGE = 50  # messages on a page
+MAX_TOPICS_OFFERED = 500  # offered while typing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Result:
     """Found messages as a table; `following` is the address of the next part; `recent`:
     only the messages of the last minute were looked through."""
 
-    found: Found
+    found: FoundMessages
     table: Table
     following: str
     recent: bool
@@ -50,51 +50,51 @@ def messages(request: HttpRequest) -> HttpResponse:
             raise
         except CatmqError as error:
             problem, status = (
-                error_words.said(error),
+                error_texts.describe_error(error),
                 400 if isinstance(error, Invalid) else 503,
             )
-    offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
-    response = pages.show(
+    offered = topic_lists.topic_names(most=MAX_TOPICS_OFFERED, actor=actor(request))
+    response = pages.render_page(
         request,
         "topics/messages",
         _("Messages"),
         status=status,
         **(
-            places.of_topic(asked["topic"], "messages")
+            navigation.for_topic(asked["topic"], "messages")
             if result
             else {"section": "messages"}
         ),
         **(_tools(request, tails=tails) if asked["topic"] else {}),
-        saved=pages.saved(request),
+        saved=pages.find_saved_filters(request),
         asked=asked,
         offered=offered,
         result=result,
         problem=problem,
         live=tails and result is not None,
     )
-    return message_columns.remember(request, response)
+    return message_columns.remember_columns(request, response)
 
 
 def _result(request: HttpRequest, asked: Mapping[str, str], *, tails: bool) -> Result:
     look = finding.tail if tails else finding.find
-    found = look(asked, limit=SHOWN, actor=actor(request))
-    table = message_columns.table(
-        asked["topic"], found.messages, message_columns.chosen(request)
+    found = look(asked, limit=MESSAGES_PER_PAGE, actor=actor(request))
+    table = message_columns.messages_table(
+        asked["topic"], found.messages, message_columns.chosen_columns(request)
     )
-    following = with_words(request, **found.following) if found.following else ""
+    following = url_with(request, **found.following) if found.following else ""
     return Result(found, table, following, recent=tails and finding.is_filtered(asked))
 
 
 def _tools(request: HttpRequest, *, tails: bool) -> dict[str, Any]:
     """Return what stands between the search and what it found."""
     return {
-        "chips": pages.chips(request, _labels()),
+        "chips": pages.filter_chips(request, _labels()),
         "ranges": _ranges(request, tails=tails),
-        "tail": with_words(request, tail="" if tails else "1", **_anew()),
-        "columns": message_columns.choices(request),
-        "choosing": message_columns.COLUMNS in request.GET,
-        "downloads": exporting.links(request),
-        "most": exporting.MOST,
+        "tail": url_with(request, tail="" if tails else "1", **_anew()),
+        "columns": message_columns.column_links(request),
+        "choosing": message_columns.COLUMNS_PARAMETER in request.GET,
+        "downloads": exporting.download_links(request),
+        "most": exporting.MAX_MESSAGES,
     }
 
 
@@ -121,7 +121,7 @@ def _ranges(request: HttpRequest, *, tails: bool) -> list[Link]:
     return [
         Link(
             label,
-            with_words(request, **{**_anew(), "minutes": minutes, "tail": ""}),
+            url_with(request, **{**_anew(), "minutes": minutes, "tail": ""}),
             "on" if minutes == chosen else "",
         )
         for label, minutes in usual
@@ -141,14 +141,17 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     actions = [
         Link(
             _("Nearby messages"),
-            f"{to('messages')}?topic={topic}&queue={one.queue}&offset={max(0, one.offset - 10)}",
+            f"{page_url('messages')}?topic={topic}&queue={one.queue}"
+            f"&offset={max(0, one.offset - 10)}",
         )
     ]
     if not found.masked:
-        actions.append(Link(_("Download"), to("message-body", topic, message_id)))
+        actions.append(Link(_("Download"), page_url("message-body", topic, message_id)))
     if may(request, "produce", topic) and not found.masked:
-        actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
-    body = bodies.shown(one.body)
+        actions.append(
+            Link(_("Resend or edit"), page_url("message-resend", topic, message_id))
+        )
+    body = bodies.render_body(one.body)
     statuses = delivery_status.of_message(
         topic=topic,
         queue=one.queue,
@@ -161,9 +164,9 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     traces = handling_traces.of_message(
         queue=one.queue, offset=one.offset, actor=actor(request)
     )
-    place = places.of_topic(topic, "messages")
-    place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
-    return pages.show(
+    place = navigation.for_topic(topic, "messages")
+    place["crumbs"].append(Link(_("Messages"), f"{page_url('messages')}?topic={topic}"))
+    return pages.render_page(
         request,
         "topics/message",
         message_id,
@@ -174,7 +177,9 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         body=body,
         masked=found.masked,
         unread_by_all=not statuses,
-        steps=life.steps(one, life.sender(topic, one, actor(request)), statuses, traces),
+        steps=life.life_steps(
+            one, life.describe_sender(topic, one, actor(request)), statuses, traces
+        ),
         actions=actions,
     )
 
@@ -183,11 +188,11 @@ def _facts(
     one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool
 ) -> list[Fact]:
     return [
-        Fact(_("Topic"), topic, to("topic", topic), kind="code"),
+        Fact(_("Topic"), topic, page_url("topic", topic), kind="code"),
         Fact(
             _("Queue"),
-            rows.queue_name(one.queue),
-            f"{to('messages')}?topic={topic}&queue={one.queue}",
+            cells.queue_name(one.queue),
+            f"{page_url('messages')}?topic={topic}&queue={one.queue}",
         ),
         Fact(_("Offset"), one.offset),
         Fact(_("Stored"), one.stored_at_ms, kind="when"),
@@ -195,7 +200,7 @@ def _facts(
         Fact(_("Tag"), one.tag),
         Fact(_("Trace id"), one.trace_id, kind="code"),
         Fact(_("Attempt"), one.attempt),
-        Fact(_("Size"), None if masked else size(body.size)),
+        Fact(_("Size"), None if masked else format_size(body.size)),
     ]
 
 

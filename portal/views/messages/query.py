@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from metadata.errors import Invalid
 
-FIELDS: Mapping[str, str] = {  # what is written → the name of the field
+FIELD_PREFIXES: Mapping[str, str] = {  # what is written → the name of the field
     "key": "key",
     "tag": "tag",
     "trace": "trace_id",
@@ -20,12 +20,12 @@ FIELDS: Mapping[str, str] = {  # what is written → the name of the field
     "offset": "offset",
     "id": "message_id",
 }
-_FIELD = re.compile(rf'(?<!\S)({"|".join(FIELDS)}):(?:"([^"]*)"|(\S+))')
+_FIELD = re.compile(rf'(?<!\S)({"|".join(FIELD_PREFIXES)}):(?:"([^"]*)"|(\S+))')
 _QUOTED = re.compile(r'"([^"]*)"')
 _ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}", re.ASCII)
 
 
-def parse(query: str) -> dict[str, str]:
+def parse_query(query: str) -> dict[str, str]:
     """Return the fields that a query names; the rest is text in the body, as it is written.
     Raises Invalid.
 
@@ -36,11 +36,11 @@ def parse(query: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, quoted, word in _FIELD.findall(query):
-        if FIELDS[name] in found:
+        if FIELD_PREFIXES[name] in found:
             raise Invalid.field(
                 "q", _("%s is given twice; a search is for one value of it.") % name
             )
-        found[FIELDS[name]] = quoted or word
+        found[FIELD_PREFIXES[name]] = quoted or word
     text = _FIELD.sub("", query).strip()
     if not text:
         return found
@@ -50,7 +50,7 @@ def parse(query: str) -> dict[str, str]:
     return {**found, "contains": quoted_text[1] if quoted_text else text}
 
 
-def header(text: str) -> tuple[str, str] | None:
+def parse_header(text: str) -> tuple[str, str] | None:
     """Return the name and the value of a header to look for, None if there is none. Raises
     Invalid.
 

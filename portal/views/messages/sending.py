@@ -19,7 +19,7 @@ from portal.kit import bodies
 from portal.kit.tables import Text
 
 
-class Sending(forms.Form):
+class SendForm(forms.Form):
     """A message to be sent; `batch` makes it stored once, however often the form is sent."""
 
     key = forms.CharField(
@@ -58,7 +58,7 @@ class Sending(forms.Form):
 
 
 class Send(Action):
-    form_class = Sending
+    form_class = SendForm
     right = "produce"
     section = "messages"
     button = lazy("Send")
@@ -67,7 +67,7 @@ class Send(Action):
 
     @property
     def topic(self) -> str:
-        return self.word("topic")
+        return self.url_argument("topic")
 
     def initial(self) -> dict[str, Any]:
         return {**super().initial(), "batch": batch_ids.new()}
@@ -78,10 +78,10 @@ class Send(Action):
             "A message of %(bytes)d bytes will be stored in %(topic)s and delivered to every "
             "group that reads it."
         )
-        shown = bodies.shown(message.body)
+        shown = bodies.render_body(message.body)
         return Preview(
             effects=[what % {"bytes": len(message.body), "topic": self.topic}],
-            diff=[(" ", line) for line in shown.shown.splitlines()],
+            diff=[(" ", line) for line in shown.text.splitlines()],
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -110,7 +110,7 @@ class Resend(Send):
 
     def _stored(self) -> StoredMessage:
         found = browse.by_id(
-            topic=self.topic, message_id=self.word("message_id"), actor=self.actor
+            topic=self.topic, message_id=self.url_argument("message_id"), actor=self.actor
         )
         if found.masked:
             raise Forbidden(_("You may not read the messages of %s.") % self.topic)
@@ -132,7 +132,7 @@ class Resend(Send):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         before, after = self._described(self.initial()), self._described(fields)
-        diff = bodies.differences(before, after)
+        diff = bodies.diff_lines(before, after)
         effects = [
             _("A new message will be stored in %s. The original message is not changed.")
             % self.topic

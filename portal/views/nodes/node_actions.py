@@ -18,10 +18,10 @@ from portal.actions.action import Action, Delete, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import password_field
 from portal.kit import findings
-from portal.kit.setting_fields import field, with_settings
+from portal.kit.setting_fields import form_field, with_settings
 from portal.kit.tables import Text
 
-MOST_NAMED = 20  # topics in a sentence
+MAX_TOPICS_NAMED = 20  # topics in a sentence
 
 
 def tls_field(unset: Text) -> forms.ChoiceField:
@@ -32,7 +32,7 @@ def tls_field(unset: Text) -> forms.ChoiceField:
     )
 
 
-class NewNode(forms.Form):
+class NewNodeForm(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
         label=lazy("Engine"),
@@ -63,9 +63,9 @@ class NewNode(forms.Form):
     tls = tls_field(
         lazy("on, if the server is on another machine and offers TLS; else off")
     )
-    tls_ca = field(NODE["tls_ca"])
-    capacity_gb = field(NODE["capacity_gb"])
-    dedicated = field(NODE["dedicated"])
+    tls_ca = form_field(NODE["tls_ca"])
+    capacity_gb = form_field(NODE["capacity_gb"])
+    dedicated = form_field(NODE["dedicated"])
     unsafe = forms.BooleanField(
         label=lazy("Accept a server that loses messages in a crash"), required=False
     )
@@ -76,13 +76,13 @@ class RegisterNode(Action):
     confirmed.
     """
 
-    form_class = NewNode
+    form_class = NewNodeForm
     right = "admin"
-    what = "node"
+    object_kind = "node"
     section = "nodes"
-    says = lazy("Findings; nothing was changed")
+    preview_title = lazy("Findings; nothing was changed")
     title = lazy("Register a node")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -95,7 +95,7 @@ class RegisterNode(Action):
                 "again, and repeat the test."
             )
         return Preview(
-            effects=[said], table=findings.table(found), blocked=not found.passed
+            effects=[said], table=findings.findings_table(found), blocked=not found.passed
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -111,18 +111,18 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 class NodeAction(Action):
     right = "admin"
-    what = "node"
+    object_kind = "node"
     section = "nodes"
     back_to = ("node", "name")
 
 
 @with_settings(NODE)
-class EditNode(EditFields):
+class EditNodeForm(EditFields):
     """Settings of a node that exists."""
 
 
 class ChangeNode(Edit, NodeAction):
-    form_class = EditNode
+    form_class = EditNodeForm
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class ChangeNode(Edit, NodeAction):
                 "refused: %(names)s"
             )
             said.append(
-                what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])}
+                what % {"count": len(alone), "names": ", ".join(alone[:MAX_TOPICS_NAMED])}
             )
         return list(said)
 
@@ -159,12 +159,12 @@ class ChangeNode(Edit, NodeAction):
         registry.update(name=self.name, settings=changed, actor=self.actor)
 
 
-class TryNode(NodeAction):
+class CheckNode(NodeAction):
     """Asks a node what a new one is asked."""
 
     form_class = NoFields
     button = lazy("Test again, with account rights")
-    says = lazy("Findings; nothing was changed")
+    preview_title = lazy("Findings; nothing was changed")
     title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -173,16 +173,18 @@ class TryNode(NodeAction):
         """
         tried = self.request.method == "POST"
         found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
-        return Preview(table=findings.table(found))
+        return Preview(table=findings.findings_table(found))
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        return self._ask(NoFields({}))
+        return self._show_preview(NoFields({}))
 
 
 class DeleteNode(Delete, NodeAction):
     title = lazy("Remove node %(name)s")
-    gone_to = "nodes"
-    would = lazy("The node will be removed from the registry. Its database is not changed.")
+    page_after = "nodes"
+    effect = lazy(
+        "The node will be removed from the registry. Its database is not changed."
+    )
 
     def run(self, fields: dict[str, Any]) -> Text:
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -17,35 +17,35 @@ from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
 from metadata.rules.tls import MODES
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor
-from portal.kit import charts, outages, pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import cells, charts, outages, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     number,
+    parse_list_query,
     text,
-    wanted,
 )
-from portal.templatetags.shapes import DASH, DAY, lasts, size
+from portal.templatetags.formats import DASH, DAY, format_duration, format_size
 
-MOST = 1000
-FAR_DAYS = 3650  # a node that lasts longer is not said to become full
+MAX_NODES = 1000
+MAX_FORECAST_DAYS = 3650  # a node that lasts longer is not said to become full
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
-    window = Window(search=wanted(request).search, limit=MOST)
+    window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
     found = node_rows.page(window=window, actor=actor(request)).items
     latencies, away, growing = (
         registry.latencies(),
-        set(outages.silent()),
+        set(outages.silent_nodes()),
         size_rows.growth(),
     )
 
@@ -54,38 +54,38 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         return growth.bytes if growth else None
 
     columns: Columns[NodeView] = [
-        Column(_("Node"), lambda one: code(one.name, to("node", one.name))),
+        Column(_("Node"), lambda row: code(row.name, page_url("node", row.name))),
         Column(
-            _("State"), lambda one: rows.state("away" if one.name in away else one.state)
+            _("State"), lambda row: cells.state("away" if row.name in away else row.state)
         ),
-        Column(_("Kind"), lambda one: rows.state(one.kind)),
-        Column(_("Engine"), lambda one: code(one.engine)),
-        Column(_("Where"), lambda one: code(_where(one))),
+        Column(_("Kind"), lambda row: cells.state(row.kind)),
+        Column(_("Engine"), lambda row: code(row.engine)),
+        Column(_("Where"), lambda row: code(_where(row))),
         Column(
             _("Response time"),
-            lambda one: lasting(_ms(latencies.get(one.name))),
+            lambda row: duration(_ms(latencies.get(row.name))),
             right=True,
         ),
-        Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Size"), lambda one: Cell(held(one), "size"), right=True),
-        Column(_("Growth per day"), lambda one: text(grown(growing.get(one.id)))),
-        Column(_("Disk space"), lambda one: rows.state(one.disk)),
+        Column(_("Queues"), lambda row: number(row.queues), right=True),
+        Column(_("Size"), lambda row: Cell(held(row), "size"), right=True),
+        Column(_("Growth per day"), lambda row: text(describe_growth(growing.get(row.id)))),
+        Column(_("Disk space"), lambda row: cells.state(row.disk)),
     ]
-    hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
-    table = listed(request, columns, Listed(found, len(found), 1, 1), empty=hint)
-    actions = [Link(_("Register a node"), to("node-register"))]
-    return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)
+    hint = EmptyHint(_("No matching nodes"), "python manage.py register_node --help")
+    table = list_table(request, columns, Listed(found, len(found), 1, 1), empty=hint)
+    actions = [Link(_("Register a node"), page_url("node-register"))]
+    return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
 
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
-def grown(growth: Growth | None) -> str | None:
+def describe_growth(growth: Growth | None) -> str | None:
     """Return a node's growth in a day, with its sign; None if that is not known yet."""
     if growth is None or growth.per_day is None:
         return None
-    return f"{'-' if growth.per_day < 0 else '+'}{size(abs(round(growth.per_day)))}"
+    return f"{'-' if growth.per_day < 0 else '+'}{format_size(abs(round(growth.per_day)))}"
 
 
 def _where(one: NodeView) -> str:
@@ -100,7 +100,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     view = node_rows.named(name=name, actor=actor(request))
     latency, room, why = _measured(view)
     growth = size_rows.growth().get(view.id)
-    return pages.show(
+    return pages.render_page(
         request,
         "system/node",
         name,
@@ -111,7 +111,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         quarantined=view.quarantined,
         tiles=_tiles(view, latency, room, growth),
         facts=_facts(view, growth),
-        sizes=charts.sizes(size_rows.history(node=name, actor=actor(request))),
+        sizes=charts.size_chart(size_rows.history(node=name, actor=actor(request))),
     )
 
 
@@ -124,42 +124,42 @@ def _measured(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
         with node_pools.node(view.id).reading() as session:
             return latency, disks.measure(session, snapshot.node_by_id(view.id)), ""
     except NodeUnavailable as error:
-        return None, None, error_words.said(error)
+        return None, None, error_texts.describe_error(error)
 
 
 def _actions(view: NodeView) -> list[Link]:
     name = view.name
     of_server = [
-        Link(_("Account"), to("node-account", name)),
-        Link(_("Reader account"), to("node-reader", name)),
-        Link(_("Promote the replica"), to("node-promote", name), "danger"),
+        Link(_("Account"), page_url("node-account", name)),
+        Link(_("Reader account"), page_url("node-reader", name)),
+        Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
     ]
     return [
-        Link(_("Test the connection"), to("node-test", name)),
-        Link(_("Settings"), to("node-settings", name)),
+        Link(_("Test the connection"), page_url("node-test", name)),
+        Link(_("Settings"), page_url("node-settings", name)),
         *(of_server if view.engine == "mysql" else ()),
-        Link(_("Adopt restored data"), to("node-adopt", name), "danger"),
-        Link(_("Remove"), to("node-delete", name), "danger"),
+        Link(_("Adopt restored data"), page_url("node-adopt", name), "danger"),
+        Link(_("Remove"), page_url("node-delete", name), "danger"),
     ]
 
 
 def _tiles(
     view: NodeView, latency: float | None, room: disks.Space | None, growth: Growth | None
 ) -> list[Fact]:
-    state = rows.state(
+    state = cells.state(
         view.state if latency is not None or view.state == "offline" else "away"
     )
     return [
         Fact(_("State"), state.value, tone=state.tone),
         Fact(_("Response time"), latency, kind="lasts"),
-        Fact(_("Queues"), view.queues, f"{to('topics')}", kind="number"),
+        Fact(_("Queues"), view.queues, f"{page_url('topics')}", kind="number"),
         Fact(_("Size"), growth and growth.bytes, kind="size"),
-        Fact(_("Growth per day"), grown(growth) or DASH),
-        Fact(_("Free space"), size(room.free) if room else _("not known")),
+        Fact(_("Growth per day"), describe_growth(growth) or DASH),
+        Fact(_("Free space"), format_size(room.free) if room else _("not known")),
         Fact(
             _("Free"),
             f"{room.free_percent:.0f} %" if room else DASH,
-            tone=rows.state(view.disk).tone,
+            tone=cells.state(view.disk).tone,
         ),
         Fact(_("Full in"), _full_in(room, growth)),
     ]
@@ -167,7 +167,7 @@ def _tiles(
 
 def _full_in(room: disks.Space | None, growth: Growth | None) -> str:
     left = days_left(room.usable, growth.per_day) if room and growth else None
-    return DASH if left is None or left > FAR_DAYS else lasts(left * DAY)
+    return DASH if left is None or left > MAX_FORECAST_DAYS else format_duration(left * DAY)
 
 
 def _schema(view: NodeView) -> str | None:
@@ -192,7 +192,7 @@ def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
         f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
     )
     return [
-        Fact(_("Kind"), rows.state(view.kind).value),
+        Fact(_("Kind"), cells.state(view.kind).value),
         Fact(_("Engine"), view.engine),
         Fact(_("Where"), _where(view), kind="code"),
         Fact(_("TLS"), _tls(view)),
@@ -210,5 +210,5 @@ def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
         Fact(_("Capacity, GB"), view.capacity_gb),
         Fact(_("Replica"), replica, kind="code"),
         Fact(_("Registered"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
+        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
     ]

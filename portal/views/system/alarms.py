@@ -21,54 +21,60 @@ from metadata.monitoring import alarms, mails
 from metadata.rules.alarm_rules import ONCE, subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Text,
     badge,
-    listed,
+    list_table,
     number,
+    parse_list_query,
     text,
-    wanted,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import at, count
+from portal.templatetags.formats import format_count, format_time
 
-MOST_NAMED = 20  # alarms in the preview of an acknowledgement
-SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
+MAX_ALARMS_NAMED = 20  # alarms in the preview of an acknowledgement
+LASTING_FILTERS: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
 
 def alarms_list(request: HttpRequest) -> HttpResponse:
     """Show the alarms that last, those that are over, or both."""
     shown = request.GET.get("show", "lasting")
-    shown = shown if shown in SHOWN else "lasting"
+    shown = shown if shown in LASTING_FILTERS else "lasting"
     who = actor(request)
-    found = operation_lists.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
+    found = operation_lists.alarms(
+        wanted=parse_list_query(request), actor=who, lasting=LASTING_FILTERS[shown]
+    )
     admin = may(request, "admin")
     columns: Columns[AlarmRow] = [
         Column(_("State"), _state),
-        Column(_("What"), lambda one: text(rows.alarm_kind(one.kind)), "kind"),
-        Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin), "name"),
-        Column(_("Detail"), lambda one: text(_detail(one))),
-        Column(_("Times"), lambda one: number(one.times), right=True),
-        Column(_("Since"), lambda one: when(one.since_ms), "since"),
-        Column(_("Until"), lambda one: when(one.ended_at_ms)),
-        Column(_("Acknowledged by"), lambda one: _care(one, who)),
+        Column(_("What"), lambda row: text(cells.alarm_kind(row.kind)), "kind"),
+        Column(
+            _("Where"), lambda row: cells.alarm_subject(row, administrator=admin), "name"
+        ),
+        Column(_("Detail"), lambda row: text(_detail(row))),
+        Column(_("Times"), lambda row: number(row.times), right=True),
+        Column(_("Since"), lambda row: timestamp(row.since_ms), "since"),
+        Column(_("Until"), lambda row: timestamp(row.ended_at_ms)),
+        Column(_("Acknowledged by"), lambda row: _care(row, who)),
     ]
     words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
     filters = [
-        Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "")
-        for one in SHOWN
+        Link(words[one], f"{page_url('alarms')}?show={one}", "on" if one == shown else "")
+        for one in LASTING_FILTERS
     ]
-    table = listed(request, columns, found, empty=_none(shown))
+    table = list_table(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
     may_all = shown == "lasting" and alarms.acknowledgeable(actor=who)
-    actions = [Link(_("Acknowledge all"), to("alarms-acknowledge"))] if may_all else []
-    return pages.list_page(
+    actions = (
+        [Link(_("Acknowledge all"), page_url("alarms-acknowledge"))] if may_all else []
+    )
+    return pages.render_list(
         request,
         _("Alarms"),
         table,
@@ -79,10 +85,10 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _none(shown: str) -> Empty:
+def _none(shown: str) -> EmptyHint:
     if shown == "lasting":
-        return Empty(_("No active alarms. A job checks every minute."))
-    return Empty(_("No matching alarms"))
+        return EmptyHint(_("No active alarms. A job checks every minute."))
+    return EmptyHint(_("No matching alarms"))
 
 
 def _mails() -> str:
@@ -94,7 +100,7 @@ def _mails() -> str:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
             "count": post.waiting, "why": post.error,
         }  # fmt: skip
-    last = at(post.sent_at_ms)
+    last = format_time(post.sent_at_ms)
     return _("%(count)d mails are waiting. The last one was sent at %(last)s.") % {
         "count": post.waiting,
         "last": last,
@@ -108,12 +114,12 @@ def _state(one: AlarmRow) -> Cell:
 
 
 def _detail(one: AlarmRow) -> str:
-    detail = rows.alarm_detail(one)
+    detail = cells.alarm_detail(one)
     if not one.count:
         return detail
     return _("%(detail)s (%(count)s so far)") % {
         "detail": detail,
-        "count": count(one.count),
+        "count": format_count(one.count),
     }
 
 
@@ -123,10 +129,10 @@ def _care(row: AlarmRow, who: Actor) -> Cell:
         return text(row.acknowledged_by or None)
     if not alarms.may_manage(who, subject(row.kind, row.name)):
         return text(None)
-    return text(_("acknowledge"), to("alarm-acknowledge", row.kind, row.name))
+    return text(_("acknowledge"), page_url("alarm-acknowledge", row.kind, row.name))
 
 
-class ChosenAlarms(forms.Form):
+class ChosenAlarmsForm(forms.Form):
     """The alarms that a preview named, so that none that is raised meanwhile is
     acknowledged unseen.
     """
@@ -149,20 +155,20 @@ class Acknowledge(Action):
     """Says that somebody looks after an alarm."""
 
     right = LOOK  # the verb asks for more, by what the alarm is about
-    what = "alarm"
+    object_kind = "alarm"
     section = "alarms"
     button = lazy("Acknowledge")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("alarms",)
 
     def heading(self) -> Text:
-        words = {"what": rows.alarm_kind(self.word("kind")), "where": self.name}
+        words = {"what": cells.alarm_kind(self.url_argument("kind")), "where": self.name}
         return _("Acknowledge: %(what)s, %(where)s") % words
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what acknowledging means. Raises Forbidden for who may not."""
-        alarms.require_manage(self.actor, subject(self.word("kind"), self.name))
-        if self.word("kind") in ONCE:
+        alarms.require_manage(self.actor, subject(self.url_argument("kind"), self.name))
+        if self.url_argument("kind") in ONCE:
             return Preview(
                 effects=[
                     _("This alarm reports a past event. It ends when you acknowledge it.")
@@ -178,7 +184,7 @@ class Acknowledge(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        alarms.acknowledge(kind=self.word("kind"), name=self.name, actor=self.actor)
+        alarms.acknowledge(kind=self.url_argument("kind"), name=self.name, actor=self.actor)
         return _("The alarm is acknowledged.")
 
 
@@ -188,19 +194,19 @@ class AcknowledgeAll(Action):
     """
 
     right = LOOK  # the verb asks for more, by what each alarm is about
-    what = "alarm"
+    object_kind = "alarm"
     section = "alarms"
     title = lazy("Acknowledge all alarms")
     button = lazy("Acknowledge all")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("alarms",)
-    form_class = ChosenAlarms
+    form_class = ChosenAlarmsForm
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
         chosen = alarms.acknowledgeable(actor=self.actor)
         if not chosen:
             raise NotFound(_("There is no active alarm that you may acknowledge."))
-        return self._ask(ChosenAlarms({"chosen": dumps(chosen)}))
+        return self._show_preview(ChosenAlarmsForm({"chosen": dumps(chosen)}))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Name the alarms. Raises Forbidden if one of them is not the person's to
@@ -215,12 +221,14 @@ class AcknowledgeAll(Action):
             )
         ]
         named: list[Text] = [
-            _("%(what)s: %(where)s") % {"what": rows.alarm_kind(kind), "where": name}
-            for kind, name in fields["chosen"][:MOST_NAMED]
+            _("%(what)s: %(where)s") % {"what": cells.alarm_kind(kind), "where": name}
+            for kind, name in fields["chosen"][:MAX_ALARMS_NAMED]
         ]
-        more = len(fields["chosen"]) - MOST_NAMED
+        more = len(fields["chosen"]) - MAX_ALARMS_NAMED
         if more > 0:
-            named.append(ngettext("%s more alarm", "%s more alarms", more) % count(more))
+            named.append(
+                ngettext("%s more alarm", "%s more alarms", more) % format_count(more)
+            )
         if any(kind in ONCE for kind, _name in fields["chosen"]):
             effects.append(_("Alarms that report a past event end."))
         return Preview(effects=[*effects, *named])
@@ -229,4 +237,4 @@ class AcknowledgeAll(Action):
         done = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
         return ngettext(
             "%s alarm is acknowledged.", "%s alarms are acknowledged.", done
-        ) % count(done)
+        ) % format_count(done)

@@ -15,33 +15,45 @@ from metadata.listing.pages import Listed
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
-from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, text, when
+from portal.kit import cells, pages
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import (
+    Cell,
+    Column,
+    EmptyHint,
+    Text,
+    code,
+    list_table,
+    number,
+    text,
+    timestamp,
+)
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
     views = discovery.listed(actor=actor(request))
     columns: list[Column[BrokerView]] = [
-        Column(_("Broker"), lambda one: text(one.name)),
+        Column(_("Broker"), lambda row: text(row.name)),
         Column(
-            _("Last heartbeat"), lambda one: rows.state("alive" if one.alive else "dead")
+            _("Last heartbeat"), lambda row: cells.state("alive" if row.alive else "dead")
         ),
-        Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Address"), lambda one: code(one.url)),
-        Column(_("Version"), lambda one: text(one.version or None)),
-        Column(_("Started"), lambda one: when(one.started_at_ms)),
-        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("State"), lambda row: cells.state(row.state)),
+        Column(_("Address"), lambda row: code(row.url)),
+        Column(_("Version"), lambda row: text(row.version or None)),
+        Column(_("Started"), lambda row: timestamp(row.started_at_ms)),
+        Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
     if may(request, "admin"):
         columns.append(Column(_("Change"), _change))
-    hint = Empty(_("No broker is registered."))
-    table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
-    actions = [Link(_("Java clients"), to("java-clients"))] if may(request, "admin") else []
+    hint = EmptyHint(_("No broker is registered."))
+    table = list_table(request, columns, Listed(views, len(views), 1, 1), empty=hint)
+    actions = (
+        [Link(_("Java clients"), page_url("java-clients"))] if may(request, "admin") else []
+    )
     intro = _(
         "A drained broker completes its running requests. Clients switch to other brokers."
     )
-    return pages.list_page(
+    return pages.render_list(
         request,
         _("Brokers"),
         table,
@@ -56,33 +68,33 @@ def java_clients(request: HttpRequest) -> HttpResponse:
     """Requests of Java clients, which have no key, by address and client."""
     found = java_callers.latest(actor=actor(request))
     columns: list[Column[CallerView]] = [
-        Column(_("Address"), lambda one: code(one.address)),
-        Column(_("Client"), lambda one: text(one.sdk or None)),
-        Column(_("Answered, last hour"), lambda one: number(one.answered), right=True),
-        Column(_("Refused"), lambda one: number(one.refused), right=True),
-        Column(_("Rate limited"), lambda one: number(one.limited), right=True),
-        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("Address"), lambda row: code(row.address)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(_("Answered, last hour"), lambda row: number(row.answered), right=True),
+        Column(_("Refused"), lambda row: number(row.refused), right=True),
+        Column(_("Rate limited"), lambda row: number(row.limited), right=True),
+        Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
-    hint = Empty(_("No Java client has called in the last seven days."))
-    table = listed(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
+    hint = EmptyHint(_("No Java client has called in the last seven days."))
+    table = list_table(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
     intro = _("A request without a client was refused before it was read.")
-    return pages.list_page(
+    return pages.render_list(
         request, _("Java clients"), table, section="brokers", intro=intro, searched=False
     )
 
 
 def _change(one: BrokerView) -> Cell:
     if not one.alive:
-        return text(_("forget"), to("broker-forget", one.name))
+        return text(_("forget"), page_url("broker-forget", one.name))
     return text(
         _("Drain") if one.state == "in" else _("Return to service"),
-        to("broker-state", one.name),
+        page_url("broker-state", one.name),
     )
 
 
 class BrokerAction(Action):
     right = "admin"
-    what = "broker"
+    object_kind = "broker"
     section = "brokers"
     back_to = ("brokers",)
 
@@ -124,7 +136,7 @@ class SetBrokerState(Toggle, BrokerAction):
 
 class ForgetBroker(Delete, BrokerAction):
     title = lazy("Forget broker %(name)s")
-    would = lazy("The broker is removed from the list. It registers again when it starts.")
+    effect = lazy("The broker is removed from the list. It registers again when it starts.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         broker_rows.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)

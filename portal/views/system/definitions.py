@@ -18,9 +18,18 @@ from metadata.definitions.exports import export
 from metadata.definitions.plans import Plan, Step
 from portal.actions.action import Create, Preview
 from portal.auth.access import actor
-from portal.kit.tables import Column, Columns, Empty, Text, badge, code, plain, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    badge,
+    code,
+    simple_table,
+    text,
+)
 
-OUTCOMES: dict[str, tuple[Text, str]] = {
+OUTCOME_LABELS: dict[str, tuple[Text, str]] = {
     "create": (lazy("create"), "ok"),
     "change": (lazy("change settings"), "warn"),
     "same": (lazy("exists"), ""),
@@ -28,7 +37,7 @@ OUTCOMES: dict[str, tuple[Text, str]] = {
     "conflict": (lazy("conflict"), "bad"),
     "unfinished": (lazy("unfinished"), "bad"),
 }
-KINDS: dict[str, Text] = {
+KIND_LABELS: dict[str, Text] = {
     "topic": lazy("topic"),
     "group": lazy("group"),
     "subscription": lazy("subscription"),
@@ -57,7 +66,7 @@ class DocumentField(forms.CharField):
             raise forms.ValidationError(_("This is not JSON: %s") % error) from None
 
 
-class Importing(forms.Form):
+class ImportForm(forms.Form):
     """The document, and the rule for what exists."""
 
     document = DocumentField(
@@ -78,7 +87,7 @@ class Importing(forms.Form):
 class Import(Create):
     """Makes what a document defines; each entry has its row in the audit log."""
 
-    form_class = Importing
+    form_class = ImportForm
     title = lazy("Import topics and groups")
     back_to = ("topics",)
 
@@ -91,14 +100,14 @@ class Import(Create):
                 _("The import is refused while there are conflicts. Nothing was done.")
             )
         columns: Columns[Step] = [
-            Column(_("Place"), lambda one: code(one.entry.place)),
-            Column(_("Kind"), lambda one: text(KINDS[one.entry.kind])),
-            Column(_("Name"), lambda one: text(one.entry.name)),
-            Column(_("Result"), lambda one: badge(*OUTCOMES[one.outcome])),
-            Column(_("Here → in the document"), lambda one: text(_differences(one))),
-            Column(_("Problem"), lambda one: text(one.problem or None)),
+            Column(_("Place"), lambda row: code(row.entry.place)),
+            Column(_("Kind"), lambda row: text(KIND_LABELS[row.entry.kind])),
+            Column(_("Name"), lambda row: text(row.entry.name)),
+            Column(_("Result"), lambda row: badge(*OUTCOME_LABELS[row.outcome])),
+            Column(_("Here → in the document"), lambda row: text(_differences(row))),
+            Column(_("Problem"), lambda row: text(row.problem or None)),
         ]
-        table = plain(columns, plan.steps, Empty(_("The document is empty.")))
+        table = simple_table(columns, plan.steps, EmptyHint(_("The document is empty.")))
         return Preview(effects=effects, table=table, blocked=blocked)
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -117,7 +126,9 @@ class Import(Create):
 def _summary(plan: Plan) -> str:
     counts: Counter[str] = Counter(one.outcome for one in plan.steps)
     return ", ".join(
-        f"{word}: {counts[one]}" for one, (word, _tone) in OUTCOMES.items() if counts[one]
+        f"{word}: {counts[one]}"
+        for one, (word, _tone) in OUTCOME_LABELS.items()
+        if counts[one]
     )
 
 

@@ -18,21 +18,21 @@ from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import pages
-from portal.kit.pages import Link, to
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Text,
     badge,
     code,
     number,
-    plain,
+    simple_table,
     text,
 )
 
-MOST_QUEUES = 500
+MAX_QUEUES = 500
 
 
 def settings(request: HttpRequest) -> HttpResponse:
@@ -40,19 +40,19 @@ def settings(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="setting")
     said = meanings()
     columns: Columns[Any] = [
-        Column(_("Setting"), lambda one: code(variable_of(one.name))),
+        Column(_("Setting"), lambda row: code(variable_of(row.name))),
         Column(_("Value"), _value),
         Column(
-            _("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)
+            _("Default"), lambda row: code(_word(row.default)) if row.repr else text(None)
         ),
-        Column(_("Meaning"), lambda one: text(_(said[one.name]))),
+        Column(_("Meaning"), lambda row: text(_(said[row.name]))),
     ]
-    table = plain(columns, fields_of(Config), Empty(""))
+    table = simple_table(columns, fields_of(Config), EmptyHint(""))
     intro = _(
         "They are read from the environment when a process starts. "
         "What is changed while it runs is on the pages of topics, groups and nodes."
     )
-    return pages.list_page(
+    return pages.render_list(
         request, _("Settings"), table, section="settings", intro=intro, searched=False
     )
 
@@ -69,7 +69,7 @@ def _word(value: Any) -> str | None:
     return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or None
 
 
-class Checking(forms.Form):
+class CheckForm(forms.Form):
     topic = forms.CharField(
         label=lazy("Topic"),
         required=False,
@@ -87,18 +87,18 @@ class Check(Action):
     nothing.
     """
 
-    form_class = Checking
+    form_class = CheckForm
     right = "admin"
-    what = "check"
+    object_kind = "check"
     section = "checks"
     button = lazy("Check again")
-    says = lazy("Result")
+    preview_title = lazy("Result")
     title = lazy("Consistency checks")
     back_to = ("checks",)
 
-    def words(self) -> dict[str, Any]:
+    def extra_context(self) -> dict[str, Any]:
         return {
-            "actions": [Link(_("Metadata and nodes"), to("consistency"))],
+            "actions": [Link(_("Metadata and nodes"), page_url("consistency"))],
             "intro": _(
                 "All rows, log end offsets, batches and committed offsets of the topic are read "
                 "and compared. Nothing is changed."
@@ -110,12 +110,12 @@ class Check(Action):
         since = Since(ago_ms=fields["minutes"] * 60_000)
         report = verify.verify(topics=topics, since=since, actor=self.actor)
         columns: Columns[QueueReport] = [
-            Column(_("Queue"), lambda one: code(one.id)),
-            Column(_("Topic"), lambda one: text(one.expected.topic)),
-            Column(_("Node"), lambda one: text(one.expected.node)),
+            Column(_("Queue"), lambda row: code(row.id)),
+            Column(_("Topic"), lambda row: text(row.expected.topic)),
+            Column(_("Node"), lambda row: text(row.expected.node)),
             Column(
                 _("Findings"),
-                lambda one: number(len(one.findings), tone="bad" if one.findings else ""),
+                lambda row: number(len(row.findings), tone="bad" if row.findings else ""),
                 right=True,
             ),
             Column(_("What"), _kinds),
@@ -125,8 +125,8 @@ class Check(Action):
         ) % len(report.queues)
         said = _("%d problems found. `manage.py verify` explains each one and its remedy.")
         bad = said % len(report.findings)
-        table = plain(
-            columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check."))
+        table = simple_table(
+            columns, report.queues[:MAX_QUEUES], EmptyHint(_("There is no queue to check."))
         )
         return Preview(effects=[bad if report.findings else good], table=table)
 

@@ -13,44 +13,49 @@ from django.utils.translation import gettext as _
 from metadata.db.clock import database_now, ms
 from metadata.users.saved_filters import FilterView
 from portal.actions.pickers import Picker
-from portal.kit import pages, rows
+from portal.kit import cells, pages
 from portal.kit.charts import Chart, Event, Row
-from portal.kit.pages import Fact, Link, Saved, Step
+from portal.kit.pages import Fact, Link, SavedFilters, Step
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Table,
     badge,
     code,
-    fold,
-    lasting,
+    duration,
+    folded,
     long,
     number,
     per_second,
-    plain,
     prose,
     share,
+    simple_table,
     spark,
     text,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import DASH, DAY, HOUR, MINUTE
+from portal.templatetags.formats import DASH, DAY, HOUR, MINUTE
 
-EVENTS = {
+EXAMPLE_EVENTS = {
     4: ("rebalance", "Rebalance: a joined"),
     7: ("reset", "Reset by ada: orders"),
     17: ("alarm", "Alarm: far behind"),
     25: ("resolved", "Resolved: far behind"),
 }
-GAPS = (10, 11, 13, 14)  # steps without a value; the one between them stands alone
+STEPS_WITHOUT_VALUE = (
+    10,
+    11,
+    13,
+    14,
+)  # steps without a value; the one between them stands alone
 TONES = ("", "ok", "warn", "bad")
-NONE = Empty("No matching topics.", "catmq topic create orders", "#", "Create")
+NO_TOPICS = EmptyHint("No matching topics.", "catmq topic create orders", "#", "Create")
 # of about the 100 characters that a name may have
-LONG = "a.name-with_every.allowed-character." * 3
+LONG_NAME = "a.name-with_every.allowed-character." * 3
 
 
-class Example(forms.Form):
+class ExampleForm(forms.Form):
     """Fields of every kind; that of the wrong one is refused."""
 
     name = forms.CharField(label="Text", max_length=100, help_text="Letters, digits, . _ -")
@@ -68,16 +73,16 @@ class Example(forms.Form):
 def parts(request: HttpRequest) -> HttpResponse:
     """The page for developers."""
     now = ms(database_now())
-    form = Example(
+    form = ExampleForm(
         {"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"}
     )
     form.is_valid()
-    return pages.show(
+    return pages.render_page(
         request,
         "system/parts",
         _("Parts of pages"),
         intro=_("For developers: every part in all its states. The figures are invented."),
-        crumbs=[Link("Crumb", "#"), Link(LONG, "#")],
+        crumbs=[Link("Crumb", "#"), Link(LONG_NAME, "#")],
         tabs=[
             Link("Chosen", "#", "on"),
             Link("Other", "#"),
@@ -89,17 +94,20 @@ def parts(request: HttpRequest) -> HttpResponse:
             Link("Other", "#"),
         ],
         tiles=_tiles(),
-        badges=[rows.state(word) for word in rows.WORDS],
+        badges=[cells.state(word) for word in cells.STATE_LABELS],
         chips=[
             Link("who: ada", "#"),
-            Link(f"what: {LONG}", "#"),
+            Link(f"what: {LONG_NAME}", "#"),
             Link("cannot be removed", ""),
         ],
-        saved=Saved(
-            "topics", [FilterView("chosen", "q=a"), FilterView(LONG, "q=b")], "q=a", "q=a"
+        saved=SavedFilters(
+            "topics",
+            [FilterView("chosen", "q=a"), FilterView(LONG_NAME, "q=b")],
+            "q=a",
+            "q=a",
         ),
         table=_table(now),
-        none=plain([Column("Name", text)], [], NONE),
+        none=simple_table([Column("Name", text)], [], NO_TOPICS),
         chart=_chart(now, lines=3),
         nothing=Chart("No figures", ["sent"], []),
         steps=_steps(now),
@@ -121,27 +129,27 @@ def _tiles() -> list[Fact]:
 
 def _table(now: int) -> Table:
     cells: dict[str, Cell] = {
-        "code": code(LONG, "#"),
+        "code": code(LONG_NAME, "#"),
         "badge": badge("paused", "warn"),
         "number": number(1_234_567),
         "number, warn": number(3, tone="warn"),
         "text": text("plain"),
-        "when": when(now - 3 * MINUTE),
-        "when, ahead": when(now + 2 * HOUR),
-        "when, old": when(now - 40 * DAY),
-        "lasting": lasting(61_000, "bad"),
+        "when": timestamp(now - 3 * MINUTE),
+        "when, ahead": timestamp(now + 2 * HOUR),
+        "when, old": timestamp(now - 40 * DAY),
+        "lasting": duration(61_000, "bad"),
         "per second": per_second(0.25),
         "share": share(0.25),
         "spark": spark([1, 5, 2, 8, 3]),
         "long": long("text of any length, broken anywhere " * 3),
-        "fold": fold("one line", "that unfolds\nto more", "example"),
+        "fold": folded("one line", "that unfolds\nto more", "example"),
         "prose": prose("Sentences, which get most of the width."),
         "nothing": text(None),
     }
     columns: list[Column[int]] = [
         Column(name, partial(_same, cell)) for name, cell in cells.items()
     ]
-    return plain(columns, range(2), Empty(""), "A caption of a table")
+    return simple_table(columns, range(2), EmptyHint(""), "A caption of a table")
 
 
 def _same(cell: Cell, _row: int) -> Cell:
@@ -154,13 +162,16 @@ def _chart(now: int, *, lines: int) -> Chart:
     for n in range(30):
         at = now // MINUTE * MINUTE - (29 - n) * MINUTE
         values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
-        shown = tuple((DASH, "") if n in GAPS else (f"{one:.1f}", one) for one in values)
+        shown = tuple(
+            (DASH, "") if n in STEPS_WITHOUT_VALUE else (f"{one:.1f}", one)
+            for one in values
+        )
         found.append(
             Row(
                 at,
                 at // 1000,
                 shown,
-                [Event(at + 20_000, *EVENTS[n])] if n in EVENTS else (),
+                [Event(at + 20_000, *EXAMPLE_EVENTS[n])] if n in EXAMPLE_EVENTS else (),
             )
         )
     return Chart("Messages per second", labels, found)
@@ -173,5 +184,5 @@ def _steps(now: int) -> list[Step]:
         Step(
             "Failed", "TimeoutError: no answer of the mail server", now - 5 * MINUTE, "warn"
         ),
-        Step("Dead letter", LONG, now - MINUTE, "bad"),
+        Step("Dead letter", LONG_NAME, now - MINUTE, "bad"),
     ]

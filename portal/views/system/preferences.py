@@ -19,7 +19,7 @@ def theme(request: HttpRequest) -> HttpResponse:
     """Remembers light, dark, or as the system, and goes back to the page."""
     wanted, back = request.POST.get("theme", ""), request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
-    response = HttpResponseRedirect(back if safe else pages.to("overview"))
+    response = HttpResponseRedirect(back if safe else pages.page_url("overview"))
     if wanted in THEMES:
         response.set_cookie(
             THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True
@@ -32,10 +32,10 @@ def language(request: HttpRequest) -> HttpResponse:
     response: HttpResponse = set_language(request)
     # Django's own way out, which knows no path prefix
     if response.headers.get("Location") == "/":
-        response["Location"] = pages.to("overview")
+        response["Location"] = pages.page_url("overview")
     return response
 
 
 def keys(request: HttpRequest) -> HttpResponse:
     """The keys that lead around, for who has no script; others see them over any page."""
-    return pages.show(request, "system/help", _("Keys"))
+    return pages.render_page(request, "system/help", _("Keys"))

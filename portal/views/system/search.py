@@ -22,18 +22,18 @@ from metadata.listing.topic_lists import check_look
 from portal.actions import pickers
 from portal.auth.access import actor, may
 from portal.kit import pages
-from portal.kit.pages import SECTIONS, to
+from portal.kit.pages import SECTIONS, page_url
 from portal.kit.tables import Text
 
-MOST = 8  # of each kind
-MOST_QUERY = 200  # characters
-MESSAGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+MAX_PER_KIND = 8  # of each kind
+MAX_QUERY_LENGTH = 200  # characters
+MESSAGE_ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 FOR_ADMINISTRATORS = ("nodes", "keys", "users", "pipeline", "reports", "checks", "settings")
 Kind = str  # topic or group
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """A result: `kind` says in words of which sort it is."""
 
     kind: Text
@@ -42,42 +42,42 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class NamedAction:
     """An action on a topic or group: the English word for it, its label, its page, and the
     right it needs.
     """
 
-    word: str
+    english_word: str
     label: Text
     page: str
     right: str = "manage"
 
 
-DEEDS: Mapping[Kind, Sequence[Deed]] = {
+NAMED_ACTIONS: Mapping[Kind, Sequence[NamedAction]] = {
     "topic": (
-        Deed("messages", lazy("Messages"), "messages", ""),
-        Deed("send", lazy("Send"), "send", "produce"),
-        Deed("expand", lazy("Expand"), "topic-expand"),
-        Deed("shrink", lazy("Shrink"), "topic-shrink"),
-        Deed("settings", lazy("Settings"), "topic-settings"),
-        Deed("tokens", lazy("Send tokens"), "topic-tokens"),
-        Deed("delayed", lazy("Delayed"), "delayed", ""),
-        Deed("clean", lazy("Clean now"), "topic-clean"),
-        Deed("delete", lazy("Delete"), "topic-delete"),
+        NamedAction("messages", lazy("Messages"), "messages", ""),
+        NamedAction("send", lazy("Send"), "send", "produce"),
+        NamedAction("expand", lazy("Expand"), "topic-expand"),
+        NamedAction("shrink", lazy("Shrink"), "topic-shrink"),
+        NamedAction("settings", lazy("Settings"), "topic-settings"),
+        NamedAction("tokens", lazy("Send tokens"), "topic-tokens"),
+        NamedAction("delayed", lazy("Delayed"), "delayed", ""),
+        NamedAction("clean", lazy("Clean now"), "topic-clean"),
+        NamedAction("delete", lazy("Delete"), "topic-delete"),
     ),
     "group": (
-        Deed("pause", lazy("Pause"), "group-stop"),
-        Deed("resume", lazy("Resume"), "group-start"),
-        Deed("reset", lazy("Reset offsets"), "group-reset"),
-        Deed("redrive", lazy("Redrive"), "redrive"),
-        Deed("failures", lazy("Retries and dead letters"), "failures"),
-        Deed("settings", lazy("Settings"), "group-settings"),
-        Deed("subscribe", lazy("Subscribe"), "subscribe"),
-        Deed("rebalance", lazy("Rebalance"), "group-rebalance"),
-        Deed("delete", lazy("Delete"), "group-delete"),
+        NamedAction("pause", lazy("Pause"), "group-stop"),
+        NamedAction("resume", lazy("Resume"), "group-start"),
+        NamedAction("reset", lazy("Reset offsets"), "group-reset"),
+        NamedAction("redrive", lazy("Redrive"), "redrive"),
+        NamedAction("failures", lazy("Retries and dead letters"), "failures"),
+        NamedAction("settings", lazy("Settings"), "group-settings"),
+        NamedAction("subscribe", lazy("Subscribe"), "subscribe"),
+        NamedAction("rebalance", lazy("Rebalance"), "group-rebalance"),
+        NamedAction("delete", lazy("Delete"), "group-delete"),
     ),
 }
-CREATED: Sequence[tuple[Text, str, str]] = (  # label, page, right
+CREATE_PAGES: Sequence[tuple[Text, str, str]] = (  # label, page, right
     (lazy("Create a topic"), "topic-create", "manage"),
     (lazy("Create a group"), "group-create", "manage"),
     (lazy("Create a user"), "user-create", "admin"),
@@ -90,8 +90,8 @@ CREATED: Sequence[tuple[Text, str, str]] = (  # label, page, right
 def search(request: HttpRequest) -> HttpResponse:
     """The page; the palette shows its list of results."""
     check_look(actor(request))
-    query = request.GET.get("q", "").replace("\0", "").strip()[:MOST_QUERY]
-    return pages.show(
+    query = request.GET.get("q", "").replace("\0", "").strip()[:MAX_QUERY_LENGTH]
+    return pages.render_page(
         request,
         "system/search",
         _("Search"),
@@ -105,13 +105,13 @@ def names(request: HttpRequest, kind: str) -> HttpResponse:
     `?field=` names.
     """
     check_look(actor(request))
-    if kind not in DEEDS:
+    if kind not in NAMED_ACTIONS:
         raise Http404
-    typed = request.GET.get(request.GET.get("field", ""), "")[:MOST_QUERY]
-    return HttpResponse(pickers.options(kind, typed))
+    typed = request.GET.get(request.GET.get("field", ""), "")[:MAX_QUERY_LENGTH]
+    return HttpResponse(pickers.name_options(kind, typed))
 
 
-def _found(request: HttpRequest, query: str) -> Iterator[Found]:
+def _found(request: HttpRequest, query: str) -> Iterator[SearchResult]:
     yield from _message(query)
     words = query.lower().split()
     yield from _keyed(words, query)
@@ -119,10 +119,12 @@ def _found(request: HttpRequest, query: str) -> Iterator[Found]:
     verbs = {
         one
         for one in parts
-        if any(_begins(one, deed) for kind in DEEDS.values() for deed in kind)
+        if any(_begins(one, deed) for kind in NAMED_ACTIONS.values() for deed in kind)
     }
     plain = _named(parts)
-    yield from (Found(_kind(kind), name, to(kind, name)) for kind, name in plain)
+    yield from (
+        SearchResult(_kind(kind), name, page_url(kind, name)) for kind, name in plain
+    )
     if verbs:
         chosen = _named([one for one in parts if one not in verbs])
         yield from _deeds(request, chosen, verbs)
@@ -131,17 +133,19 @@ def _found(request: HttpRequest, query: str) -> Iterator[Found]:
     yield from _pages(request, parts)
 
 
-def _message(query: str) -> Iterator[Found]:
+def _message(query: str) -> Iterator[SearchResult]:
     """Yield the message of an id."""
-    matched = MESSAGE.fullmatch(query)
+    matched = MESSAGE_ID.fullmatch(query)
     known = snapshot.current()
     queue = known.queues.get(int(matched[1])) if matched else None
     topic = known.topics.get(queue.topic_id) if queue else None
     if topic is not None:
-        yield Found(_("Message"), f"{topic.name} {query}", to("message", topic.name, query))
+        yield SearchResult(
+            _("Message"), f"{topic.name} {query}", page_url("message", topic.name, query)
+        )
 
 
-def _keyed(words: Sequence[str], query: str) -> Iterator[Found]:
+def _keyed(words: Sequence[str], query: str) -> Iterator[SearchResult]:
     """Yield searches for messages with a key, in the topics that are named beside it."""
     key = next((one[4:] for one in query.split() if one.lower().startswith("key:")), "")
     if not key:
@@ -149,10 +153,10 @@ def _keyed(words: Sequence[str], query: str) -> Iterator[Found]:
     for kind, topic in _named([one for one in words if ":" not in one]):
         if kind == "topic":
             label = _("%(topic)s, key %(key)s") % {"topic": topic, "key": key}
-            yield Found(
+            yield SearchResult(
                 _("Messages"),
                 label,
-                f"{to('messages')}?{urlencode({'topic': topic, 'key': key})}",
+                f"{page_url('messages')}?{urlencode({'topic': topic, 'key': key})}",
             )
 
 
@@ -166,46 +170,48 @@ def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
     """
     return [
         (kind, name)
-        for kind in DEEDS
-        for name in pickers.best(pickers.names(kind), parts, most=MOST)
+        for kind in NAMED_ACTIONS
+        for name in pickers.best_matches(
+            pickers.names_of_kind(kind), parts, most=MAX_PER_KIND
+        )
     ]
 
 
-def _begins(part: str, deed: Deed) -> bool:
-    return deed.word.startswith(part) or str(deed.label).lower().startswith(part)
+def _begins(part: str, deed: NamedAction) -> bool:
+    return deed.english_word.startswith(part) or str(deed.label).lower().startswith(part)
 
 
 def _deeds(
     request: HttpRequest, named: Sequence[tuple[Kind, str]], verbs: set[str]
-) -> Iterator[Found]:
+) -> Iterator[SearchResult]:
     """Yield the actions that the words choose, all without any, that the person may do on
     what is named.
     """
     for kind, name in named:
-        for deed in DEEDS[kind]:
+        for deed in NAMED_ACTIONS[kind]:
             if verbs and not any(_begins(one, deed) for one in verbs):
                 continue
             if deed.right and not may(request, deed.right, name, what=kind):
                 continue
             href = (
-                f"{to('messages')}?{urlencode({'topic': name})}"
+                f"{page_url('messages')}?{urlencode({'topic': name})}"
                 if deed.page == "messages"
-                else to(deed.page, name)
+                else page_url(deed.page, name)
             )
-            yield Found(_("Action"), f"{deed.label}: {name}", href)
+            yield SearchResult(_("Action"), f"{deed.label}: {name}", href)
 
 
-def _pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[Found]:
+def _pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[SearchResult]:
     """Yield pages of the navigation and what makes something new, by words of their labels."""
     admin = may(request, "admin")
     for section, (label, page) in SECTIONS.items():
         if _says(label, parts) and (admin or section not in FOR_ADMINISTRATORS):
-            yield Found(_("Page"), label, to(page))
-    for label, page, right in CREATED:
+            yield SearchResult(_("Page"), label, page_url(page))
+    for label, page, right in CREATE_PAGES:
         if _says(label, parts) and (
             admin or (right == "manage" and actor(request).rights.get("manage"))
         ):
-            yield Found(_("Action"), label, to(page))
+            yield SearchResult(_("Action"), label, page_url(page))
 
 
 def _says(label: Text, parts: Sequence[str]) -> bool:

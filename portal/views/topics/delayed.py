@@ -12,25 +12,25 @@ from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor, may
-from portal.kit import bodies, pages, places
-from portal.kit.pages import Fact, to
+from portal.kit import bodies, navigation, pages
+from portal.kit.pages import Fact, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     code,
     long,
-    plain,
+    simple_table,
     text,
-    when,
+    timestamp,
 )
 from portal.views.topics.topic_actions import TopicAction
 
-SHOWN = 50
+MESSAGES_PER_PAGE = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
@@ -38,12 +38,12 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
     tell.
     """
     found, missing = _asked(name, request.GET.get("after") or None, actor(request))
-    return pages.show(
+    return pages.render_page(
         request,
         "topics/delayed",
         _("Delayed messages of %s") % name,
         status=200 if found else 503,
-        **places.of_topic(name, "delayed"),
+        **navigation.for_topic(name, "delayed"),
         name=name,
         live=True,
         missing=missing,
@@ -55,9 +55,11 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
 
 def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, list[str]]:
     try:
-        found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
+        found = delayed_admin.of_topic(
+            topic=name, after=after, limit=MESSAGES_PER_PAGE, actor=who
+        )
     except NodeUnavailable as error:
-        return None, [error_words.said(error)]
+        return None, [error_texts.describe_error(error)]
     return found, [
         _("Node %s does not answer, so its messages are not listed.") % node
         for node in found.away
@@ -66,24 +68,26 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
 
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
     columns: list[Column[WaitingMessage]] = [
-        Column(_("Message"), lambda one: code(one.message_id)),
-        Column(_("Due"), lambda one: when(one.row.due_at_ms)),
-        Column(_("Key"), lambda one: code(one.row.key)),
-        Column(_("Tag"), lambda one: text(one.row.tag)),
-        Column(_("Size"), lambda one: Cell(len(one.row.body), "size"), right=True),
-        Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
+        Column(_("Message"), lambda row: code(row.message_id)),
+        Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
+        Column(_("Key"), lambda row: code(row.row.key)),
+        Column(_("Tag"), lambda row: text(row.row.tag)),
+        Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
+        Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
     ]
     if recalls:
         columns.append(
             Column(
                 _("Action"),
-                lambda one: text(_("recall"), to("recall", name, one.message_id)),
+                lambda row: text(_("recall"), page_url("recall", name, row.message_id)),
             )
         )
-    hint = Empty(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
+    hint = EmptyHint(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
     messages = found.messages if found else ()
-    return plain(
-        columns, messages, hint if known else Empty(_("The delayed messages are unknown."))
+    return simple_table(
+        columns,
+        messages,
+        hint if known else EmptyHint(_("The delayed messages are unknown.")),
     )
 
 
@@ -93,12 +97,12 @@ class Recall(TopicAction):
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
-    would = lazy(
+    effect = lazy(
         "The message will be deleted before it is delivered, so no group reads it."
     )
 
     def run(self, fields: dict[str, Any]) -> Text:
         operator_sends.recall(
-            topic=self.name, message_id=self.word("message_id"), actor=self.actor
+            topic=self.name, message_id=self.url_argument("message_id"), actor=self.actor
         )
-        return _("Message %s was recalled.") % self.word("message_id")
+        return _("Message %s was recalled.") % self.url_argument("message_id")

@@ -12,31 +12,41 @@ from metadata.topics import send_tokens
 from metadata.topics.send_tokens import SendTokenView
 from portal.actions.action import Delete, Preview
 from portal.auth.access import actor
-from portal.kit import pages, places
-from portal.kit.pages import Link, to
-from portal.kit.tables import Column, Columns, Empty, Text, code, plain, text, when
+from portal.kit import navigation, pages
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    code,
+    simple_table,
+    text,
+    timestamp,
+)
 from portal.views.topics.topic_actions import TopicAction
 
 
 def tokens(request: HttpRequest, name: str) -> HttpResponse:
     found = send_tokens.listed(topic=name, actor=actor(request))
     columns: Columns[SendTokenView] = [
-        Column(_("Token"), lambda one: code(one.id)),
-        Column(_("Created"), lambda one: when(one.created_at_ms)),
+        Column(_("Token"), lambda row: code(row.id)),
+        Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
         Column(
-            _("Delete"), lambda one: text(_("delete"), to("token-delete", name, one.id))
+            _("Delete"),
+            lambda row: text(_("delete"), page_url("token-delete", name, row.id)),
         ),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("No send tokens: every Java client that is let in may send to this topic.")
     )
-    return pages.list_page(
+    return pages.render_list(
         request,
         _("Send tokens of %s") % name,
-        plain(columns, found, hint),
+        simple_table(columns, found, hint),
         searched=False,
-        actions=[Link(_("Create a token"), to("token-create", name), "primary")],
-        **places.of_topic(name, "tokens"),
+        actions=[Link(_("Create a token"), page_url("token-create", name), "primary")],
+        **navigation.for_topic(name, "tokens"),
     )
 
 
@@ -59,9 +69,9 @@ class CreateToken(TopicAction):
         view, self.secret = send_tokens.create(topic=self.name, actor=self.actor)
         return _("Send token %s was created.") % view.id
 
-    def done(self, said: Text) -> HttpResponse:
+    def respond(self, said: Text) -> HttpResponse:
         """The one page that shows the token: it is in no cookie and no session."""
-        return pages.show(
+        return pages.render_page(
             self.request,
             "system/new_key",
             str(said),
@@ -101,4 +111,4 @@ class DeleteToken(Delete, TopicAction):
 
     @property
     def _id(self) -> str:
-        return self.word("token")
+        return self.url_argument("token")

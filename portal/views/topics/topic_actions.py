@@ -18,16 +18,25 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
+from portal.actions.fields import pick_settings
 from portal.actions.pickers import Picker
 from portal.actions.toggle import Toggle
-from portal.kit import rows
+from portal.kit import cells
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    number,
+    simple_table,
+    text,
+)
 
 
 @with_settings(TOPIC)
-class NewTopic(forms.Form):
+class NewTopicForm(forms.Form):
     name = forms.CharField(
         label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
     )
@@ -48,11 +57,11 @@ class NewTopic(forms.Form):
 
 
 @with_settings(TOPIC)
-class EditTopic(EditFields):
+class EditTopicForm(EditFields):
     """Settings of a topic that exists."""
 
 
-class Expand(forms.Form):
+class ExpandForm(forms.Form):
     queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
     node = forms.CharField(
         label=lazy("Node"),
@@ -62,7 +71,7 @@ class Expand(forms.Form):
     )
 
 
-class Shrink(forms.Form):
+class ShrinkForm(forms.Form):
     count = forms.IntegerField(label=lazy("Queues to remove"), min_value=1, initial=1)
 
 
@@ -71,11 +80,11 @@ class TopicAction(Action):
 
 
 class CreateTopic(Create):
-    form_class = NewTopic
+    form_class = NewTopicForm
     title = lazy("Create a topic")
     back_to = ("topics",)
 
-    def effect(self, fields: dict[str, Any]) -> Text:
+    def describe_effect(self, fields: dict[str, Any]) -> Text:
         where = fields["node"] or _("the nodes with the fewest queues")
         what = _(
             "Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue "
@@ -88,14 +97,14 @@ class CreateTopic(Create):
             name=fields["name"],
             queues=fields["queues"],
             node=fields["node"] or None,
-            settings=given(fields, TOPIC),
+            settings=pick_settings(fields, TOPIC),
             actor=self.actor,
         )
         return _("Topic %s is ready.") % str(fields["name"])
 
 
 class ChangeTopic(Edit, TopicAction):
-    form_class = EditTopic
+    form_class = EditTopicForm
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
@@ -106,7 +115,7 @@ class ChangeTopic(Edit, TopicAction):
 
 
 class ExpandTopic(TopicAction):
-    form_class = Expand
+    form_class = ExpandForm
     title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -130,7 +139,7 @@ class ExpandTopic(TopicAction):
 
 
 class ShrinkTopic(TopicAction):
-    form_class = Shrink
+    form_class = ShrinkForm
     danger = True
     title = lazy("Shrink %(name)s")
 
@@ -169,10 +178,10 @@ def _preview(change: Change, caption: str) -> Preview:
 
 def _queue_table(change: Change, caption: str) -> Table:
     columns: Columns[QueueView] = [
-        Column(_("Number"), lambda one: number(one.number), right=True),
-        Column(_("Node"), lambda one: text(one.node)),
+        Column(_("Number"), lambda row: number(row.number), right=True),
+        Column(_("Node"), lambda row: text(row.node)),
     ]
-    return plain(columns, change.queues, Empty(_("None.")), caption)
+    return simple_table(columns, change.queues, EmptyHint(_("None.")), caption)
 
 
 class CleanTopic(TopicAction):
@@ -185,21 +194,21 @@ class CleanTopic(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
-            Column(_("Queue"), lambda one: rows.queue(one.plan.queue)),
-            Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
+            Column(_("Queue"), lambda row: cells.queue(row.plan.queue)),
+            Column(_("Log start offset"), lambda row: number(row.plan.low), right=True),
             Column(
                 _("Log start offset then"),
-                lambda one: number(one.plan.keep_from),
+                lambda row: number(row.plan.keep_from),
                 right=True,
             ),
             Column(
                 _("Messages to delete"),
-                lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
+                lambda row: number(max(0, row.plan.keep_from - row.plan.low)),
                 right=True,
             ),
-            Column(_("Limited by"), lambda one: text(one.problem or one.plan.blocked_by)),
+            Column(_("Limited by"), lambda row: text(row.problem or row.plan.blocked_by)),
         ]
-        table = plain(columns, found, Empty(_("Nothing to clean")))
+        table = simple_table(columns, found, EmptyHint(_("Nothing to clean")))
         return Preview(effects=[_("Deleted messages cannot be restored.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -213,7 +222,7 @@ class CleanTopic(TopicAction):
 
 class DeleteTopic(Delete, TopicAction):
     title = lazy("Delete %(name)s")
-    gone_to = "topics"
+    page_after = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         state = topics.describe(name=self.name, actor=self.actor)
@@ -238,7 +247,7 @@ class SetQueueState(Toggle, TopicAction):
     button: ClassVar[Text] = lazy("Confirm")
 
     def heading(self) -> Text:
-        return _("Queue %s") % rows.queue_name(self.kwargs["queue"])
+        return _("Queue %s") % cells.queue_name(self.kwargs["queue"])
 
     def other(self) -> str:
         view = topic_rows.named(name=self.name, actor=self.actor)

@@ -20,62 +20,64 @@ from metadata.topics import producers, topic_rows
 from metadata.topics.producers import ProducerView
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, places, rows
-from portal.kit.pages import Fact, Link, to
-from portal.kit.setting_fields import facts
+from portal.kit import cells, charts, navigation, outages, pages
+from portal.kit.pages import Fact, Link, page_url
+from portal.kit.setting_fields import setting_facts
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     code,
-    listed,
+    list_table,
     number,
-    part,
-    plain,
+    parse_list_query,
     share,
+    simple_table,
     spark,
+    split_table,
     text,
-    wanted,
-    when,
+    timestamp,
 )
 
-MOST_GROUPS = 200
+MAX_GROUPS = 200
 
 
 def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     kind = kind if kind in ("internal", "failure") else "normal"
-    found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
+    found = topic_lists.topics(
+        wanted=parse_list_query(request), kind=kind, actor=actor(request)
+    )
     columns: Columns[TopicRow] = [
-        Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
-        Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Maximum unread"), lambda one: number(one.lag), "lag", right=True),
-        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
-        Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
-        Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
-        Column(_("Groups"), lambda one: number(one.groups), right=True),
+        Column(_("Topic"), lambda row: cells.topic(row.name), "name"),
+        Column(_("State"), lambda row: cells.state(row.state)),
+        Column(_("Maximum unread"), lambda row: number(row.lag), "lag", right=True),
+        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), "age", right=True),
+        Column(_("Sent, last 30 min"), lambda row: spark(row.minutes)),
+        Column(_("Queues"), lambda row: number(row.queues), right=True),
+        Column(_("Size"), lambda row: Cell(row.bytes, "size"), right=True),
+        Column(_("Groups"), lambda row: number(row.groups), right=True),
         Column(
-            _("Retention, days"), lambda one: number(one.retention_days), "days", right=True
+            _("Retention, days"), lambda row: number(row.retention_days), "days", right=True
         ),
-        Column(_("Owners"), lambda one: text(one.owners or None)),
+        Column(_("Owners"), lambda row: text(row.owners or None)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("No matching topics. To create one:"),
         "catmq topic create orders --queues 4",
-        to("topic-create"),
+        page_url("topic-create"),
         _("Create a topic"),
     )
     actions = [
-        Link(_("Create a topic"), to("topic-create")),
-        Link(_("Export"), to("export")),
-        Link(_("Import"), to("import")),
+        Link(_("Create a topic"), page_url("topic-create")),
+        Link(_("Export"), page_url("export")),
+        Link(_("Import"), page_url("import")),
     ]
-    table = listed(request, columns, found, empty=hint)
+    table = list_table(request, columns, found, empty=hint)
     filters = _kinds(kind, topic_lists.count_by_kind(actor=actor(request)))
-    return pages.list_page(
+    return pages.render_list(
         request, _("Topics"), table, section="topics", actions=actions, filters=filters
     )
 
@@ -86,11 +88,13 @@ def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
     """
     internal, retry = counts["internal"], counts["failure"]
     links = {
-        "normal": Link(_("Topics"), to("topics")),
+        "normal": Link(_("Topics"), page_url("topics")),
         "internal": Link(
-            _("Internal topics"), f"{to('topics')}?kind=internal", count=internal
+            _("Internal topics"), f"{page_url('topics')}?kind=internal", count=internal
         ),
-        "failure": Link(_("Retry topics"), f"{to('topics')}?kind=failure", count=retry),
+        "failure": Link(
+            _("Retry topics"), f"{page_url('topics')}?kind=failure", count=retry
+        ),
     }
     if not internal and chosen != "internal":
         del links["internal"]
@@ -102,44 +106,44 @@ def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
 def topic(request: HttpRequest, name: str) -> HttpResponse:
     view = topic_rows.named(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
-    every = Wanted(rows=MOST_GROUPS)
+    every = Wanted(rows=MAX_GROUPS)
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
-    span = charts.span(request, topic_id=view.id)
+    span = charts.chosen_span(request, topic_id=view.id)
     points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
     marks = chart_marks.marks(for_s=span.for_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
-    return pages.show(
+    return pages.render_page(
         request,
         "topics/topic",
         name,
-        **places.of_topic(name, "topic"),
+        **navigation.for_topic(name, "topic"),
         live=True,
         actions=_actions(name) if manages else [],
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
-        rates=charts.rates(points, marks),
-        lags=charts.lags(points, marks),
-        spans=charts.spans(span),
+        rates=charts.rate_chart(points, marks),
+        lags=charts.lag_chart(points, marks),
+        spans=charts.span_links(span),
         queues=_queues(request, name, queues, manages),
         groups=_groups(groups, name),
         producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
         facts=_facts(view),
-        away=outages.of_topic(queues),
+        away=outages.silent_nodes_of_topic(queues),
     )
 
 
 def _messages(name: str) -> str:
-    return f"{to('messages')}?topic={name}"
+    return f"{page_url('messages')}?topic={name}"
 
 
 def _actions(name: str) -> list[Link]:
     return [
-        Link(_("Send"), to("send", name), "primary"),
-        Link(_("Settings"), to("topic-settings", name)),
-        Link(_("Send tokens"), to("topic-tokens", name)),
-        Link(_("Expand"), to("topic-expand", name)),
-        Link(_("Shrink"), to("topic-shrink", name)),
-        Link(_("Clean now"), to("topic-clean", name)),
-        Link(_("Delete"), to("topic-delete", name), "danger"),
+        Link(_("Send"), page_url("send", name), "primary"),
+        Link(_("Settings"), page_url("topic-settings", name)),
+        Link(_("Send tokens"), page_url("topic-tokens", name)),
+        Link(_("Expand"), page_url("topic-expand", name)),
+        Link(_("Shrink"), page_url("topic-shrink", name)),
+        Link(_("Clean now"), page_url("topic-clean", name)),
+        Link(_("Delete"), page_url("topic-delete", name), "danger"),
     ]
 
 
@@ -170,27 +174,30 @@ def _size(queues: Sequence[QueueDrain]) -> int | None:
 def _queues(
     request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool
 ) -> Table:
-    where = f"{to('messages')}?topic={name}&queue="
+    where = f"{page_url('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
         Column(
-            _("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")
+            _("Queue"),
+            lambda row: cells.queue(row.queue.queue, f"{where}{row.queue.queue}"),
         ),
         Column(_("State"), _state),
-        Column(_("Node"), lambda one: text(one.queue.node)),
-        Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
-        Column(_("Log start offset"), lambda one: number(one.low), right=True),
-        Column(_("Log end offset"), lambda one: number(one.head), right=True),
-        Column(_("Size"), lambda one: Cell(one.queue.bytes, "size"), right=True),
+        Column(_("Node"), lambda row: text(row.queue.node)),
+        Column(_("Share of keys"), lambda row: share(row.slots / 1024), right=True),
+        Column(_("Log start offset"), lambda row: number(row.low), right=True),
+        Column(_("Log end offset"), lambda row: number(row.head), right=True),
+        Column(_("Size"), lambda row: Cell(row.queue.bytes, "size"), right=True),
         Column(_("Unread by"), _unread),
-        Column(_("ID"), lambda one: code(one.queue.queue)),
+        Column(_("ID"), lambda row: code(row.queue.queue)),
     ]
     if manages:
-        columns.append(Column(_("Change"), lambda one: _change(name, one)))
-    return part(request, columns, queues, Empty(_("No queues yet.")), word="queues")
+        columns.append(Column(_("Change"), lambda row: _change(name, row)))
+    return split_table(
+        request, columns, queues, EmptyHint(_("No queues yet.")), word="queues"
+    )
 
 
 def _state(one: QueueDrain) -> Cell:
-    return rows.state(
+    return cells.state(
         "away" if one.head is None else "draining" if one.draining else one.queue.state
     )
 
@@ -201,7 +208,7 @@ def _unread(one: QueueDrain) -> Cell:
 
 
 def _change(name: str, one: QueueDrain) -> Cell:
-    where = to("queue-state", name, one.queue.queue)
+    where = page_url("queue-state", name, one.queue.queue)
     if one.queue.state == "read_write":
         return text(_("close"), where)
     if one.queue.state == "read_only" and not one.draining:
@@ -211,44 +218,44 @@ def _change(name: str, one: QueueDrain) -> Cell:
 
 def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
     columns: Columns[SubscriptionRow] = [
-        Column(_("Group"), lambda one: rows.group(one.group)),
-        Column(_("State"), rows.subscription),
-        Column(_("Unread"), lambda one: number(one.lag), right=True),
-        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
-        Column(_("Since"), lambda one: when(one.created_at_ms)),
+        Column(_("Group"), lambda row: cells.group(row.group)),
+        Column(_("State"), cells.subscription_state),
+        Column(_("Unread"), lambda row: number(row.lag), right=True),
+        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
+        Column(_("Since"), lambda row: timestamp(row.created_at_ms)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("No group subscribes to this topic. Subscribe one:"),
         f"catmq subscribe GROUP {name}",
     )
-    return plain(columns, found, hint)
+    return simple_table(columns, found, hint)
 
 
 def _producers(found: Sequence[ProducerView], name: str) -> Table:
     columns: Columns[ProducerView] = [
-        Column(_("Producer"), lambda one: text(one.name)),
-        Column(_("Address"), lambda one: code(one.address or None)),
-        Column(_("Client"), lambda one: text(one.sdk or None)),
+        Column(_("Producer"), lambda row: text(row.name)),
+        Column(_("Address"), lambda row: code(row.address or None)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
         Column(
-            _("Messages, last hour"), lambda one: number(one.messages_last_hour), right=True
+            _("Messages, last hour"), lambda row: number(row.messages_last_hour), right=True
         ),
-        Column(_("Last message"), lambda one: when(one.last_seen_at_ms)),
-        Column(_("First message"), lambda one: when(one.first_seen_at_ms)),
+        Column(_("Last message"), lambda row: timestamp(row.last_seen_at_ms)),
+        Column(_("First message"), lambda row: timestamp(row.first_seen_at_ms)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("Nobody has sent to this topic in the last seven days."),
         f"catmq send {name} 'hello'",
     )
-    return plain(columns, found, hint)
+    return simple_table(columns, found, hint)
 
 
 def _facts(view: TopicView) -> list[Any]:
-    state = rows.state(view.state)
+    state = cells.state(view.state)
     return [
         Fact(_("State"), state.value, kind="badge", tone=state.tone),
-        Fact(_("Kind"), rows.state(view.kind).value),
-        *facts(TOPIC, view),
+        Fact(_("Kind"), cells.state(view.kind).value),
+        *setting_facts(TOPIC, view),
         Fact(_("Layout version"), view.layout_version),
         Fact(_("Created"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
+        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
     ]

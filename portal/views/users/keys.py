@@ -19,15 +19,25 @@ from metadata.users import api_keys
 from metadata.users.api_keys import KeyView
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
+from portal.actions.fields import pick_settings
 from portal.auth.access import actor
 from portal.kit import pages
-from portal.kit.pages import Link, to
+from portal.kit.pages import Link, page_url
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Text, code, listed, text, wanted, when
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    code,
+    list_table,
+    parse_list_query,
+    text,
+    timestamp,
+)
 
-MOST = 1000
-MEANING: dict[str, Text] = {
+MAX_KEYS = 1000
+RIGHT_MEANINGS: dict[str, Text] = {
     "produce": lazy("Send to topics"),
     "consume": lazy("Read with groups, from topics"),
     "browse": lazy("Read messages without a group"),
@@ -38,20 +48,26 @@ MEANING: dict[str, Text] = {
 
 def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
-    window = Window(search=wanted(request).search, limit=MOST)
+    window = Window(search=parse_list_query(request).search, limit=MAX_KEYS)
     found = api_keys.page(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
-        Column(_("API key"), lambda one: code(one.name)),
-        Column(_("Rights"), lambda one: text(in_words(one.rights))),
-        Column(_("Limits"), lambda one: text(_limits(one))),
-        Column(_("Created"), lambda one: when(one.created_at_ms)),
-        Column(_("Change"), lambda one: text(_("limits"), to("key-limits", one.name))),
-        Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
+        Column(_("API key"), lambda row: code(row.name)),
+        Column(_("Rights"), lambda row: text(describe_rights(row.rights))),
+        Column(_("Limits"), lambda row: text(_limits(row))),
+        Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
+        Column(
+            _("Change"), lambda row: text(_("limits"), page_url("key-limits", row.name))
+        ),
+        Column(
+            _("Revoke"), lambda row: text(_("revoke"), page_url("key-delete", row.name))
+        ),
     ]
-    hint = Empty(_("No matching keys"), "python manage.py create_api_key --help")
-    table = listed(request, columns, cut(found, wanted=wanted(request)), empty=hint)
-    actions = [Link(_("Create a key"), to("key-create"))]
-    return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
+    hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
+    table = list_table(
+        request, columns, cut(found, wanted=parse_list_query(request)), empty=hint
+    )
+    actions = [Link(_("Create a key"), page_url("key-create"))]
+    return pages.render_list(request, _("API keys"), table, section="keys", actions=actions)
 
 
 def _limits(one: KeyView) -> str | None:
@@ -63,11 +79,11 @@ def _limits(one: KeyView) -> str | None:
     return ", ".join(found) or None
 
 
-def in_words(rights: Mapping[str, Sequence[str]]) -> str:
+def describe_rights(rights: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
 
 
-class RightsFields(forms.Form):
+class RightsForm(forms.Form):
     """One line of patterns for each right."""
 
     produce = forms.CharField(
@@ -85,7 +101,7 @@ class RightsFields(forms.Form):
     )
 
 
-def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+def read_rights(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     """The rights that a form gives."""
     found = {
         right: str(fields.get(right) or "").replace(",", " ").split()
@@ -95,29 +111,29 @@ def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 @with_settings(KEY)
-class NewKey(RightsFields):
+class NewKeyForm(RightsForm):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     field_order = ("name",)
 
 
 class KeyAction(Action):
     right = "admin"
-    what = "key"
+    object_kind = "key"
     section = "keys"
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("keys",)
 
 
 class CreateKey(KeyAction):
     """Makes a key, and shows it this once."""
 
-    form_class = NewKey
+    form_class = NewKeyForm
     title = lazy("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view, _secret = self._create(fields, dry_run=True)
         effects = [
-            f"{MEANING[right]}: {', '.join(patterns)}"
+            f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
             for right, patterns in view.rights.items()
         ]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
@@ -129,8 +145,8 @@ class CreateKey(KeyAction):
     def _create(
         self, fields: dict[str, Any], *, dry_run: bool = False
     ) -> tuple[KeyView, str]:
-        limits = given(fields, KEY)
-        rights = rights_of(fields)
+        limits = pick_settings(fields, KEY)
+        rights = read_rights(fields)
         return api_keys.create(
             name=fields["name"],
             rights=rights,
@@ -139,9 +155,9 @@ class CreateKey(KeyAction):
             dry_run=dry_run,
         )
 
-    def done(self, said: Text) -> HttpResponse:
+    def respond(self, said: Text) -> HttpResponse:
         """The one page that shows the secret: it is in no cookie and no session."""
-        return pages.show(
+        return pages.render_page(
             self.request,
             "system/new_key",
             str(said),
@@ -152,12 +168,12 @@ class CreateKey(KeyAction):
 
 
 @with_settings(KEY)
-class KeyLimits(EditFields):
+class KeyLimitsForm(EditFields):
     """Send limits of a key that exists."""
 
 
 class LimitKey(Edit, KeyAction):
-    form_class = KeyLimits
+    form_class = KeyLimitsForm
     title = lazy("Limits of key %(name)s")
 
     def now(self) -> dict[str, Any]:
@@ -177,7 +193,7 @@ class DeleteKey(Delete, KeyAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = api_keys.named(name=self.name, actor=self.actor)
         what = _("Requests with this key will be refused within a second. Its rights: %s")
-        return Preview(effects=[what % in_words(view.rights)])
+        return Preview(effects=[what % describe_rights(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:
         api_keys.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

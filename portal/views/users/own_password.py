@@ -19,7 +19,7 @@ from portal.auth import logins
 from portal.kit.tables import Text
 
 
-class Passwords(forms.Form):
+class PasswordForm(forms.Form):
     """The old password, and the new one twice."""
 
     old = password_field(
@@ -41,11 +41,11 @@ class ChangePassword(Action):
     for a while.
     """
 
-    form_class = Passwords
+    form_class = PasswordForm
     right = LOOK
-    what = "account"
+    object_kind = "account"
     section = "password"
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Your password")
     back_to = ("overview",)
 
@@ -79,11 +79,11 @@ class ChangePassword(Action):
         if user is None:
             raise Invalid.field("old", _("Wrong password."))
 
-    def _act(self, form: forms.Form) -> HttpResponse:
+    def _execute(self, form: forms.Form) -> HttpResponse:
         """As of any action; the session, which the old password opened, then goes on under
         the new one.
         """
-        answer = super()._act(form)
+        answer = super()._execute(form)
         if answer.status_code == 302:
             update_session_auth_hash(
                 self.request, get_user_model().objects.get(username=self.actor.name)

@@ -20,7 +20,7 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from portal.auth import logins
 from portal.kit import bodies
-from portal.views.messages.sending import Sending
+from portal.views.messages.sending import SendForm
 from tests.support.forms import browser, text
 
 pytestmark = pytest.mark.one_engine
@@ -113,13 +113,13 @@ def test_half_a_character_is_shown_as_it_is_stored(node: str, body: bytes) -> No
     page = ada.get(f"/messages/odd/{run.fate.queue}-{run.fate.offset}")
 
     assert page.status_code == 200
-    assert bodies.shown(body).kind in ("text", "bytes")
+    assert bodies.render_body(body).kind in ("text", "bytes")
     assert ada.get("/messages?topic=odd").status_code == 200
 
 
 def headers(typed: str) -> object:
     """Return what a form makes of typed headers; None if it refuses them."""
-    form = Sending(
+    form = SendForm(
         {"headers": typed, "body": "x", "batch": "01890a5d-ac96-774b-bcce-b302099a8057"}
     )
     return form.cleaned_data["headers"] if form.is_valid() else None

@@ -17,7 +17,7 @@ DASH = "\N{EN DASH}"
 
 
 @register.filter
-def count(value: Any) -> str:
+def format_count(value: Any) -> str:
     """A whole number with separators, in all languages alike; what is not known is a dash.
 
     >>> count(12345)
@@ -27,7 +27,7 @@ def count(value: Any) -> str:
 
 
 @register.filter
-def size(value: int | None) -> str:
+def format_size(value: int | None) -> str:
     """Bytes as a page shows them.
 
     >>> size(1536), size(700)
@@ -46,7 +46,7 @@ def size(value: int | None) -> str:
 
 
 @register.filter
-def rate(value: float | None) -> str:
+def format_rate(value: float | None) -> str:
     """Something per second.
 
     >>> rate(0.25), rate(12.3), rate(1234.5)
@@ -64,7 +64,7 @@ def rate(value: float | None) -> str:
 
 
 @register.filter
-def lasts(value: int | float | None) -> str:
+def format_duration(value: int | float | None) -> str:
     """A length of time in ms.
 
     >>> lasts(850), lasts(61_000), lasts(7_200_000)
@@ -91,7 +91,7 @@ def _parts(most: int, of: str, rest: int, of_rest: str) -> str:
 
 
 @register.filter
-def at(value: int | None) -> str:
+def format_time(value: int | None) -> str:
     """A point in time, ms since 1970, in UTC."""
     if value is None:
         return DASH
@@ -99,17 +99,19 @@ def at(value: int | None) -> str:
 
 
 @register.simple_tag
-def moment(value: int | None) -> str:
+def relative_time(value: int | None) -> str:
     """A point in time, ms since 1970: the script makes it "3 min ago", with this on hover."""
     if value is None:
         return DASH
     return format_html(
-        '<time datetime="{}" class="nowrap">{} UTC</time>', iso(value), at(value)
+        '<time datetime="{}" class="nowrap">{} UTC</time>',
+        iso_time(value),
+        format_time(value),
     )
 
 
 @register.filter
-def iso(value: int) -> str:
+def iso_time(value: int) -> str:
     return datetime.fromtimestamp(value / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
@@ -131,9 +133,13 @@ def polyline(values: Sequence[int]) -> str:
 
 
 @register.filter
-def spoken(values: Sequence[int]) -> str:
+def describe_sparkline(values: Sequence[int]) -> str:
     """A small line of minutes in words, for who cannot see it."""
-    words = {"now": count(values[-1]), "most": count(max(values)), "minutes": len(values)}
+    words = {
+        "now": format_count(values[-1]),
+        "most": format_count(max(values)),
+        "minutes": len(values),
+    }
     return (
         _("Messages per minute: now %(now)s, maximum %(most)s in the last %(minutes)s min")
         % words

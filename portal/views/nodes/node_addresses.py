@@ -17,19 +17,29 @@ from metadata.rules.settings import NODE
 from metadata.rules.tls import MAX_PATH
 from portal.actions.action import NoFields, Preview
 from portal.actions.fields import password_field
-from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    code,
+    number,
+    simple_table,
+    timestamp,
+)
 from portal.views.nodes.node_actions import NodeAction, tls_field
 
-PATIENCE_S = 15.0  # a browser waits meanwhile
+PROMOTION_PATIENCE_S = 15.0  # a browser waits meanwhile
 
 
-class AccountFields(forms.Form):
+class AccountForm(forms.Form):
     username = forms.CharField(label=lazy("Account"), max_length=200)
     password = password_field(lazy("Password"))
 
 
 class SetAccount(NodeAction):
-    form_class = AccountFields
+    form_class = AccountForm
     title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
@@ -54,7 +64,7 @@ class SetAccount(NodeAction):
         }
 
 
-class ReaderFields(forms.Form):
+class ReaderForm(forms.Form):
     """An account that can only read; empty: there is none."""
 
     username = forms.CharField(
@@ -70,7 +80,7 @@ class ReaderFields(forms.Form):
 
 
 class SetReader(NodeAction):
-    form_class = ReaderFields
+    form_class = ReaderForm
     title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
@@ -100,7 +110,7 @@ class SetReader(NodeAction):
         return _("The reader account of %s was changed.") % self.name
 
 
-class PromoteFields(forms.Form):
+class PromoteForm(forms.Form):
     """Address that a node moves to."""
 
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
@@ -118,7 +128,7 @@ class PromoteFields(forms.Form):
 
 
 class PromoteNode(NodeAction):
-    form_class = PromoteFields
+    form_class = PromoteForm
     danger = True
     button = lazy("Promote it now")
     title = lazy("Promote a replica of %(name)s")
@@ -140,7 +150,7 @@ class PromoteNode(NodeAction):
         given = {
             **_place(fields),
             "known_dead": fields["known_dead"],
-            "patience_s": PATIENCE_S,
+            "patience_s": PROMOTION_PATIENCE_S,
         }
         return _told(promotion.promote(name=self.name, **given, actor=self.actor))
 
@@ -224,13 +234,13 @@ def _lost(of: Plan) -> Table | None:
     if not of.lost:
         return None
     columns: Columns[Lost] = [
-        Column(_("Group"), lambda one: code(one.group)),
-        Column(_("Topic"), lambda one: code(one.topic)),
-        Column(_("Queue"), lambda one: number(one.queue), right=True),
-        Column(_("Messages"), lambda one: number(one.messages), right=True),
-        Column(_("As of"), lambda one: when(one.as_of_ms)),
+        Column(_("Group"), lambda row: code(row.group)),
+        Column(_("Topic"), lambda row: code(row.topic)),
+        Column(_("Queue"), lambda row: number(row.queue), right=True),
+        Column(_("Messages"), lambda row: number(row.messages), right=True),
+        Column(_("As of"), lambda row: timestamp(row.as_of_ms)),
     ]
-    return plain(columns, of.lost, Empty(_("Nothing.")))
+    return simple_table(columns, of.lost, EmptyHint(_("Nothing.")))
 
 
 def _told(done: Outcome) -> Text:

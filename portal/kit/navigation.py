@@ -14,28 +14,28 @@ from django.utils.translation import gettext as _
 from metadata.cache import snapshot
 from metadata.monitoring import dead_letter_counts
 from portal.auth.access import may
-from portal.kit.pages import Link, section_crumbs, to
+from portal.kit.pages import Link, page_url, section_crumbs
 
-OF = "of"  # in the URL of a list: the kind of thing whose tabs stand above it
+KIND_PARAMETER = "of"  # in the URL of a list: the kind of thing whose tabs stand above it
 
 
-def of_topic(name: str, on: str) -> dict[str, Any]:
+def for_topic(name: str, on: str) -> dict[str, Any]:
     """Return the words of a page of a topic for `pages.show`; `on` is its tab."""
     tabs = {
-        "topic": (_("Overview"), to("topic", name)),
-        "messages": (_("Messages"), f"{to('messages')}?{urlencode({'topic': name})}"),
-        "delayed": (_("Delayed"), to("delayed", name)),
+        "topic": (_("Overview"), page_url("topic", name)),
+        "messages": (_("Messages"), f"{page_url('messages')}?{urlencode({'topic': name})}"),
+        "delayed": (_("Delayed"), page_url("delayed", name)),
         "audit": (_("Changes"), _listed("audit", "topic", name=name)),
     }
     return _words("topics", name, tabs, on)
 
 
-def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
+def for_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
     """Return the same of a page of a group; the tab of dead letters has their number."""
-    tabs = {"group": (_("Overview"), to("group", name))}
+    tabs = {"group": (_("Overview"), page_url("group", name))}
     if may(request, "manage", name, what="group"):
-        tabs["failures"] = _("Retries and dead letters"), to("failures", name)
-    tabs["moves"] = _("Offset resets"), to("moves", name)
+        tabs["failures"] = _("Retries and dead letters"), page_url("failures", name)
+    tabs["moves"] = _("Offset resets"), page_url("moves", name)
     tabs["rebalances"] = _("Rebalances"), _listed("rebalances", "group", q=name)
     tabs["audit"] = _("Changes"), _listed("audit", "group", name=name)
     words = _words("groups", name, tabs, on)
@@ -50,21 +50,21 @@ def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
     return words
 
 
-def of_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:
+def for_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:
     """Return the same of a list that was opened from a topic or group; nothing of any
     other.
     """
     known = snapshot.current()
-    kind = request.GET.get(OF)
+    kind = request.GET.get(KIND_PARAMETER)
     if kind == "group" and known.group(name):
-        return of_group(request, name, on)
+        return for_group(request, name, on)
     if kind == "topic" and known.topic(name):
-        return of_topic(name, on)
+        return for_topic(name, on)
     return {}
 
 
 def _listed(page: str, kind: str, **words: str) -> str:
-    return f"{to(page)}?{urlencode({**words, OF: kind})}"
+    return f"{page_url(page)}?{urlencode({**words, KIND_PARAMETER: kind})}"
 
 
 def _words(

@@ -15,7 +15,7 @@ from metadata.rules.alarm_rules import subject
 from metadata.rules.alarm_texts import worded
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
-from portal.kit.pages import to
+from portal.kit.pages import page_url
 from portal.kit.tables import (
     Cell,
     Column,
@@ -23,12 +23,12 @@ from portal.kit.tables import (
     Text,
     badge,
     code,
-    lasting,
+    duration,
     number,
     spark,
 )
 
-WORDS: dict[str, tuple[Text, str]] = {
+STATE_LABELS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
     "creating": (gettext_lazy("creating"), "warn"),
     "deleting": (gettext_lazy("deleting"), "warn"),
@@ -62,7 +62,7 @@ WORDS: dict[str, tuple[Text, str]] = {
     "administrator": (gettext_lazy("administrator"), "ok"),
     "inactive": (gettext_lazy("inactive"), "warn"),
 }
-ALARMS: dict[str, Text] = {
+ALARM_LABELS: dict[str, Text] = {
     "unread_dropped": gettext_lazy("dropped unread"),
     "node_low": gettext_lazy("node nearly full"),
     "node_full": gettext_lazy("node full"),
@@ -76,7 +76,7 @@ ALARMS: dict[str, Text] = {
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
     "corrupt": gettext_lazy("queue is corrupt"),
 }
-VERBS: dict[str, Text] = {  # of the audit log
+VERB_LABELS: dict[str, Text] = {  # of the audit log
     "create": gettext_lazy("create"),
     "delete": gettext_lazy("delete"),
     "update": gettext_lazy("update"),
@@ -119,13 +119,13 @@ VERBS: dict[str, Text] = {  # of the audit log
     "begin_adopt": gettext_lazy("begin to adopt"),
     "undo": gettext_lazy("undo"),
 }
-ACTORS: dict[str, Text] = {  # of the audit log, by kind
+ACTOR_LABELS: dict[str, Text] = {  # of the audit log, by kind
     "user": gettext_lazy("user"),
     "key": gettext_lazy("API key"),
     "job": gettext_lazy("job"),
     "command": gettext_lazy("command"),
 }
-KINDS: dict[str, Text] = {
+KIND_LABELS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "filter": gettext_lazy("saved filter"),
     "node": gettext_lazy("node"),
@@ -145,7 +145,9 @@ KINDS: dict[str, Text] = {
     "alarm": gettext_lazy("alarm"),
 }
 SUBSCRIBED = "subscribed to "
-CAUSES: tuple[tuple[str, Text], ...] = (  # of rebalances: what follows or precedes a name
+REBALANCE_CAUSES: tuple[
+    tuple[str, Text], ...
+] = (  # of rebalances: what follows or precedes a name
     (r"(.+) joined", gettext_lazy("%s joined")),
     (r"(.+) left", gettext_lazy("%s left")),
     (r"(.+) expired", gettext_lazy("%s expired")),
@@ -159,16 +161,16 @@ LATE_MS = 60_000
 
 def state(word: str) -> Cell:
     """A state as a badge; a word that is not known is shown as it is."""
-    label, tone = WORDS.get(word, (word, ""))
+    label, tone = STATE_LABELS.get(word, (word, ""))
     return badge(label, tone)
 
 
 def alarm_kind(kind: str) -> Text:
     """Return the subject of an alarm."""
-    return ALARMS.get(kind, kind)
+    return ALARM_LABELS.get(kind, kind)
 
 
-def subscription(row: SubscriptionRow) -> Cell:
+def subscription_state(row: SubscriptionRow) -> Cell:
     """Return the state of a subscription: it is read, or why not."""
     if row.state != "ready":
         return state(row.state)
@@ -179,28 +181,30 @@ def subscription(row: SubscriptionRow) -> Cell:
         return badge(what % row.stopped_queues, "warn")
     if not row.members:
         return badge(
-            progress.STATES["no_members"][0], progress.tone_without_members(row.lag)
+            progress.STATE_LABELS["no_members"][0], progress.tone_without_members(row.lag)
         )
     if (row.lag_ms or 0) > LATE_MS:
         return badge(*progress.BEHIND)
     return badge(
-        *progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"]
+        *progress.STATE_LABELS[
+            "keeps_up" if row.lag or any(row.minutes) else "nothing_sent"
+        ]
     )
 
 
 def age(value_ms: int | None) -> Cell:
     """Return the age of the oldest unread message; a dash where none is unread."""
-    return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
+    return duration(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
 
 
-def silence(for_ms: int | None, timeout_ms: int) -> Cell:
+def heartbeat_age(for_ms: int | None, timeout_ms: int) -> Cell:
     """Return the time since the last heartbeat; bad beyond the session timeout."""
-    return lasting(for_ms, "bad" if (for_ms or 0) > timeout_ms else "")
+    return duration(for_ms, "bad" if (for_ms or 0) > timeout_ms else "")
 
 
 def topic(name: str) -> Cell:
     """A topic's name with its link."""
-    return code(name, to("topic", name))
+    return code(name, page_url("topic", name))
 
 
 def queue_name(number: int) -> str:
@@ -215,68 +219,68 @@ def queue(number: int, href: str = "") -> Cell:
     return Cell(queue_name(number), "code", href, title=_("Queue %d") % number)
 
 
-def place_of_handler(handler: SlowHandler | None) -> Cell:
+def handled_message(handler: SlowHandler | None) -> Cell:
     """Return the message that a handler is at work on, as topic/queue:offset with its link."""
     if handler is None:
         return code(None)
     name = queue_name(handler.queue)
     found = snapshot.current().queues.get(handler.queue)
     of = snapshot.current().topics.get(found.topic_id) if found else None
-    href = to("message", of.name, f"{handler.queue}-{handler.offset}") if of else ""
+    href = page_url("message", of.name, f"{handler.queue}-{handler.offset}") if of else ""
     return code(f"{name}:{handler.offset}", href)
 
 
 def group(name: str) -> Cell:
     """A group's name with its link."""
-    return code(name, to("group", name))
+    return code(name, page_url("group", name))
 
 
 def alarm_detail(one: AlarmRow) -> str:
     return worded(one.facts, one.detail, _)
 
 
-def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
+def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
     """The page of what an alarm is about; '' where there is none, or it is not for
     everybody.
     """
     about = subject(kind, name)
     if about.node:
-        return to("node", about.node) if administrator else ""
+        return page_url("node", about.node) if administrator else ""
     if about.job:
-        return f"{to('jobs')}?q={about.job}"
+        return f"{page_url('jobs')}?q={about.job}"
     if kind == "inconsistent":
-        return to("consistency") if administrator else ""
+        return page_url("consistency") if administrator else ""
     if "~" in name:  # deleted meanwhile
         return ""
-    return to("group", about.group) if about.group else to("topic", about.topic)
+    return page_url("group", about.group) if about.group else page_url("topic", about.topic)
 
 
-def alarm_place(one: AlarmRow, *, administrator: bool) -> Cell:
+def alarm_subject(one: AlarmRow, *, administrator: bool) -> Cell:
     """Return the name of what an alarm is about, with its link."""
     return code(
-        one.name or None, alarm_href(one.kind, one.name, administrator=administrator)
+        one.name or None, alarm_url(one.kind, one.name, administrator=administrator)
     )
 
 
-def of_audit(kind: str, name: str) -> Cell:
+def audited_object(kind: str, name: str) -> Cell:
     """Return the name that was changed, with a link to it if there is a page."""
     first, _slash, second = name.partition("/")
     pages: dict[str, Any] = {"topic": "topic", "group": "group", "node": "node"}
     if kind in pages and "~" not in name:
-        return code(name, to(pages[kind], name))
+        return code(name, page_url(pages[kind], name))
     if kind in ("subscription", "position") and second:
-        return code(name, to("group", first))
+        return code(name, page_url("group", first))
     return code(name)
 
 
-def deed(verb: str, kind: str) -> str:
+def audited_action(verb: str, kind: str) -> str:
     """Return what an audit row says was done; words that are not known are shown as they
     are.
     """
-    return f"{VERBS.get(verb, verb)} {KINDS.get(kind, kind)}"
+    return f"{VERB_LABELS.get(verb, verb)} {KIND_LABELS.get(kind, kind)}"
 
 
-def cause(stored: str) -> str:
+def describe_rebalance_cause(stored: str) -> str:
     """Return the cause of a rebalance, of several parts perhaps, in the language of the
     page.
 
@@ -289,7 +293,7 @@ def cause(stored: str) -> str:
 
 
 def _cause(part: str) -> str:
-    for pattern, words in CAUSES:
+    for pattern, words in REBALANCE_CAUSES:
         matched = re.fullmatch(pattern, part)
         if matched:
             return str(words) % matched[1]
@@ -300,14 +304,16 @@ def yes(value: bool) -> Cell:
     return badge(_("yes"), "ok") if value else badge(_("no"))
 
 
-GROUP: Columns[GroupRow] = (  # of a list of groups
-    Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
-    Column(gettext_lazy("State"), lambda one: progress.cell(one.progress)),
-    Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
-    Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
+GROUP_COLUMNS: Columns[GroupRow] = (  # of a list of groups
+    Column(gettext_lazy("Group"), lambda row: group(row.name), "name"),
+    Column(gettext_lazy("State"), lambda row: progress.progress_cell(row.progress)),
+    Column(gettext_lazy("Unread"), lambda row: number(row.lag), "lag", right=True),
+    Column(gettext_lazy("Oldest unread"), lambda row: age(row.lag_ms), "age", right=True),
     Column(
-        gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True
+        gettext_lazy("Handled/s"),
+        lambda row: progress.handled_rate(row.progress),
+        right=True,
     ),
-    Column(gettext_lazy("Members"), lambda one: number(one.members), right=True),
-    Column(gettext_lazy("Handled, last 30 min"), lambda one: spark(one.minutes)),
+    Column(gettext_lazy("Members"), lambda row: number(row.members), right=True),
+    Column(gettext_lazy("Handled, last 30 min"), lambda row: spark(row.minutes)),
 )

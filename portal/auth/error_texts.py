@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.errors import CatmqError, Code
 
-WORDS: Mapping[Code, Promise] = {
+SENTENCES: Mapping[Code, Promise] = {
     Code.MALFORMED: lazy("The request cannot be read."),
     Code.INVALID: lazy("A value is not valid."),
     Code.TOO_LARGE: lazy("It is too large."),
@@ -59,7 +59,7 @@ WORDS: Mapping[Code, Promise] = {
 }
 
 
-def said(error: CatmqError, of_field: str = "") -> str:
+def describe_error(error: CatmqError, of_field: str = "") -> str:
     """Return what is wrong, for a page or a form; `of_field` is what the error says of one
     field.
 
@@ -68,6 +68,6 @@ def said(error: CatmqError, of_field: str = "") -> str:
     'Topic orders does not exist.'
     """
     detail = of_field or error.detail
-    if (get_language() or "en").startswith("en") or error.code not in WORDS:
+    if (get_language() or "en").startswith("en") or error.code not in SENTENCES:
         return detail
-    return f"{WORDS[error.code]} {detail}"
+    return f"{SENTENCES[error.code]} {detail}"
