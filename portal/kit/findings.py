@@ -1,4 +1,4 @@
-"""Findings about a database, as a table in the language of the page."""
+"""Findings of the registration checks of a node, as a table in the language of the page."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ VERDICT_LABELS: dict[str, Text] = {
 }
 
 
-def _words(one: Finding) -> dict[str, object]:
-    """Return the words of a finding; a reason that is declared, such as that of a right, is
+def _translate_values(finding: Finding) -> dict[str, object]:
+    """Return the values for a finding's text. A reason, such as that of a missing right, is
     translated.
     """
-    why = one.words.get("why")
-    return {**one.words, **({"why": _(why)} if why else {})}
+    reason = finding.words.get("why")
+    return {**finding.words, **({"why": _(reason)} if reason else {})}
 
 
-def findings_table(found: Preflight) -> Table:
+def findings_table(preflight: Preflight) -> Table:
     columns: Columns[Finding] = [
         Column(_("What"), lambda row: text(CHECK_LABELS[row.about])),
         Column(_("Verdict"), lambda row: badge(VERDICT_LABELS[row.verdict], row.verdict)),
-        Column(_("Result"), lambda row: prose(_(TEXTS[row.text]) % _words(row))),
+        Column(_("Result"), lambda row: prose(_(TEXTS[row.text]) % _translate_values(row))),
     ]
-    return simple_table(columns, found.findings, EmptyHint(_("Nothing was found.")))
+    return simple_table(columns, preflight.findings, EmptyHint(_("Nothing was found.")))

@@ -1,4 +1,4 @@
-"""The trend of a group, in words."""
+"""State and trend of a consumer group in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.formats import MINUTE, SECOND, format_duration, format_rate
 
 BEHIND: tuple[Text, str] = (gettext_lazy("behind"), "warn")
-# The state of a group, and its tone; those that are not here are behind.
+# Label and tone of each state. States that are not listed are shown as "behind".
 STATE_LABELS: dict[str, tuple[Text, str]] = {
     "unknown": (gettext_lazy("not known"), ""),
     "paused": (gettext_lazy("paused"), "warn"),
@@ -22,7 +22,7 @@ STATE_LABELS: dict[str, tuple[Text, str]] = {
     "keeps_up": (gettext_lazy("reading"), "ok"),
     "stalled": (BEHIND[0], "bad"),
 }
-# The same with what is known of the trend.
+# Label and tone of each state, with the trend.
 TREND_LABELS: dict[str, tuple[Text, str]] = {
     **STATE_LABELS,
     "too_little_data": BEHIND,
@@ -31,78 +31,87 @@ TREND_LABELS: dict[str, tuple[Text, str]] = {
 }
 
 
-def describe_progress(said: Progress) -> tuple[Text, str]:
-    """Return what is said of a group, and its tone."""
-    if said.state == "falls_behind":
-        return _("falls behind by %s/s") % format_rate(said.per_s), "warn"
-    if said.state == "catches_up":
+def describe_progress(trend: Progress) -> tuple[Text, str]:
+    """Return the state and trend of a group in words, and the tone."""
+    if trend.state == "falls_behind":
+        return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
+    if trend.state == "catches_up":
         return _("catches up in %s") % format_duration(
-            _rounded(1000 * (said.in_s or 0))
+            _round_estimate(1000 * (trend.in_s or 0))
         ), "ok"
-    return TREND_LABELS[said.state]
+    return TREND_LABELS[trend.state]
 
 
 def tone_without_members(lag: int | None) -> str:
-    """Return the tone of a group or subscription without members: amber if something is
-    unread.
+    """Return the tone of a group or subscription without members: a warning if it has
+    unread messages.
     """
     return STATE_LABELS["no_members"][1] if lag else ""
 
 
-def group_state(found: GroupProgress | None) -> tuple[Text, str, Text]:
-    """Return the state of a group, its tone, and its trend in words, '' where the state
-    says all.
+def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
+    """Return the state of a group, its tone, and the trend in words ('' if the state needs
+    no trend).
     """
-    if found is None:
+    if progress is None:
         return *STATE_LABELS["unknown"], ""
-    label, tone = STATE_LABELS.get(found.said.state, BEHIND)
-    if found.said.state == "no_members":
-        tone = tone_without_members(found.lag)
+    label, tone = STATE_LABELS.get(progress.said.state, BEHIND)
+    if progress.said.state == "no_members":
+        tone = tone_without_members(progress.lag)
     return (
         label,
         tone,
         ""
-        if found.said.state in STATE_LABELS and found.said.state != "stalled"
-        else _trend(found.said),
+        if progress.said.state in STATE_LABELS and progress.said.state != "stalled"
+        else _describe_trend(progress.said),
     )
 
 
-def _trend(said: Progress) -> Text:
-    found = {"too_little_data": _("too little data"), "steady": _("steady")}
-    return found.get(said.state, describe_progress(said)[0])
+def _describe_trend(trend: Progress) -> Text:
+    labels = {"too_little_data": _("too little data"), "steady": _("steady")}
+    return labels.get(trend.state, describe_progress(trend)[0])
 
 
 def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
-    """Return the first of the groups that falls behind, or how long the slowest one takes
-    to catch up.
+    """Return in words the first group that falls further back, else the group that takes
+    longest to catch up.
+
+    Return '' if no group does either.
     """
-    said = [(name, found.said) for name, found in groups if found]
-    growing = [(name, one) for name, one in said if one.state == "falls_behind"]
-    if growing:
-        name, one = growing[0]
+    trends = [(name, progress.said) for name, progress in groups if progress]
+    falling_behind = [
+        (name, trend) for name, trend in trends if trend.state == "falls_behind"
+    ]
+    if falling_behind:
+        name, trend = falling_behind[0]
         return _("%(group)s falls behind by %(rate)s/s") % {
             "group": name,
-            "rate": format_rate(one.per_s),
+            "rate": format_rate(trend.per_s),
         }
-    ends = [one for _name, one in said if one.state == "catches_up"]
-    return describe_progress(max(ends, key=lambda row: row.in_s or 0))[0] if ends else ""
-
-
-def _rounded(ms: float) -> int:
-    """Full minutes, where it is more than one: it is a guess."""
-    whole = MINUTE if ms >= MINUTE else SECOND
-    return whole * max(1, round(ms / whole))
-
-
-def progress_cell(found: GroupProgress | None) -> Cell:
-    if found is None:
-        return badge(*TREND_LABELS["unknown"])
-    label, tone = describe_progress(found.said)
-    return badge(
-        label, tone_without_members(found.lag) if found.said.state == "no_members" else tone
+    catching_up = [trend for _name, trend in trends if trend.state == "catches_up"]
+    return (
+        describe_progress(max(catching_up, key=lambda trend: trend.in_s or 0))[0]
+        if catching_up
+        else ""
     )
 
 
-def handled_rate(found: GroupProgress | None) -> Cell:
-    """Messages that a group handled a second, lately."""
-    return per_second(found.pace.handled if found else None)
+def _round_estimate(ms: float) -> int:
+    """Round an estimated time to full minutes, below a minute to full seconds."""
+    unit = MINUTE if ms >= MINUTE else SECOND
+    return unit * max(1, round(ms / unit))
+
+
+def progress_cell(progress: GroupProgress | None) -> Cell:
+    if progress is None:
+        return badge(*TREND_LABELS["unknown"])
+    label, tone = describe_progress(progress.said)
+    return badge(
+        label,
+        tone_without_members(progress.lag) if progress.said.state == "no_members" else tone,
+    )
+
+
+def handled_rate(progress: GroupProgress | None) -> Cell:
+    """Return a cell with the messages that a group has recently handled per second."""
+    return per_second(progress.pace.handled if progress else None)

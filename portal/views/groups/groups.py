@@ -103,8 +103,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         "sent_to": [one.topic_id for one in view.subscriptions],
     }
     span = charts.chosen_span(request, **whose)
-    points = metrics_history.points(for_s=span.for_s, **whose)
-    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
+    points = metrics_history.points(for_s=span.length_s, **whose)
+    marks = chart_marks.marks(for_s=span.length_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
         view=view, offsets=offsets, found=found, actor=actor(request)
@@ -260,7 +260,9 @@ def _matrix(
     ]
     if len(offsets) > ROWS_PER_PAGE:  # so that the first page has what is late
         offsets = sorted(offsets, key=lambda row: -(row.lag or 0))
-    return split_table(request, columns, offsets, EmptyHint(_("No queues.")), word="queues")
+    return split_table(
+        request, columns, offsets, EmptyHint(_("No queues.")), parameter="queues"
+    )
 
 
 def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
@@ -318,7 +320,7 @@ def _members(request: HttpRequest, view: GroupView) -> Table:
     hint = EmptyHint(
         _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
     )
-    return split_table(request, columns, view.members, hint, word="members")
+    return split_table(request, columns, view.members, hint, parameter="members")
 
 
 def _processes(request: HttpRequest, view: GroupView) -> Table | None:
@@ -338,7 +340,7 @@ def _processes(request: HttpRequest, view: GroupView) -> Table | None:
         Column(_("Reported"), lambda row: duration(row[0].process_age_ms), right=True),
     ]
     return (
-        split_table(request, columns, reporting, EmptyHint(""), word="processes")
+        split_table(request, columns, reporting, EmptyHint(""), parameter="processes")
         if reporting
         else None
     )

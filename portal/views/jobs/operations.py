@@ -223,7 +223,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         table,
         intro=intro,
         filters=filters,
-        asked=asked,
+        search_fields=asked,
         chips=chips,
         **place,
     )

@@ -116,7 +116,7 @@ def _folded(one: StoredMessage) -> Cell:
     preview = bodies.preview_line(one.body)
     if not 0 < len(one.body) <= MAX_FOLDED_BYTES:
         return long(preview or None)
-    return folded(preview, bodies.render_body(one.body).text, place=one.message_id)
+    return folded(preview, bodies.render_body(one.body).text, fold_id=one.message_id)
 
 
 def _headers(one: StoredMessage) -> Cell:

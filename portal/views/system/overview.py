@@ -36,13 +36,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = overview_lists.overview(actor=actor(request))
     span = charts.chosen_span(request)
-    points = metrics_history.points(for_s=span.for_s)
+    points = metrics_history.points(for_s=span.length_s)
     now = (
         metrics_history.pace_of(points)
-        if span.for_s <= metrics_history.LIVE_S
+        if span.length_s <= metrics_history.LIVE_S
         else metrics_history.pace()
     )
-    marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
+    marks = chart_marks.marks(for_s=span.length_s, actor=actor(request))
     found = list_problems(known, actor(request))
     return pages.render_page(
         request,

@@ -109,8 +109,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     every = Wanted(rows=MAX_GROUPS)
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     span = charts.chosen_span(request, topic_id=view.id)
-    points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
-    marks = chart_marks.marks(for_s=span.for_s, topic=name, actor=actor(request))
+    points = metrics_history.points(for_s=span.length_s, topic_id=view.id)
+    marks = chart_marks.marks(for_s=span.length_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.render_page(
         request,
@@ -192,7 +192,7 @@ def _queues(
     if manages:
         columns.append(Column(_("Change"), lambda row: _change(name, row)))
     return split_table(
-        request, columns, queues, EmptyHint(_("No queues yet.")), word="queues"
+        request, columns, queues, EmptyHint(_("No queues yet.")), parameter="queues"
     )
 
 
