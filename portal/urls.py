@@ -1,4 +1,4 @@
-"""Every page. All but the login are only for those who logged in
+"""Routes of all pages. All but the login require a logged-in user
 (access.login_required_page).
 """
 
@@ -38,10 +38,10 @@ from portal.views.topics import delayed, tokens, topic_actions, topics
 from portal.views.users import keys, own_password, users
 
 
-def page(route: str, view: View | type[Action], name: str) -> URLPattern:
-    """Return the route of a page, or of an action, for users who logged in."""
-    found: View = view.as_view() if hasattr(view, "as_view") else view
-    return path(route, login_required_page(found), name=name)
+def page(route: str, target: View | type[Action], name: str) -> URLPattern:
+    """Return the route of a page or an action for logged-in users."""
+    view: View = target.as_view() if hasattr(target, "as_view") else target
+    return path(route, login_required_page(view), name=name)
 
 
 urlpatterns = [

@@ -168,10 +168,8 @@ def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     )
 
 
-def _per_second(point: Point, format_count: int | None) -> Number:
-    return (
-        None if format_count is None or not point.is_known else format_count / point.seconds
-    )
+def _per_second(point: Point, messages: int | None) -> Number:
+    return None if messages is None or not point.is_known else messages / point.seconds
 
 
 def _drop_short_step(points: Sequence[Point]) -> Sequence[Point]:

@@ -183,7 +183,7 @@ def filter_chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]
 def filter_query(parameters: Mapping[str, str]) -> str:
     """Return the query string of the parameters that make up a filter.
 
-    >>> filter_of({"q": "a b", "page": "2", "sort": ""})
+    >>> filter_query({"q": "a b", "page": "2", "sort": ""})
     'q=a+b'
     """
     return urlencode(

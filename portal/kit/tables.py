@@ -310,7 +310,7 @@ def url_with(request: HttpRequest, **changes: Any) -> str:
 def without_formula(value: Any) -> Any:
     """Return a value for a CSV file, quoted if a spreadsheet would run it as a formula.
 
-    >>> harmless("=1+1"), harmless("one"), harmless(-1)
+    >>> without_formula("=1+1"), without_formula("one"), without_formula(-1)
     ("'=1+1", 'one', -1)
     """
     return (

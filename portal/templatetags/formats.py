@@ -1,4 +1,4 @@
-"""Formats of values: numbers, sizes, times, lengths of time, small lines."""
+"""Template filters that format values: numbers, sizes, times, durations, small charts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DASH = "\N{EN DASH}"
 
 @register.filter
 def format_count(value: Any) -> str:
-    """A whole number with separators, in all languages alike; what is not known is a dash.
+    """Format a whole number with separators, alike in all languages. None is a dash.
 
-    >>> count(12345)
+    >>> format_count(12345)
     '12,345'
     """
     return DASH if value is None else f"{value:,}"
@@ -28,9 +28,9 @@ def format_count(value: Any) -> str:
 
 @register.filter
 def format_size(value: int | None) -> str:
-    """Bytes as a page shows them.
+    """Format a number of bytes.
 
-    >>> size(1536), size(700)
+    >>> format_size(1536), format_size(700)
     ('1.5 KiB', '700 B')
     """
     if value is None:
@@ -47,9 +47,9 @@ def format_size(value: int | None) -> str:
 
 @register.filter
 def format_rate(value: float | None) -> str:
-    """Something per second.
+    """Format a number per second.
 
-    >>> rate(0.25), rate(12.3), rate(1234.5)
+    >>> format_rate(0.25), format_rate(12.3), format_rate(1234.5)
     ('0.25', '12.3', '1,234')
     """
     if value is None:
@@ -65,34 +65,36 @@ def format_rate(value: float | None) -> str:
 
 @register.filter
 def format_duration(value: int | float | None) -> str:
-    """A length of time in ms.
+    """Format a duration in ms.
 
-    >>> lasts(850), lasts(61_000), lasts(7_200_000)
+    >>> format_duration(850), format_duration(61_000), format_duration(7_200_000)
     ('850 ms', '1 min 1 s', '2 h')
     """
     if value is None:
         return DASH
     ms = int(value)
     if ms < SECOND:
-        shown = f"{value:.1f}" if isinstance(value, float) and ms < 10 else str(ms)
-        return f"{shown} {_('ms')}"
+        number = f"{value:.1f}" if isinstance(value, float) and ms < 10 else str(ms)
+        return f"{number} {_('ms')}"
     if ms < MINUTE:
-        shown = f"{ms / SECOND:.1f}" if ms < 10 * SECOND else str(ms // SECOND)
-        return f"{shown} {_('s')}"
+        number = f"{ms / SECOND:.1f}" if ms < 10 * SECOND else str(ms // SECOND)
+        return f"{number} {_('s')}"
     if ms < HOUR:
-        return _parts(ms // MINUTE, _("min"), ms % MINUTE // SECOND, _("s"))
+        return _join_units(ms // MINUTE, _("min"), ms % MINUTE // SECOND, _("s"))
     if ms < DAY:
-        return _parts(ms // HOUR, _("h"), ms % HOUR // MINUTE, _("min"))
+        return _join_units(ms // HOUR, _("h"), ms % HOUR // MINUTE, _("min"))
     return ngettext("%(days)d day", "%(days)d days", ms // DAY) % {"days": ms // DAY}
 
 
-def _parts(most: int, of: str, rest: int, of_rest: str) -> str:
-    return f"{most} {of} {rest} {of_rest}" if rest else f"{most} {of}"
+def _join_units(amount: int, unit: str, remainder: int, remainder_unit: str) -> str:
+    return (
+        f"{amount} {unit} {remainder} {remainder_unit}" if remainder else f"{amount} {unit}"
+    )
 
 
 @register.filter
 def format_time(value: int | None) -> str:
-    """A point in time, ms since 1970, in UTC."""
+    """Format a point in time, ms since 1970, in UTC."""
     if value is None:
         return DASH
     return datetime.fromtimestamp(value / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -100,7 +102,10 @@ def format_time(value: int | None) -> str:
 
 @register.simple_tag
 def relative_time(value: int | None) -> str:
-    """A point in time, ms since 1970: the script makes it "3 min ago", with this on hover."""
+    """Return a <time> element of a point in time, ms since 1970.
+
+    A script turns it into text such as "3 min ago", with the exact time on hover.
+    """
     if value is None:
         return DASH
     return format_html(
@@ -112,35 +117,36 @@ def relative_time(value: int | None) -> str:
 
 @register.filter
 def iso_time(value: int) -> str:
+    """Format a point in time, ms since 1970, as ISO 8601."""
     return datetime.fromtimestamp(value / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
 @register.filter
 def polyline(values: Sequence[int]) -> str:
-    """The points of a small line of 100 by 24.
+    """Return the points of a small chart of 100 by 24 units.
 
     >>> polyline([0, 1, 2])
     '0,22 50,12 100,2'
     """
     if not values:
         return ""
-    most = max(values) or 1
+    max_value = max(values) or 1
     step = 100 / max(len(values) - 1, 1)
     return " ".join(
-        f"{index * step:.4g},{22 - 20 * value / most:.4g}"
+        f"{index * step:.4g},{22 - 20 * value / max_value:.4g}"
         for index, value in enumerate(values)
     )
 
 
 @register.filter
 def describe_sparkline(values: Sequence[int]) -> str:
-    """A small line of minutes in words, for who cannot see it."""
-    words = {
+    """Describe a small chart of messages per minute in words, for screen readers."""
+    figures = {
         "now": format_count(values[-1]),
         "most": format_count(max(values)),
         "minutes": len(values),
     }
     return (
         _("Messages per minute: now %(now)s, maximum %(most)s in the last %(minutes)s min")
-        % words
+        % figures
     )

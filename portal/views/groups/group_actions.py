@@ -79,7 +79,7 @@ class ChangeGroup(Edit, GroupAction):
     form_class = EditGroupForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
         return pick_settings(read_settings(GROUP, view), EditGroupForm.base_fields)
 

@@ -97,7 +97,7 @@ class ChangeSubscription(Edit, GroupAction):
     form_class = SubscriptionForm
     title = lazy("Subscription of %(name)s to %(topic)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         view = subscription_rows.named(
             group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
@@ -116,7 +116,7 @@ class ChangeSubscription(Edit, GroupAction):
         merge = self._merge(fields)
         if not {"tags", "headers"} & merge.changed.keys():
             return found
-        wanted = {**merge.now, **merge.changed}
+        wanted = {**merge.stored, **merge.changed}
         tags, headers = wanted["tags"], wanted["headers"]
         taken = _taken(
             tag_matches(
@@ -136,7 +136,7 @@ class ChangeSubscription(Edit, GroupAction):
             group=self.name, topic=topic, settings=changed, actor=self.actor
         )
 
-    def saved(self) -> Text:
+    def saved_message(self) -> Text:
         said: str = (
             _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
         )

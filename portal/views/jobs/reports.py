@@ -119,8 +119,8 @@ def _downloads(number_: int) -> list[Link]:
     return found
 
 
-def _is_number(cells: Sequence[Any], name: str) -> bool:
-    first = next((row[name] for row in cells if row.get(name) is not None), None)
+def _is_number(rows: Sequence[Any], name: str) -> bool:
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
     return isinstance(first, int | float) and not isinstance(first, bool)
 
 
@@ -237,16 +237,16 @@ class MakeReport(Action):
             )
             self.seen_at = page_url("run", number_)
             return _("Run %d was queued; it starts as soon as a worker is free.") % number_
-        cells = light_reports.make(name=fields["name"], actor=self.actor, **asked)
+        rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
         made = reports.keep(
             name=fields["name"],
             engine="direct",
             settings=asked,
-            rows=cells,
+            rows=rows,
             actor=self.actor,
         )
         self.seen_at = page_url("report", made)
         return _("Report %(name)s was created with %(rows)d rows.") % {
             "name": fields["name"],
-            "rows": len(cells),
+            "rows": len(rows),
         }

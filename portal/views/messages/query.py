@@ -29,9 +29,9 @@ def parse_query(query: str) -> dict[str, str]:
     """Return the fields that a query names; the rest is text in the body, as it is written.
     Raises Invalid.
 
-    >>> parse('key:"a b" tag:new paid in full')
+    >>> parse_query('key:"a b" tag:new paid in full')
     {'key': 'a b', 'tag': 'new', 'contains': 'paid in full'}
-    >>> parse("7-145"), parse('"path": "x"'), parse('"a text"')
+    >>> parse_query("7-145"), parse_query('"path": "x"'), parse_query('"a text"')
     ({'message_id': '7-145'}, {'contains': '"path": "x"'}, {'contains': 'a text'})
     """
     found: dict[str, str] = {}
@@ -54,7 +54,7 @@ def parse_header(text: str) -> tuple[str, str] | None:
     """Return the name and the value of a header to look for, None if there is none. Raises
     Invalid.
 
-    >>> header("source=web=1"), header("")
+    >>> parse_header("source=web=1"), parse_header("")
     (('source', 'web=1'), None)
     """
     name, equals, value = text.partition("=")

@@ -125,7 +125,7 @@ class ChangeNode(Edit, NodeAction):
     form_class = EditNodeForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(NODE, node_rows.named(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:

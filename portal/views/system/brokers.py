@@ -104,7 +104,7 @@ class SetBrokerState(Toggle, BrokerAction):
     button = lazy("Confirm")
     title = lazy("Broker %(name)s")
 
-    def other(self) -> str:
+    def offered_state(self) -> str:
         return (
             "out"
             if discovery.named(name=self.name, actor=self.actor).state == "in"

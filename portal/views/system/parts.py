@@ -128,7 +128,7 @@ def _tiles() -> list[Fact]:
 
 
 def _table(now: int) -> Table:
-    cells: dict[str, Cell] = {
+    examples: dict[str, Cell] = {
         "code": code(LONG_NAME, "#"),
         "badge": badge("paused", "warn"),
         "number": number(1_234_567),
@@ -147,7 +147,7 @@ def _table(now: int) -> Table:
         "nothing": text(None),
     }
     columns: list[Column[int]] = [
-        Column(name, partial(_same, cell)) for name, cell in cells.items()
+        Column(name, partial(_same, cell)) for name, cell in examples.items()
     ]
     return simple_table(columns, range(2), EmptyHint(""), "A caption of a table")
 

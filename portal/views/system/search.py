@@ -172,7 +172,7 @@ def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
         (kind, name)
         for kind in NAMED_ACTIONS
         for name in pickers.best_matches(
-            pickers.names_of_kind(kind), parts, most=MAX_PER_KIND
+            pickers.names_of_kind(kind), parts, limit=MAX_PER_KIND
         )
     ]
 

@@ -107,7 +107,7 @@ class ChangeTopic(Edit, TopicAction):
     form_class = EditTopicForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -249,7 +249,7 @@ class SetQueueState(Toggle, TopicAction):
     def heading(self) -> Text:
         return _("Queue %s") % cells.queue_name(self.kwargs["queue"])
 
-    def other(self) -> str:
+    def offered_state(self) -> str:
         view = topic_rows.named(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
         return (

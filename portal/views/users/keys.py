@@ -176,13 +176,13 @@ class LimitKey(Edit, KeyAction):
     form_class = KeyLimitsForm
     title = lazy("Limits of key %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(KEY, api_keys.named(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         api_keys.update(name=self.name, settings=changed, actor=self.actor)
 
-    def saved(self) -> Text:
+    def saved_message(self) -> Text:
         return _("The limits of key %s were changed.") % self.name
 
 

@@ -147,7 +147,7 @@ class ChangeUser(Edit, UserAction):
     form_class = AccountForm
     title = lazy("User %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         """As it is; but for the password, which nobody can read."""
         view = accounts.named(name=self.name, actor=self.actor)
         rights = {
@@ -171,7 +171,7 @@ class ChangeUser(Edit, UserAction):
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
-        then = {**self.now(), **self._merge(fields).changed}
+        then = {**self.stored_settings(), **self._merge(fields).changed}
         return accounts.update(
             name=self.name, administrator=then["administrator"], active=then["active"],
             rights=read_rights(then), password=fields["password"],

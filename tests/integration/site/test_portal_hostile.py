@@ -81,7 +81,7 @@ def test_a_wrong_password_leaves_one_small_row_however_often_it_is_tried() -> No
 def test_of_too_many_wrong_tries_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logins, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(logins, "MAX_REMEMBERED", 3)
     for number in range(8):
         try_out(f"somebody-{number}", address=f"192.0.2.{number}")
 
