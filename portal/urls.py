@@ -91,7 +91,7 @@ urlpatterns = [
     page("groups/<str:name>/stop", group_actions.StopGroup, "group-stop"),
     page("groups/<str:name>/start", group_actions.StartGroup, "group-start"),
     page("groups/<str:name>/reset", resetting.ResetGroup, "group-reset"),
-    page("groups/<str:name>/moves", resetting.moves, "moves"),
+    page("groups/<str:name>/moves", resetting.show_moves, "moves"),
     page("groups/<str:name>/moves/<str:reset>/undo", resetting.UndoReset, "group-undo"),
     page("groups/<str:name>/rebalance", group_actions.RebalanceGroup, "group-rebalance"),
     page(

@@ -1,4 +1,4 @@
-"""Consumers: subscriptions, members and the history of rebalances, of all groups."""
+"""Lists of subscriptions, consumers and rebalances of all groups."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from portal.kit.tables import (
 
 def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
-    internal = request.GET.get("kind") == "internal"
-    found = topic_lists.subscriptions(
-        wanted=parse_list_query(request), actor=actor(request), internal=internal
+    shows_internal = request.GET.get("kind") == "internal"
+    page = topic_lists.subscriptions(
+        wanted=parse_list_query(request), actor=actor(request), internal=shows_internal
     )
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda row: cells.group(row.group), "group"),
@@ -42,19 +42,20 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
         Column(_("Since"), lambda row: timestamp(row.created_at_ms)),
     ]
     hint = EmptyHint(_("No matching subscriptions"), "catmq subscribe billing orders")
-    table = list_table(request, columns, found, empty=hint)
+    table = list_table(request, columns, page, empty=hint)
+    # The tabs appear only if a group reads an internal topic.
     filters = []
     if (
-        hidden := topic_lists.count_internal_subscriptions(actor=actor(request))
-    ) or internal:
+        internal_count := topic_lists.count_internal_subscriptions(actor=actor(request))
+    ) or shows_internal:
         url = page_url("subscriptions")
         filters = [
-            Link(_("Subscriptions"), url, "" if internal else "on"),
+            Link(_("Subscriptions"), url, "" if shows_internal else "on"),
             Link(
                 _("Internal topics"),
                 f"{url}?kind=internal",
-                "on" if internal else "",
-                hidden,
+                "on" if shows_internal else "",
+                internal_count,
             ),
         ]
     return pages.render_list(
@@ -63,7 +64,8 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
 
 
 def consumers(request: HttpRequest) -> HttpResponse:
-    found = consumer_lists.consumers(wanted=parse_list_query(request), actor=actor(request))
+    """Show the members of all groups."""
+    page = consumer_lists.consumers(wanted=parse_list_query(request), actor=actor(request))
     columns: Columns[ConsumerRow] = [
         Column(_("Consumer"), lambda row: text(row.name), "name"),
         Column(_("Group"), lambda row: cells.group(row.group), "group"),
@@ -84,16 +86,14 @@ def consumers(request: HttpRequest) -> HttpResponse:
     return pages.render_list(
         request,
         _("Consumers"),
-        list_table(request, columns, found, empty=hint),
+        list_table(request, columns, page, empty=hint),
         section="consumers",
     )
 
 
 def rebalances(request: HttpRequest) -> HttpResponse:
-    """Show the rebalances, their causes, and how long queues stood still for them."""
-    found = consumer_lists.rebalances(
-        wanted=parse_list_query(request), actor=actor(request)
-    )
+    """Show the rebalances, their causes, and how long queues were not read meanwhile."""
+    page = consumer_lists.rebalances(wanted=parse_list_query(request), actor=actor(request))
     columns: Columns[RebalanceRow] = [
         Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
         Column(_("Group"), lambda row: cells.group(row.group), "group"),
@@ -103,8 +103,10 @@ def rebalances(request: HttpRequest) -> HttpResponse:
         Column(_("Longest pause"), lambda row: duration(row.pause_ms), "pause", right=True),
     ]
     hint = EmptyHint(_("No rebalances yet. They happen when consumers join or leave."))
-    table = list_table(request, columns, found, empty=hint)
-    place = navigation.for_list(request, "rebalances", name=request.GET.get("q", ""))
+    table = list_table(request, columns, page, empty=hint)
+    navigation_context = navigation.for_list(
+        request, "rebalances", name=request.GET.get("q", "")
+    )
     return pages.render_list(
-        request, _("Rebalances"), table, **{"section": "rebalances", **place}
+        request, _("Rebalances"), table, **{"section": "rebalances", **navigation_context}
     )

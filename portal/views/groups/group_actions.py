@@ -1,4 +1,4 @@
-"""Actions on groups."""
+"""Actions on groups: create, change, pause, resume, rebalance, delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from portal.kit import cells
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Columns, EmptyHint, Text, badge, simple_table, text
 
-PAUSE_SETTING = ("stopped",)  # by an action of its own
+# Pausing has an action of its own.
+PAUSE_SETTING = ("stopped",)
 
 
 @with_settings(GROUP, without=PAUSE_SETTING)
@@ -46,7 +47,7 @@ class NewGroupForm(forms.Form):
 
 @with_settings(GROUP, without=PAUSE_SETTING)
 class EditGroupForm(EditFields):
-    """Settings of a group that exists."""
+    """Settings of an existing group."""
 
 
 class GroupAction(Action):
@@ -89,6 +90,7 @@ class ChangeGroup(Edit, GroupAction):
 
 class StopGroup(GroupAction):
     danger = True
+    # StartGroup sets it to False.
     stopped = True
     button = lazy("Pause")
     title = lazy("Pause %(name)s")
@@ -96,11 +98,15 @@ class StopGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         topics, members = len(view.subscriptions), len(view.members)
-        what = ngettext(
+        delivery_effect = ngettext(
             "%d topic will not be delivered.", "%d topics will not be delivered.", topics
         )
-        whom = ngettext("%d member will wait.", "%d members will wait.", members) % members
-        return Preview(effects=[what % topics, whom, _("Offsets are kept.")])
+        member_effect = (
+            ngettext("%d member will wait.", "%d members will wait.", members) % members
+        )
+        return Preview(
+            effects=[delivery_effect % topics, member_effect, _("Offsets are kept.")]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
@@ -118,12 +124,12 @@ class StartGroup(StopGroup):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         members = len(view.members)
-        what = ngettext(
+        sentence = ngettext(
             "%d member will continue at its offsets.",
             "%d members will continue at their offsets.",
             members,
         )
-        return Preview(effects=[what % members])
+        return Preview(effects=[sentence % members])
 
 
 class RebalanceGroup(GroupAction):
@@ -131,6 +137,7 @@ class RebalanceGroup(GroupAction):
     title = lazy("Rebalance %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # A dry run computes the moves and rolls them back.
         plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
             Column(_("Queue"), lambda row: cells.queue(row.queue)),
@@ -143,18 +150,20 @@ class RebalanceGroup(GroupAction):
                 ),
             ),
         ]
-        moves = len(plan.moves)
-        if not moves:
+        move_count = len(plan.moves)
+        if not move_count:
             return Preview(effects=[_("No moves: the assignment is balanced.")])
-        what = ngettext("%d queue will move.", "%d queues will move.", moves) % moves
+        sentence = (
+            ngettext("%d queue will move.", "%d queues will move.", move_count) % move_count
+        )
         return Preview(
-            effects=[what], table=simple_table(columns, plan.moves, EmptyHint(""))
+            effects=[sentence], table=simple_table(columns, plan.moves, EmptyHint(""))
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = rebalance.ask(group=self.name, actor=self.actor)
+        plan = rebalance.ask(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {
-            "count": len(done.moves),
+            "count": len(plan.moves),
             "name": self.name,
         }
 
@@ -165,9 +174,9 @@ class DeleteGroup(Delete, GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
+        sentence = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
         return Preview(
-            effects=[what % {"name": self.name, "topics": len(view.subscriptions)}]
+            effects=[sentence % {"name": self.name, "topics": len(view.subscriptions)}]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:

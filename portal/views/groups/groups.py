@@ -1,4 +1,6 @@
-"""Consumer groups: the list, and one group with who reads which queue and how far."""
+"""Pages of consumer groups: the list, and a group with its queues, members, lag and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,9 @@ from portal.templatetags.formats import format_time
 from portal.views.groups import leases, resetting
 
 
-class Matrix(NamedTuple):
-    """The queues of a topic as a group reads them, and those of its retry topic; None:
-    there is none.
+class TopicQueues(NamedTuple):
+    """The queues of a topic as a group reads them, and the queues of its retry topic (None
+    if there is none).
     """
 
     topic: str
@@ -60,23 +62,24 @@ class Matrix(NamedTuple):
     subscription: SubscriptionView | None
     retries: Table | None
     retry_topic: str
-    waiting: int  # messages that are unread in the retry topic
+    # Unread messages in the retry topic.
+    unread_retries: int
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    found = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
-    dead = dead_letter_counts.of_groups([row.pk for row in found.items])
-    *figures, minutes = cells.GROUP_COLUMNS
+    page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
+    dead_letters = dead_letter_counts.of_groups([row.pk for row in page.items])
+    *usual_columns, sparkline = cells.GROUP_COLUMNS
     columns: Columns[GroupRow] = [
-        *figures,
+        *usual_columns,
         Column(
             _("Dead letters"),
-            lambda row: _dead_count(dead.get(row.pk)),
+            lambda row: _dead_letters_cell(dead_letters.get(row.pk)),
             right=True,
             lead=True,
         ),
         Column(_("Topics"), lambda row: number(row.topics), right=True),
-        minutes,
+        sparkline,
         Column(_("Owners"), lambda row: text(row.owners or None)),
     ]
     hint = EmptyHint(
@@ -88,7 +91,7 @@ def groups_list(request: HttpRequest) -> HttpResponse:
         page_url("group-create"),
         _("Create a group"),
     )
-    table = list_table(request, columns, found, empty=hint)
+    table = list_table(request, columns, page, empty=hint)
     actions = [Link(_("Create a group"), page_url("group-create"))]
     return pages.render_list(
         request, _("Consumer groups"), table, section="groups", actions=actions
@@ -97,17 +100,17 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
-    offsets, found = lag.standing(group=name, actor=actor(request))
-    whose: dict[str, Any] = {
+    offsets, group_progress = lag.standing(group=name, actor=actor(request))
+    samples: dict[str, Any] = {
         "group_id": view.id,
-        "sent_to": [one.topic_id for one in view.subscriptions],
+        "sent_to": [subscription.topic_id for subscription in view.subscriptions],
     }
-    span = charts.chosen_span(request, **whose)
-    points = metrics_history.points(for_s=span.length_s, **whose)
+    span = charts.chosen_span(request, **samples)
+    points = metrics_history.points(for_s=span.length_s, **samples)
     marks = chart_marks.marks(for_s=span.length_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(
-        view=view, offsets=offsets, found=found, actor=actor(request)
+        view=view, offsets=offsets, found=group_progress, actor=actor(request)
     )
     return pages.render_page(
         request,
@@ -116,30 +119,34 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         **navigation.for_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found, manages=manages),
+        tiles=_tiles(
+            view, offsets, metrics_history.pace(**samples), group_progress, manages=manages
+        ),
         leases=leases.find_leases(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
-        matrices=_matrices(request, view, offsets),
-        members=_members(request, view),
-        processes=_processes(request, view),
+        topics=_queues_by_topic(request, view, offsets),
+        members=_members_table(request, view),
+        processes=_processes_table(request, view),
         moves=resetting.latest_moves(group=name, manages=manages, actor=actor(request)),
-        facts=_facts(view),
+        facts=_group_facts(view),
         causes=causes.describe_causes(reasons, group=name, manages=manages),
-        away=outages.names_of_nodes(one.queue for one in offsets if one.head is None),
+        away=outages.names_of_nodes(
+            queue_lag.queue for queue_lag in offsets if queue_lag.head is None
+        ),
         manages=manages,
     )
 
 
 def _actions(view: GroupView) -> list[Link]:
-    switch = (
+    pause_or_resume = (
         Link(_("Resume"), page_url("group-start", view.name))
         if view.stopped
         else Link(_("Pause"), page_url("group-stop", view.name))
     )
     return [
-        switch,
+        pause_or_resume,
         Link(_("Subscribe"), page_url("subscribe", view.name)),
         Link(_("Reset offsets"), page_url("group-reset", view.name)),
         *(
@@ -155,22 +162,27 @@ def _actions(view: GroupView) -> list[Link]:
 def _tiles(
     view: GroupView,
     offsets: Sequence[QueueLag],
-    now: Pace,
-    found: GroupProgress | None,
+    rates: Pace,
+    group_progress: GroupProgress | None,
     *,
     manages: bool,
 ) -> list[Fact]:
-    oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state, tone, trend = progress.group_state(found)
-    dead = dead_letter_counts.of_group(view.id)
-    if dead is not None and dead.unseen and tone == "ok":
+    oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
+    state, tone, trend = progress.group_state(group_progress)
+    dead_letters = dead_letter_counts.of_group(view.id)
+    if dead_letters is not None and dead_letters.unseen and tone == "ok":
+        # The group reads, but some of its messages failed for good.
         tone = "warn"  # it reads, but not all of it was handled
     return [
         Fact(_("State"), state, tone=tone, kind="words", note=trend),
-        Fact(_("Handled per second"), now.handled, kind="rate"),
-        Fact(_("Pulled per second"), now.pulled, kind="rate"),
-        Fact(_("Sent per second"), now.sent, kind="rate"),
-        Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
+        Fact(_("Handled per second"), rates.handled, kind="rate"),
+        Fact(_("Pulled per second"), rates.pulled, kind="rate"),
+        Fact(_("Sent per second"), rates.sent, kind="rate"),
+        Fact(
+            _("Unread messages"),
+            sum(queue_lag.lag or 0 for queue_lag in offsets),
+            kind="number",
+        ),
         Fact(
             _("Oldest unread"),
             oldest,
@@ -179,128 +191,147 @@ def _tiles(
         ),
         *(leases.lease_tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
-        *_dead_letters(view.name, dead, manages=manages),
+        *_dead_letters_tiles(view.name, dead_letters, manages=manages),
     ]
 
 
-def _dead_count(dead: GroupDeadLetters | None) -> Cell:
-    """Return the number of a group's dead letters, red until somebody has seen all."""
-    if dead is None:
+def _dead_letters_cell(dead_letters: GroupDeadLetters | None) -> Cell:
+    """Return the number of a group's dead letters, red until all were marked as seen."""
+    if dead_letters is None:
         return number(0)
     return number(
-        dead.messages, page_url("group", dead.group), "bad" if dead.unseen else ""
+        dead_letters.messages,
+        page_url("group", dead_letters.group),
+        "bad" if dead_letters.unseen else "",
     )
 
 
-def _dead_letters(
-    group: str, dead: GroupDeadLetters | None, *, manages: bool
+def _dead_letters_tiles(
+    name: str, dead_letters: GroupDeadLetters | None, *, manages: bool
 ) -> list[Fact]:
-    """Return the tile of a group's dead letters; none for a group without any."""
-    if dead is None:
+    """Return the tile of a group's dead letters, nothing for a group without any."""
+    if dead_letters is None:
         return []
-    tone = "bad" if dead.unseen else "warn"
-    newest = _("the newest: %s") % format_time(dead.newest_at_ms)
-    href = page_url("failures", group) if manages else ""
-    return [Fact(_("Dead letters"), dead.messages, href, tone, kind="number", note=newest)]
+    tone = "bad" if dead_letters.unseen else "warn"
+    newest = _("the newest: %s") % format_time(dead_letters.newest_at_ms)
+    href = page_url("failures", name) if manages else ""
+    return [
+        Fact(
+            _("Dead letters"), dead_letters.messages, href, tone, kind="number", note=newest
+        )
+    ]
 
 
-def _matrices(
+def _queues_by_topic(
     request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]
-) -> list[Matrix]:
-    """Return each topic with its queues, their owners and positions; its retry topic is
-    folded into it.
+) -> list[TopicQueues]:
+    """Return each topic with its queues, their owners and positions.
+
+    The queues of a retry topic are part of their topic.
     """
-    known = {one.topic: one for one in view.subscriptions}
-    heard = {member.name: member for member in view.members}
-    shares = view.mode == "share"
-    held = leases.lease_columns() if shares else _owner(heard)
-    fence: Columns[QueueLag] = (
-        [] if shares else [Column(_("Epoch"), lambda row: code(row.epoch))]
+    subscriptions = {queue_lag.topic: queue_lag for queue_lag in view.subscriptions}
+    members = {member.name: member for member in view.members}
+    is_share_group = view.mode == "share"
+    reader_columns = leases.lease_columns() if is_share_group else _owner_columns(members)
+    # Members of a share group own no queues, so there is no epoch to fence them.
+    epoch_columns: Columns[QueueLag] = (
+        [] if is_share_group else [Column(_("Epoch"), lambda row: code(row.epoch))]
     )
-    mine = {
-        topic: list(found) for topic, found in groupby(offsets, key=lambda row: row.topic)
+    lags_by_topic = {
+        topic: list(lags) for topic, lags in groupby(offsets, key=lambda row: row.topic)
     }
-    retries = {topic: failure_name(view.name, topic) for topic in mine}
-    found = []
-    for topic in sorted(mine.keys() - set(retries.values())):
-        after = mine.get(retries[topic])
-        found.append(
-            Matrix(
+    retries = {topic: failure_name(view.name, topic) for topic in lags_by_topic}
+    lags = []
+    for topic in sorted(lags_by_topic.keys() - set(retries.values())):
+        retry_lags = lags_by_topic.get(retries[topic])
+        lags.append(
+            TopicQueues(
                 topic,
-                _matrix(mine[topic], known.get(topic), held, fence, request=request),
-                known.get(topic),
-                _matrix(after, None, held, fence, request=request) if after else None,
+                _queues_table(
+                    lags_by_topic[topic],
+                    subscriptions.get(topic),
+                    reader_columns,
+                    epoch_columns,
+                    request=request,
+                ),
+                subscriptions.get(topic),
+                _queues_table(
+                    retry_lags, None, reader_columns, epoch_columns, request=request
+                )
+                if retry_lags
+                else None,
                 retries[topic],
-                sum(one.lag or 0 for one in after or ()),
+                sum(queue_lag.lag or 0 for queue_lag in retry_lags or ()),
             )
         )
-    return found
+    return lags
 
 
-def _matrix(
+def _queues_table(
     offsets: Sequence[QueueLag],
     subscription: SubscriptionView | None,
-    held: Columns[QueueLag],
-    fence: Columns[QueueLag],
+    reader_columns: Columns[QueueLag],
+    epoch_columns: Columns[QueueLag],
     *,
     request: HttpRequest,
 ) -> Table:
-    stopped = set(subscription.stopped_queues) if subscription else set()
+    paused_queues = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
-        Column(_("Queue"), _position),
-        *held[:1],
+        Column(_("Queue"), _queue_link),
+        *reader_columns[:1],
         Column(_("Unread"), lambda row: number(row.lag), right=True),
         Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
         Column(_("Position"), lambda row: number(row.committed), right=True),
         Column(_("Log end offset"), lambda row: number(row.head), right=True),
         Column(_("Log start offset"), lambda row: number(row.low), right=True),
-        *held[1:],
-        *fence,
-        Column(_("State"), lambda row: _queue_state(row, stopped)),
+        *reader_columns[1:],
+        *epoch_columns,
+        Column(_("State"), lambda row: _queue_state(row, paused_queues)),
     ]
-    if len(offsets) > ROWS_PER_PAGE:  # so that the first page has what is late
+    # Of many queues, the first page shows the queues that lag most.
+    if len(offsets) > ROWS_PER_PAGE:
         offsets = sorted(offsets, key=lambda row: -(row.lag or 0))
     return split_table(
         request, columns, offsets, EmptyHint(_("No queues.")), parameter="queues"
     )
 
 
-def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
+def _owner_columns(members: Mapping[str, MemberView]) -> Columns[QueueLag]:
     return [
-        Column(_("Owner"), _reader),
+        Column(_("Owner"), _owner_cell),
         Column(
             _("Last heartbeat"),
-            lambda row: duration(_silent_ms(heard.get(row.owner or ""))),
+            lambda row: duration(_heartbeat_age_ms(members.get(row.owner or ""))),
             right=True,
         ),
     ]
 
 
-def _position(one: QueueLag) -> Cell:
-    place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
-    return cells.queue(one.queue, page_url("messages") + place)
+def _queue_link(queue: QueueLag) -> Cell:
+    query = f"?topic={queue.topic}&queue={queue.queue}&offset={queue.committed or 0}"
+    return cells.queue(queue.queue, page_url("messages") + query)
 
 
-def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
-    """Describe whether the queue can be read, which does not say that its messages are
+def _queue_state(queue: QueueLag, paused_queues: set[int]) -> Cell:
+    """Return whether the queue can be read, which does not mean that its messages are
     handled.
     """
-    if one.head is None or one.queue in stopped:
-        return cells.state("away" if one.head is None else "stopped")
+    if queue.head is None or queue.queue in paused_queues:
+        return cells.state("away" if queue.head is None else "stopped")
     return badge(_("open"))
 
 
-def _silent_ms(member: MemberView | None) -> int | None:
+def _heartbeat_age_ms(member: MemberView | None) -> int | None:
     return member.heartbeat_age_ms if member else None
 
 
-def _reader(one: QueueLag) -> Cell:
-    if not one.owner:
-        return badge(_("nobody"), "warn" if one.lag else "")
-    return text(f"{one.owner} ({one.instance})" if one.instance else one.owner)
+def _owner_cell(queue: QueueLag) -> Cell:
+    if not queue.owner:
+        return badge(_("nobody"), "warn" if queue.lag else "")
+    return text(f"{queue.owner} ({queue.instance})" if queue.instance else queue.owner)
 
 
-def _members(request: HttpRequest, view: GroupView) -> Table:
+def _members_table(request: HttpRequest, view: GroupView) -> Table:
     columns: Columns[MemberView] = [
         Column(_("Member"), lambda row: text(row.name)),
         Column(
@@ -323,14 +354,16 @@ def _members(request: HttpRequest, view: GroupView) -> Table:
     return split_table(request, columns, view.members, hint, parameter="members")
 
 
-def _processes(request: HttpRequest, view: GroupView) -> Table | None:
-    """Return what the members' processes say of themselves; None if none of them does."""
-    reporting = [(one, one.process) for one in view.members if one.process is not None]
+def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
+    """Return the state that the members' processes report, None if none reports."""
+    reporting = [
+        (member, member.process) for member in view.members if member.process is not None
+    ]
     columns: Columns[tuple[MemberView, ProcessReport]] = [
         Column(_("Member"), lambda row: text(row[0].name)),
-        Column(_("Threads at work"), lambda row: _threads(row[1]), right=True),
+        Column(_("Threads at work"), lambda row: _busy_threads(row[1]), right=True),
         Column(_("Slowest handler"), lambda row: cells.handled_message(row[1].slowest)),
-        Column(_("Running for"), lambda row: _running(row[1]), right=True),
+        Column(_("Running for"), lambda row: _slowest_runtime(row[1]), right=True),
         Column(_("Buffered messages"), lambda row: number(row[1].buffered), right=True),
         Column(
             _("Buffered bytes"), lambda row: Cell(row[1].buffered_bytes, "size"), right=True
@@ -346,20 +379,20 @@ def _processes(request: HttpRequest, view: GroupView) -> Table | None:
     )
 
 
-def _threads(one: ProcessReport) -> Cell:
-    words = {"busy": one.busy, "threads": one.threads}
-    return text(_("%(busy)s of %(threads)s") % words)
+def _busy_threads(report: ProcessReport) -> Cell:
+    figures = {"busy": report.busy, "threads": report.threads}
+    return text(_("%(busy)s of %(threads)s") % figures)
 
 
-def _running(one: ProcessReport) -> Cell:
-    if one.slowest is None:
+def _slowest_runtime(report: ProcessReport) -> Cell:
+    if report.slowest is None:
         return duration(None)
     return duration(
-        one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else ""
+        report.slowest.running_ms, "warn" if report.slowest.running_ms >= LONG_MS else ""
     )
 
 
-def _facts(view: GroupView) -> list[Fact]:
+def _group_facts(view: GroupView) -> list[Fact]:
     return [
         Fact(_("Mode"), cells.state(view.mode).value),
         Fact(

@@ -1,5 +1,5 @@
-"""Messages that the members of a share group have: who, since when, and a lease that is to
-end.
+"""Leased messages of a share group: who holds them, for how long, and the release of a
+lease.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from portal.kit.tables import (
 )
 from portal.views.groups.group_actions import GroupAction
 
+# Runs on the page of a group.
 MAX_RUNS_SHOWN = 50
 
 
 class Leases(NamedTuple):
-    """Leased runs of a group as a page shows them; `notes`: why its members get nothing, ''
-    if they do.
+    """Leased runs of a group as a page shows them. `notes` are reasons why members get no
+    messages.
     """
 
     table: Table
@@ -50,25 +51,27 @@ class Leases(NamedTuple):
 def find_leases(
     view: GroupView, offsets: Sequence[QueueLag], *, manages: bool, actor: Actor
 ) -> Leases | None:
-    """Return the leases of a share group; None of another."""
+    """Return the leases of a share group, None for other groups."""
     if view.mode != "share":
         return None
-    found = listing.runs(group=view.name, actor=actor, limit=MAX_RUNS_SHOWN)
-    return Leases(_table(view, found, manages=manages), [*_notes(view, offsets)])
+    runs = listing.runs(group=view.name, actor=actor, limit=MAX_RUNS_SHOWN)
+    return Leases(
+        _runs_table(view, runs, manages=manages), [*_explain_no_messages(view, offsets)]
+    )
 
 
 def lease_tiles(offsets: Sequence[QueueLag]) -> list[Fact]:
-    """Figures of a share group that others do not have."""
-    oldest = max((one.oldest_lease_ms or 0 for one in offsets), default=0) or None
+    """Return the figures that only share groups have."""
+    oldest = max((lag.oldest_lease_ms or 0 for lag in offsets), default=0) or None
     return [
-        Fact(_("In flight"), sum(one.in_flight or 0 for one in offsets), kind="number"),
-        Fact(_("Redelivered"), sum(one.redelivered or 0 for one in offsets), kind="number"),
+        Fact(_("In flight"), sum(lag.in_flight or 0 for lag in offsets), kind="number"),
+        Fact(_("Redelivered"), sum(lag.redelivered or 0 for lag in offsets), kind="number"),
         Fact(_("Oldest lease"), oldest, kind="lasts"),
     ]
 
 
 def lease_columns() -> list[Column[QueueLag]]:
-    """Columns of a queue's leases, in the place of its owner."""
+    """Return the columns of a queue's leases, which replace the column of its owner."""
     return [
         Column(_("In flight"), lambda row: number(row.in_flight), right=True),
         Column(_("Redelivered"), lambda row: number(row.redelivered), right=True),
@@ -76,26 +79,27 @@ def lease_columns() -> list[Column[QueueLag]]:
     ]
 
 
-def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
-    """Yield the reasons why members get no messages, where there are such."""
+def _explain_no_messages(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
+    """Yield the reasons why members get no messages."""
     if view.stopped:
         yield _("The group is paused: no messages are delivered.")
     if not view.members:
         yield _("There are no members, so nobody gets messages.")
-    held = ", ".join(
-        cells.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS
+    full_queues = ", ".join(
+        cells.queue_name(lag.queue) for lag in offsets if (lag.runs or 0) >= MAX_RUNS
     )
-    if held:
-        what = _(
+    # A queue leases nothing more while it has MAX_RUNS unfinished runs.
+    if full_queues:
+        sentence = _(
             "Members do not finish what they have. New messages are not leased in queues: %s"
         )
-        yield what % held
-    if not any(one.lag for one in offsets):
+        yield sentence % full_queues
+    if not any(lag.lag for lag in offsets):
         yield _("All messages are handled: nothing is left to lease.")
 
 
-def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
-    shown: list[Column[LeasedRun]] = [
+def _runs_table(view: GroupView, runs: LeasedRuns, *, manages: bool) -> Table:
+    columns: list[Column[LeasedRun]] = [
         Column(_("Queue"), lambda row: cells.queue(row.queue)),
         Column(_("Offsets"), lambda row: code(f"{row.first} … {row.end - 1}")),
         Column(
@@ -104,27 +108,29 @@ def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
         Column(_("Unfinished"), lambda row: number(row.messages), right=True),
         Column(_("Finished"), lambda row: number(row.finished), right=True),
         Column(_("Deliveries"), lambda row: number(row.deliveries), right=True),
-        Column(_("Lease ends in"), _left, right=True),
+        Column(_("Lease ends in"), _remaining_lease, right=True),
     ]
     if manages:
-        shown.append(Column(_("Action"), lambda row: _release_link(view, row)))
-    away = ", ".join(sorted(found.away))
+        columns.append(Column(_("Action"), lambda row: _release_link(view, row)))
+    silent_nodes = ", ".join(sorted(runs.away))
     caption = (
-        _("Node %s does not answer, so its leases are not listed.") % away if away else ""
+        _("Node %s does not answer, so its leases are not listed.") % silent_nodes
+        if silent_nodes
+        else ""
     )
     return simple_table(
-        shown, found.runs, EmptyHint(_("No messages are leased.")), caption=caption
+        columns, runs.runs, EmptyHint(_("No messages are leased.")), caption=caption
     )
 
 
-def _left(one: LeasedRun) -> Cell:
-    return duration(one.lease_left_ms) if one.is_leased else badge(_("ended"), "warn")
+def _remaining_lease(run: LeasedRun) -> Cell:
+    return duration(run.lease_left_ms) if run.is_leased else badge(_("ended"), "warn")
 
 
-def _release_link(view: GroupView, one: LeasedRun) -> Cell:
-    if not one.is_leased:
+def _release_link(view: GroupView, run: LeasedRun) -> Cell:
+    if not run.is_leased:
         return text(None)
-    return text(_("release"), page_url("run-release", view.name, one.queue, one.first))
+    return text(_("release"), page_url("run-release", view.name, run.queue, run.first))
 
 
 class ReleaseRun(GroupAction):
@@ -134,15 +140,15 @@ class ReleaseRun(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         queue, first = int(self.url_argument("queue")), int(self.url_argument("first"))
-        found = listing.runs(
+        runs = listing.runs(
             group=self.name, queue=queue, limit=1_000, actor=self.actor
         ).runs
-        mine = [one for one in found if one.first == first and one.is_leased]
-        count = sum(one.messages for one in mine)
-        owners = ", ".join(sorted({one.owner or _("nobody") for one in mine})) or _(
+        leased_runs = [run for run in runs if run.first == first and run.is_leased]
+        count = sum(run.messages for run in leased_runs)
+        owners = ", ".join(sorted({run.owner or _("nobody") for run in leased_runs})) or _(
             "nobody"
         )
-        what = ngettext(
+        sentence = ngettext(
             "%(count)d message of %(owners)s will be delivered to the next member that "
             "asks, unless it is "
             "finished before.",
@@ -151,7 +157,7 @@ class ReleaseRun(GroupAction):
             "they are finished before.",
             count,
         )
-        return Preview(effects=[what % {"count": count, "owners": owners}])
+        return Preview(effects=[sentence % {"count": count, "owners": owners}])
 
     def run(self, fields: dict[str, Any]) -> Text:
         queue, first = int(self.url_argument("queue")), int(self.url_argument("first"))

@@ -1,5 +1,5 @@
-"""Moving the offsets of a group, with a preview, and taking such moves back; the group may
-be running.
+"""Resets of a group's offsets, with a preview, and their reversal. The group may be
+running.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from portal.kit.tables import (
 )
 from portal.views.groups.group_actions import GroupAction
 
-MOVES_PER_PAGE = 50  # moves of queues
-LATEST_MOVES = 8  # on the page of the group
+# Moved queues on a page of the history.
+MOVES_PER_PAGE = 50
+# Moved queues on the page of the group.
+LATEST_MOVES = 8
 
 
 class ResetForm(forms.Form):
-    """Target of a reset of a group's offsets."""
+    """Queues whose offsets are reset, and the target of the reset."""
 
     topic = forms.CharField(
         label=lazy("Topic"),
@@ -110,45 +112,51 @@ class ResetForm(forms.Form):
 
 
 class MoveOffsets(GroupAction):
+    """Moves offsets, with a preview of the messages that are skipped or repeated."""
+
     danger = True
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        """Move the offsets. With `dry_run`, return only the moves."""
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """From where to where each queue moves, and what that skips or repeats."""
-        found = self.moves(fields, dry_run=True)
-        return Preview(effects=self._effects(found), table=_planned(found))
+        """Describe where each queue's offset moves to, and the messages that this skips or
+        repeats.
+        """
+        moves = self.moves(fields, dry_run=True)
+        return Preview(effects=self._describe_moves(moves), table=_moves_table(moves))
 
-    def _effects(self, found: Sequence[Move]) -> list[Text]:
-        topics = sorted({one.topic for one in found})
-        where = ", ".join(
+    def _describe_moves(self, moves: Sequence[Move]) -> list[Text]:
+        topics = sorted({move.topic for move in moves})
+        topic_names = ", ".join(
             [*topics[:LATEST_MOVES], *(["…"] if len(topics) > LATEST_MOVES else [])]
         )
-        queues = ngettext(
+        queue_effect = ngettext(
             "%(count)d queue of %(topics)s is reset.",
             "%(count)d queues of %(topics)s are reset.",
-            len(found),
+            len(moves),
         )
         repeated, skipped = (
-            sum(one.repeated for one in found),
-            sum(one.skipped for one in found),
+            sum(move.repeated for move in moves),
+            sum(move.skipped for move in moves),
         )
-        what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
+        message_effect = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
         effects: list[Text] = [
-            queues % {"count": len(found), "topics": where},
-            what % {"repeated": repeated, "skipped": skipped},
+            queue_effect % {"count": len(moves), "topics": topic_names},
+            message_effect % {"repeated": repeated, "skipped": skipped},
         ]
-        if any(one.asked is not None for one in found):
+        if any(move.asked is not None for move in moves):
             effects.append(_("A queue without this offset is set to its nearest offset."))
-        kept = ", ".join(cells.queue_name(one.queue) for one in found if one.kept)
-        if kept:
+        kept_queues = ", ".join(cells.queue_name(move.queue) for move in moves if move.kept)
+        if kept_queues:
             effects.append(
                 _(
                     "The other group has no offset in these queues, which stay as they are: %s"
                 )
-                % kept
+                % kept_queues
             )
+        # Members learn of the new offsets with their next heartbeat.
         if not groups.describe(name=self.name, actor=self.actor).stopped:
             effects.append(
                 _(
@@ -164,9 +172,9 @@ class MoveOffsets(GroupAction):
         return effects
 
     def run(self, fields: dict[str, Any]) -> Text:
-        made = self.moves(fields, dry_run=False)
+        moves = self.moves(fields, dry_run=False)
         return _("%d offsets were reset. The list of resets on this page undoes it.") % sum(
-            not one.kept for one in made
+            not move.kept for move in moves
         )
 
 
@@ -177,16 +185,17 @@ class ResetGroup(MoveOffsets):
 
     def initial(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
-        first = next((one.topic for one in view.subscriptions), "")
-        return {"topic": first, "to": "earliest", **super().initial()}
+        first_topic = next((subscription.topic for subscription in view.subscriptions), "")
+        return {"topic": first_topic, "to": "earliest", **super().initial()}
 
     def extra_context(self) -> dict[str, Any]:
-        """Return links to the previews of the usual resets, of all topics unless the URL
-        names one.
+        """Return links to previews of the usual resets.
+
+        They reset all topics unless the URL names a topic.
         """
-        topic = urlencode({"topic": self.request.GET.get("topic", "")})
-        page = f"{page_url('group-reset', self.name)}?preview=yes&{topic}"
-        usual = [
+        query = urlencode({"topic": self.request.GET.get("topic", "")})
+        page = f"{page_url('group-reset', self.name)}?preview=yes&{query}"
+        links = [
             Link(_("Earliest"), f"{page}&to=earliest"),
             Link(_("Latest"), f"{page}&to=latest"),
         ]
@@ -195,21 +204,21 @@ class ResetGroup(MoveOffsets):
             (_("1 hour ago"), 60),
             (_("1 day ago"), 1440),
         ):
-            usual.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
-        return {"quick": usual}
+            links.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
+        return {"quick": links}
 
-    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        ago, at = fields["minutes_ago"], fields["at"]
-        at_time = fields["to"] == "time"
-        if at_time and (ago is None) == (at is None):
+    def show_moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        minutes_ago, at = fields["minutes_ago"], fields["at"]
+        is_time = fields["to"] == "time"
+        if is_time and (minutes_ago is None) == (at is None):
             raise Invalid.field("at", _("Give a date and time, or minutes, and not both."))
         if fields["to"] == "group" and not fields["source_group"]:
             raise Invalid.field("source_group", _("Name the other group."))
         target = Target(
             to=fields["to"],
             offset=fields["offset"] if fields["to"] == "offset" else None,
-            at_ms=round(at.timestamp() * 1000) if at is not None and at_time else None,
-            ago_ms=None if ago is None or not at_time else ago * 60_000,
+            at_ms=round(at.timestamp() * 1000) if at is not None and is_time else None,
+            ago_ms=None if minutes_ago is None or not is_time else minutes_ago * 60_000,
             source_group=fields["source_group"] if fields["to"] == "group" else None,
         )
         return offset_reset.reset(
@@ -223,7 +232,7 @@ class UndoReset(MoveOffsets):
     button = lazy("Undo the reset")
     title = lazy("Undo an offset reset of %(name)s")
 
-    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+    def show_moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         return offset_reset.undo(
             group=self.name,
             reset=self.url_argument("reset"),
@@ -232,7 +241,7 @@ class UndoReset(MoveOffsets):
         )
 
 
-def _planned(found: Sequence[Move]) -> Table:
+def _moves_table(moves: Sequence[Move]) -> Table:
     columns: Columns[Move] = [
         Column(_("Queue"), lambda row: cells.queue(row.queue)),
         Column(_("Requested"), lambda row: number(row.asked), right=True),
@@ -241,11 +250,11 @@ def _planned(found: Sequence[Move]) -> Table:
         Column(_("Repeated"), lambda row: number(row.repeated), right=True),
         Column(_("Skipped"), lambda row: number(row.skipped), right=True),
     ]
-    return simple_table(columns, found, EmptyHint(_("No queues.")))
+    return simple_table(columns, moves, EmptyHint(_("No queues.")))
 
 
-def moves(request: HttpRequest, name: str) -> HttpResponse:
-    """Show where a group's offsets were moved by hand, by whom, and the way back."""
+def show_moves(request: HttpRequest, name: str) -> HttpResponse:
+    """Show the resets of a group's offsets, the user of each, and links that undo them."""
     after = request.GET.get("after", "")
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
@@ -259,53 +268,61 @@ def moves(request: HttpRequest, name: str) -> HttpResponse:
         _("Offset resets of %s") % name,
         **navigation.for_group(request, name, "moves"),
         name=name,
-        table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
+        table=_history_table(
+            name, page.items, manages=may(request, "manage", name, what="group")
+        ),
         following=f"?after={page.next}" if page.next else "",
     )
 
 
 def latest_moves(*, group: str, manages: bool, actor: Actor) -> Table:
-    """The latest moves of a group's offsets, for its page."""
-    found = offset_resets.page(
+    """Return the latest resets of a group's offsets, for its page."""
+    moves = offset_resets.page(
         group=group, limit=LATEST_MOVES, after=None, actor=actor
     ).items
-    return _past(group, found, manages=manages)
+    return _history_table(group, moves, manages=manages)
 
 
-def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
-    undone = {one.undoes for one in found}
+def _history_table(group: str, moves: Sequence[PastMove], *, manages: bool) -> Table:
+    undone_resets = {move.undoes for move in moves}
     columns: list[Column[PastMove]] = [
         Column(_("Reset"), lambda row: timestamp(row.at_ms)),
         Column(_("Requested by"), lambda row: text(row.actor)),
-        Column(_("Queue"), _queue),
+        Column(_("Queue"), _queue_cell),
         Column(_("From"), lambda row: number(row.from_offset), right=True),
         Column(_("To"), lambda row: number(row.to_offset), right=True),
-        Column(_("State"), lambda row: _moved(row, undone=row.reset in undone)),
+        Column(
+            _("State"), lambda row: _move_state(row, is_undone=row.reset in undone_resets)
+        ),
     ]
     if manages:
         columns.append(
             Column(
-                _("Action"), lambda row: _way_back(group, row, undone=row.reset in undone)
+                _("Action"),
+                lambda row: _undo_link(group, row, is_undone=row.reset in undone_resets),
             )
         )
-    return simple_table(columns, found, EmptyHint(_("No offset resets")))
+    return simple_table(columns, moves, EmptyHint(_("No offset resets")))
 
 
-def _queue(one: PastMove) -> Cell:
-    name = cells.queue_name(one.queue)
+def _queue_cell(move: PastMove) -> Cell:
+    name = cells.queue_name(move.queue)
     return code(
-        f"{name} ({one.instance})" if one.instance else name, page_url("topic", one.topic)
+        f"{name} ({move.instance})" if move.instance else name,
+        page_url("topic", move.topic),
     )
 
 
-def _moved(one: PastMove, *, undone: bool) -> Cell:
-    if not one.done:
+def _move_state(move: PastMove, *, is_undone: bool) -> Cell:
+    if not move.done:
         return badge(_("not carried out"), "warn")
-    return badge(_("undone")) if undone else badge(_("done"), "ok")
+    return badge(_("undone")) if is_undone else badge(_("done"), "ok")
 
 
-def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
-    offered = one.done and not undone
+def _undo_link(group: str, move: PastMove, *, is_undone: bool) -> Cell:
+    can_be_undone = move.done and not is_undone
     return (
-        text(_("undo"), page_url("group-undo", group, one.reset)) if offered else text(None)
+        text(_("undo"), page_url("group-undo", group, move.reset))
+        if can_be_undone
+        else text(None)
     )

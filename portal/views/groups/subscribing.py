@@ -1,4 +1,4 @@
-"""Subscriptions of a group: made, stopped and started, ended."""
+"""Subscriptions of a group: create, change, end."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class SubscribeForm(forms.Form):
 
 @with_settings(SUBSCRIPTION)
 class SubscriptionForm(EditFields):
-    """Settings of a subscription: what a group reads, when and how often, and how it
-    handles messages.
+    """Settings of a subscription: which messages a group gets, when, and how it handles
+    failures.
     """
 
 
@@ -52,10 +52,10 @@ class Subscribe(GroupAction):
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        where = _where(fields["start"], _start_at_ms(fields))
-        what = _("Group %(group)s will read %(topic)s from %(where)s.")
+        start = _describe_start(fields["start"], _start_at_ms(fields))
+        text = _("Group %(group)s will read %(topic)s from %(where)s.")
         return Preview(
-            effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}]
+            effects=[text % {"group": self.name, "topic": fields["topic"], "where": start}]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -75,7 +75,7 @@ class Subscribe(GroupAction):
 
 
 def _start_at_ms(fields: dict[str, Any]) -> int | None:
-    """The time from which the group is to read; None where a word says it. Raises Invalid."""
+    """Return the time from which the group reads, None for another start. Raises Invalid."""
     at: datetime | None = fields["at"]
     if fields["start"] != "time":
         return None
@@ -84,7 +84,7 @@ def _start_at_ms(fields: dict[str, Any]) -> int | None:
     return ms(at)
 
 
-def _where(start: str, at_ms: int | None) -> Text:
+def _describe_start(start: str, at_ms: int | None) -> Text:
     if at_ms is not None:
         time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         return _("what was stored at %s or later") % time
@@ -92,7 +92,7 @@ def _where(start: str, at_ms: int | None) -> Text:
 
 
 class ChangeSubscription(Edit, GroupAction):
-    """Changes what a group reads of a topic, and how; members hear of it within a moment."""
+    """Changes the settings of a subscription. Members apply them within a moment."""
 
     form_class = SubscriptionForm
     title = lazy("Subscription of %(name)s to %(topic)s")
@@ -102,23 +102,24 @@ class ChangeSubscription(Edit, GroupAction):
             group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
         return {
-            name: one.kind.written(
+            name: setting.kind.written(
                 getattr(view.delivery if name in DELIVERY else view, name)
             )
-            for name, one in SUBSCRIPTION.items()
+            for name, setting in SUBSCRIPTION.items()
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The settings that change; of another filter, how many of the last messages it
-        would take.
+        """Describe the changed settings, and how many recent messages a changed filter
+        would match.
         """
-        found = super().preview(fields)
+        preview = super().preview(fields)
         merge = self._merge(fields)
         if not {"tags", "headers"} & merge.changed.keys():
-            return found
-        wanted = {**merge.stored, **merge.changed}
-        tags, headers = wanted["tags"], wanted["headers"]
-        taken = _taken(
+            return preview
+        # The filter as it would be after the change.
+        settings = {**merge.stored, **merge.changed}
+        tags, headers = settings["tags"], settings["headers"]
+        matches = _describe_matches(
             tag_matches(
                 topic=self.url_argument("topic"),
                 tags=tags,
@@ -127,7 +128,7 @@ class ChangeSubscription(Edit, GroupAction):
             )
         )
         return replace(
-            found, effects=[*found.effects, *taken.effects], warnings=taken.warnings
+            preview, effects=[*preview.effects, *matches.effects], warnings=matches.warnings
         )
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -137,46 +138,46 @@ class ChangeSubscription(Edit, GroupAction):
         )
 
     def saved_message(self) -> Text:
-        said: str = (
+        text: str = (
             _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
         )
-        return said
+        return text
 
 
-def _taken(found: TagMatches) -> Preview:
-    """The figures of a filter, in words."""
-    away = ", ".join(found.away)
-    if not found.looked_at:
-        if away:
-            unknown = _(
+def _describe_matches(matches: TagMatches) -> Preview:
+    """Describe how many messages a filter matches."""
+    silent_nodes = ", ".join(matches.away)
+    if not matches.looked_at:
+        if silent_nodes:
+            text = _(
                 "How many messages would match is not known. Nodes that do not answer: %s."
             )
-            return Preview(warnings=[unknown % away])
+            return Preview(warnings=[text % silent_nodes])
         return Preview(
             effects=[_("The topic has no messages yet, so the filter cannot be tested.")]
         )
     uncounted = _(
         "Messages of these nodes are not counted, because they do not answer: %s."
     )
-    warnings: list[Text] = [uncounted % away] if away else []
-    words = {
-        "looked": format_count(found.looked_at),
-        "matching": format_count(found.matching),
+    warnings: list[Text] = [uncounted % silent_nodes] if silent_nodes else []
+    figures = {
+        "looked": format_count(matches.looked_at),
+        "matching": format_count(matches.matching),
     }
-    if found.matching:
-        some = ngettext(
+    if matches.matching:
+        text = ngettext(
             "The last message would match.",
             "Of the last %(looked)s messages %(matching)s would match.",
-            found.looked_at,
+            matches.looked_at,
         )
-        return Preview(effects=[some % words], warnings=warnings)
-    none = ngettext(
+        return Preview(effects=[text % figures], warnings=warnings)
+    text = ngettext(
         "The last message would not match. Messages that do not match are skipped and committed.",
         "None of the last %(looked)s messages would match. Messages that do not match are skipped "
         "and committed.",
-        found.looked_at,
+        matches.looked_at,
     )
-    return Preview(warnings=[none % words, *warnings])
+    return Preview(warnings=[text % figures, *warnings])
 
 
 class Unsubscribe(GroupAction):

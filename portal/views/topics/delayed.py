@@ -1,4 +1,4 @@
-"""Delayed messages of a topic: what waits for its time, and taking one back."""
+"""Delayed messages of a topic: the list, and the recall of a message."""
 
 from __future__ import annotations
 
@@ -30,43 +30,52 @@ from portal.kit.tables import (
 )
 from portal.views.topics.topic_actions import TopicAction
 
+# Messages on a page.
 MESSAGES_PER_PAGE = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
-    """Show the messages of a topic that wait for their time, and the nodes that do not
-    tell.
-    """
-    found, missing = _asked(name, request.GET.get("after") or None, actor(request))
+    """Show the delayed messages of a topic, and the nodes that did not answer."""
+    page, problems = _read_page(name, request.GET.get("after") or None, actor(request))
     return pages.render_page(
         request,
         "topics/delayed",
         _("Delayed messages of %s") % name,
-        status=200 if found else 503,
+        status=200 if page else 503,
         **navigation.for_topic(name, "delayed"),
         name=name,
         live=True,
-        missing=missing,
-        tiles=[Fact(_("Waiting"), found.count if found else None, kind="number")],
-        table=_table(name, found, known=not missing, recalls=may(request, "produce", name)),
-        following=f"?after={found.next}" if found and found.next else "",
+        missing=problems,
+        tiles=[Fact(_("Waiting"), page.count if page else None, kind="number")],
+        table=_delayed_table(
+            name, page, is_complete=not problems, may_recall=may(request, "produce", name)
+        ),
+        following=f"?after={page.next}" if page and page.next else "",
     )
 
 
-def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, list[str]]:
+def _read_page(
+    name: str, after: str | None, actor: Actor
+) -> tuple[Waiting | None, list[str]]:
+    """Return a page of delayed messages, and a sentence for each node that did not answer.
+
+    The page is None if no node answered.
+    """
     try:
-        found = delayed_admin.of_topic(
-            topic=name, after=after, limit=MESSAGES_PER_PAGE, actor=who
+        page = delayed_admin.of_topic(
+            topic=name, after=after, limit=MESSAGES_PER_PAGE, actor=actor
         )
     except NodeUnavailable as error:
         return None, [error_texts.describe_error(error)]
-    return found, [
+    return page, [
         _("Node %s does not answer, so its messages are not listed.") % node
-        for node in found.away
+        for node in page.away
     ]
 
 
-def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
+def _delayed_table(
+    name: str, page: Waiting | None, *, is_complete: bool, may_recall: bool
+) -> Table:
     columns: list[Column[WaitingMessage]] = [
         Column(_("Message"), lambda row: code(row.message_id)),
         Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
@@ -75,7 +84,7 @@ def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> T
         Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
         Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
     ]
-    if recalls:
+    if may_recall:
         columns.append(
             Column(
                 _("Action"),
@@ -83,11 +92,12 @@ def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> T
             )
         )
     hint = EmptyHint(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
-    messages = found.messages if found else ()
+    # An empty list must not look complete while a node is missing.
+    messages = page.messages if page else ()
     return simple_table(
         columns,
         messages,
-        hint if known else EmptyHint(_("The delayed messages are unknown.")),
+        hint if is_complete else EmptyHint(_("The delayed messages are unknown.")),
     )
 
 

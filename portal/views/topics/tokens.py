@@ -1,4 +1,6 @@
-"""Send tokens of a topic, which Java clients must name. A token is shown once."""
+"""Send tokens of a topic, which Java clients must name. A token is shown only when it is
+created.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from portal.views.topics.topic_actions import TopicAction
 
 
 def tokens(request: HttpRequest, name: str) -> HttpResponse:
-    found = send_tokens.listed(topic=name, actor=actor(request))
+    views = send_tokens.listed(topic=name, actor=actor(request))
     columns: Columns[SendTokenView] = [
         Column(_("Token"), lambda row: code(row.id)),
         Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
@@ -43,7 +45,7 @@ def tokens(request: HttpRequest, name: str) -> HttpResponse:
     return pages.render_list(
         request,
         _("Send tokens of %s") % name,
-        simple_table(columns, found, hint),
+        simple_table(columns, views, hint),
         searched=False,
         actions=[Link(_("Create a token"), page_url("token-create", name), "primary")],
         **navigation.for_topic(name, "tokens"),
@@ -51,7 +53,7 @@ def tokens(request: HttpRequest, name: str) -> HttpResponse:
 
 
 class CreateToken(TopicAction):
-    """Makes a token, and shows it this once."""
+    """Creates a token and shows it, for the only time."""
 
     title = lazy("Create a send token for %(name)s")
     back_to = ("topic-tokens", "name")
@@ -69,12 +71,12 @@ class CreateToken(TopicAction):
         view, self.secret = send_tokens.create(topic=self.name, actor=self.actor)
         return _("Send token %s was created.") % view.id
 
-    def respond(self, said: Text) -> HttpResponse:
-        """The one page that shows the token: it is in no cookie and no session."""
+    def respond(self, message: Text) -> HttpResponse:
+        """Show the token. It is in no cookie and no session, so no other page can show it."""
         return pages.render_page(
             self.request,
             "system/new_key",
-            str(said),
+            str(message),
             section=self.section,
             secret=self.secret,
             back=self.back(),
@@ -87,15 +89,15 @@ class DeleteToken(Delete, TopicAction):
     back_to = ("topic-tokens", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        left = [
-            one
-            for one in send_tokens.listed(topic=self.name, actor=self.actor)
-            if one.id != self._id
+        remaining = [
+            token
+            for token in send_tokens.listed(topic=self.name, actor=self.actor)
+            if token.id != self._token_id
         ]
         effects: list[Text] = [
             _("Messages of Java clients with this token will be refused.")
         ]
-        if not left:
+        if not remaining:
             effects = [
                 _(
                     "It is the last one: every Java client that is let in may send to this topic."
@@ -104,11 +106,13 @@ class DeleteToken(Delete, TopicAction):
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        # the topic's name is what is typed
-        typed = self._id if fields["confirm"] == self.name else None
-        send_tokens.delete(topic=self.name, token=self._id, confirm=typed, actor=self.actor)
-        return _("Send token %s was deleted.") % self._id
+        # The user types the topic's name, while the verb wants the token's id typed.
+        confirmed_id = self._token_id if fields["confirm"] == self.name else None
+        send_tokens.delete(
+            topic=self.name, token=self._token_id, confirm=confirmed_id, actor=self.actor
+        )
+        return _("Send token %s was deleted.") % self._token_id
 
     @property
-    def _id(self) -> str:
+    def _token_id(self) -> str:
         return self.url_argument("token")

@@ -1,4 +1,4 @@
-"""Actions on topics and their queues."""
+"""Actions on topics and their queues: create, change, expand, shrink, clean, delete, close."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NewTopicForm(forms.Form):
 
 @with_settings(TOPIC)
 class EditTopicForm(EditFields):
-    """Settings of a topic that exists."""
+    """Settings of an existing topic."""
 
 
 class ExpandForm(forms.Form):
@@ -85,12 +85,16 @@ class CreateTopic(Create):
     back_to = ("topics",)
 
     def describe_effect(self, fields: dict[str, Any]) -> Text:
-        where = fields["node"] or _("the nodes with the fewest queues")
-        what = _(
+        nodes = fields["node"] or _("the nodes with the fewest queues")
+        sentence = _(
             "Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue "
             "is a table."
         )
-        return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
+        return sentence % {
+            "name": fields["name"],
+            "queues": fields["queues"],
+            "node": nodes,
+        }
 
     def run(self, fields: dict[str, Any]) -> Text:
         topics.create(
@@ -119,16 +123,16 @@ class ExpandTopic(TopicAction):
     title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return _preview(self._do(fields, dry_run=True), _("New queues"))
+        return _preview_change(self._expand(fields, dry_run=True), _("New queues"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = self._do(fields, dry_run=False)
+        change = self._expand(fields, dry_run=False)
         return _("%(count)d queues were added to %(name)s.") % {
-            "count": len(done.queues),
+            "count": len(change.queues),
             "name": self.name,
         }
 
-    def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
+    def _expand(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
         return queues.expand(
             topic=self.name,
             queues=fields["queues"],
@@ -144,34 +148,39 @@ class ShrinkTopic(TopicAction):
     title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        done = queues.shrink(
+        change = queues.shrink(
             topic=self.name, count=fields["count"], actor=self.actor, dry_run=True
         )
-        return _preview(
-            done, _("Queues that close and are retired once every group has read them")
+        return _preview_change(
+            change, _("Queues that close and are retired once every group has read them")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
+        change = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
         return _("%(count)d queues of %(name)s drain.") % {
-            "count": len(done.queues),
+            "count": len(change.queues),
             "name": self.name,
         }
 
 
-def _preview(change: Change, caption: str) -> Preview:
+def _preview_change(change: Change, caption: str) -> Preview:
+    """Describe the keys that move to other queues, and the groups with unread messages
+    there.
+    """
     effects = [
         _("%(share).1f %% of all keys move to another queue.")
         % {"share": 100 * change.moved_share}
     ]
+    # A key's new queue may be read before its old queue, so order is lost until the old queue
+    # is empty.
     effects += [
         _(
             "Group %(group)s has %(messages)s messages unread there: keys that move may "
             "come out of order."
         )
-        % {"group": one.group, "messages": "?" if one.messages is None else one.messages}
-        for one in change.unread
-        if one.messages != 0
+        % {"group": lag.group, "messages": "?" if lag.messages is None else lag.messages}
+        for lag in change.unread
+        if lag.messages != 0
     ]
     return Preview(effects=effects, table=_queue_table(change, caption))
 
@@ -185,14 +194,14 @@ def _queue_table(change: Change, caption: str) -> Table:
 
 
 class CleanTopic(TopicAction):
-    """Removes what is older, or more, than the topic keeps."""
+    """Deletes messages beyond the topic's retention."""
 
     danger = True
     button = lazy("Clean now")
     title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
+        cleaned_queues = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
             Column(_("Queue"), lambda row: cells.queue(row.plan.queue)),
             Column(_("Log start offset"), lambda row: number(row.plan.low), right=True),
@@ -208,14 +217,19 @@ class CleanTopic(TopicAction):
             ),
             Column(_("Limited by"), lambda row: text(row.problem or row.plan.blocked_by)),
         ]
-        table = simple_table(columns, found, EmptyHint(_("Nothing to clean")))
+        table = simple_table(columns, cleaned_queues, EmptyHint(_("Nothing to clean")))
         return Preview(effects=[_("Deleted messages cannot be restored.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
-        touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
+        cleaned_queues = retention.clean(
+            topic=self.name, actor=self.actor, pass_s=retention.PASS_S
+        )
+        cleaned_count = sum(
+            bool(cleaned.raised or cleaned.dropped or cleaned.deleted)
+            for cleaned in cleaned_queues
+        )
         return _("%(count)d queues of %(name)s were cleaned.") % {
-            "count": touched,
+            "count": cleaned_count,
             "name": self.name,
         }
 
@@ -226,14 +240,15 @@ class DeleteTopic(Delete, TopicAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         state = topics.describe(name=self.name, actor=self.actor)
-        kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
-        what = _(
+        # A queue whose node does not answer counts as empty.
+        message_count = sum((queue.head or 0) - (queue.low or 0) for queue in state.queues)
+        sentence = _(
             "Topic %(name)s has %(queues)d queues and %(kept)d messages. Sends to it will "
             "be refused."
         )
-        words = {"name": self.name, "queues": len(state.queues), "kept": kept}
+        values = {"name": self.name, "queues": len(state.queues), "kept": message_count}
         return Preview(
-            effects=[what % words, _("Its tables are dropped after three days.")]
+            effects=[sentence % values, _("Its tables are dropped after three days.")]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -251,7 +266,7 @@ class SetQueueState(Toggle, TopicAction):
 
     def offered_state(self) -> str:
         view = topic_rows.named(name=self.name, actor=self.actor)
-        states = {one.queue: one.state for one in view.queues}
+        states = {queue.queue: queue.state for queue in view.queues}
         return (
             "read_only"
             if states.get(self.kwargs["queue"]) == "read_write"
@@ -268,11 +283,11 @@ class SetQueueState(Toggle, TopicAction):
         return Preview(effects=[_("The queue will be opened and will accept sends again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = queues.set_state(
+        change = queues.set_state(
             topic=self.name,
             queue=self.kwargs["queue"],
             state=fields["state"],
             actor=self.actor,
         )
-        closed = done.queue.state == "read_only"
-        return _("The queue is closed for sends.") if closed else _("The queue is open.")
+        is_closed = change.queue.state == "read_only"
+        return _("The queue is closed for sends.") if is_closed else _("The queue is open.")

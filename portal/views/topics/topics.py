@@ -1,4 +1,4 @@
-"""Topics: the list, and one topic with its queues, groups and settings."""
+"""Pages of topics: the list, and a topic with its queues, groups and settings."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ from portal.kit.tables import (
     timestamp,
 )
 
+# Subscribed groups on the page of a topic.
 MAX_GROUPS = 200
 
 
 def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     kind = kind if kind in ("internal", "failure") else "normal"
-    found = topic_lists.topics(
+    topics = topic_lists.topics(
         wanted=parse_list_query(request), kind=kind, actor=actor(request)
     )
+    # Sent messages are counted by the minute, so the small chart needs no query per topic.
     columns: Columns[TopicRow] = [
         Column(_("Topic"), lambda row: cells.topic(row.name), "name"),
         Column(_("State"), lambda row: cells.state(row.state)),
@@ -75,39 +77,45 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Link(_("Export"), page_url("export")),
         Link(_("Import"), page_url("import")),
     ]
-    table = list_table(request, columns, found, empty=hint)
-    filters = _kinds(kind, topic_lists.count_by_kind(actor=actor(request)))
+    table = list_table(request, columns, topics, empty=hint)
+    filters = _kind_tabs(kind, topic_lists.count_by_kind(actor=actor(request)))
     return pages.render_list(
         request, _("Topics"), table, section="topics", actions=actions, filters=filters
     )
 
 
-def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
-    """Return the tabs of the list: what it leaves out is counted beside the tab that shows
-    it.
+def _kind_tabs(selected: str, counts: Mapping[str, int]) -> list[Link]:
+    """Return the tabs of the list. The tabs of internal and retry topics have their
+    numbers.
     """
-    internal, retry = counts["internal"], counts["failure"]
+    internal_topics, retry_topics = counts["internal"], counts["failure"]
     links = {
         "normal": Link(_("Topics"), page_url("topics")),
         "internal": Link(
-            _("Internal topics"), f"{page_url('topics')}?kind=internal", count=internal
+            _("Internal topics"),
+            f"{page_url('topics')}?kind=internal",
+            count=internal_topics,
         ),
         "failure": Link(
-            _("Retry topics"), f"{page_url('topics')}?kind=failure", count=retry
+            _("Retry topics"), f"{page_url('topics')}?kind=failure", count=retry_topics
         ),
     }
-    if not internal and chosen != "internal":
+    # Most installations have no internal topics, so they need no tab.
+    if not internal_topics and selected != "internal":
         del links["internal"]
     return [
-        replace(link, tone="on" if kind == chosen else "") for kind, link in links.items()
+        replace(link, tone="on" if kind == selected else "") for kind, link in links.items()
     ]
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
     view = topic_rows.named(name=name, actor=actor(request))
+    # Nodes that do not answer leave dashes: their names are shown above the page.
     queues = drains.describe(topic=name, actor=actor(request))
-    every = Wanted(rows=MAX_GROUPS)
-    groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
+    all_groups = Wanted(rows=MAX_GROUPS)
+    groups = topic_lists.subscriptions(
+        wanted=all_groups, actor=actor(request), topic=name
+    ).items
     span = charts.chosen_span(request, topic_id=view.id)
     points = metrics_history.points(for_s=span.length_s, topic_id=view.id)
     marks = chart_marks.marks(for_s=span.length_s, topic=name, actor=actor(request))
@@ -123,15 +131,17 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
-        queues=_queues(request, name, queues, manages),
-        groups=_groups(groups, name),
-        producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
-        facts=_facts(view),
+        queues=_queues_table(request, name, queues, manages),
+        groups=_groups_table(groups, name),
+        producers=_producers_table(
+            producers.of_topic(topic=name, actor=actor(request)), name
+        ),
+        facts=_topic_facts(view),
         away=outages.silent_nodes_of_topic(queues),
     )
 
 
-def _messages(name: str) -> str:
+def _messages_url(name: str) -> str:
     return f"{page_url('messages')}?topic={name}"
 
 
@@ -148,75 +158,82 @@ def _actions(name: str) -> list[Link]:
 
 
 def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[Fact]:
-    known = [one for one in queues if one.head is not None]
+    reported = [state for state in queues if state.head is not None]
     return [
         Fact(_("Sent per second"), sent, kind="rate"),
-        Fact(_("Total sent"), sum(one.head or 0 for one in known), kind="number"),
+        Fact(_("Total sent"), sum(state.head or 0 for state in reported), kind="number"),
         Fact(
             _("Kept"),
-            sum((one.head or 0) - (one.low or 0) for one in known),
-            _messages(view.name),
+            sum((state.head or 0) - (state.low or 0) for state in reported),
+            _messages_url(view.name),
             kind="number",
         ),
-        Fact(_("Size"), _size(queues), kind="size", note=_("measured every hour")),
+        Fact(_("Size"), _total_size(queues), kind="size", note=_("measured every hour")),
         Fact(
-            _("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"
+            _("Queues"),
+            sum(state.queue.state != "retired" for state in queues),
+            kind="number",
         ),
         Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
 
 
-def _size(queues: Sequence[QueueDrain]) -> int | None:
-    known = [one.queue.bytes for one in queues if one.queue.bytes is not None]
-    return sum(known) if known else None
+def _total_size(queues: Sequence[QueueDrain]) -> int | None:
+    """Return the size of all queues, None if no size is known yet."""
+    sizes = [state.queue.bytes for state in queues if state.queue.bytes is not None]
+    return sum(sizes) if sizes else None
 
 
-def _queues(
+def _queues_table(
     request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool
 ) -> Table:
-    where = f"{page_url('messages')}?topic={name}&queue="
+    messages_url = f"{page_url('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
         Column(
             _("Queue"),
-            lambda row: cells.queue(row.queue.queue, f"{where}{row.queue.queue}"),
+            lambda row: cells.queue(row.queue.queue, f"{messages_url}{row.queue.queue}"),
         ),
-        Column(_("State"), _state),
+        Column(_("State"), _queue_state),
         Column(_("Node"), lambda row: text(row.queue.node)),
         Column(_("Share of keys"), lambda row: share(row.slots / 1024), right=True),
         Column(_("Log start offset"), lambda row: number(row.low), right=True),
         Column(_("Log end offset"), lambda row: number(row.head), right=True),
         Column(_("Size"), lambda row: Cell(row.queue.bytes, "size"), right=True),
-        Column(_("Unread by"), _unread),
+        Column(_("Unread by"), _unread_groups),
         Column(_("ID"), lambda row: code(row.queue.queue)),
     ]
     if manages:
-        columns.append(Column(_("Change"), lambda row: _change(name, row)))
+        columns.append(Column(_("Change"), lambda row: _queue_action(name, row)))
     return split_table(
         request, columns, queues, EmptyHint(_("No queues yet.")), parameter="queues"
     )
 
 
-def _state(one: QueueDrain) -> Cell:
+def _queue_state(state: QueueDrain) -> Cell:
     return cells.state(
-        "away" if one.head is None else "draining" if one.draining else one.queue.state
+        "away"
+        if state.head is None
+        else "draining"
+        if state.draining
+        else state.queue.state
     )
 
 
-def _unread(one: QueueDrain) -> Cell:
-    unread = [f"{group.group}: {group.messages}" for group in one.unread if group.messages]
-    return text(", ".join(unread) or _("nobody"))
+def _unread_groups(state: QueueDrain) -> Cell:
+    lags = [f"{lag.group}: {lag.messages}" for lag in state.unread if lag.messages]
+    return text(", ".join(lags) or _("nobody"))
 
 
-def _change(name: str, one: QueueDrain) -> Cell:
-    where = page_url("queue-state", name, one.queue.queue)
-    if one.queue.state == "read_write":
-        return text(_("close"), where)
-    if one.queue.state == "read_only" and not one.draining:
-        return text(_("open"), where)
+def _queue_action(name: str, state: QueueDrain) -> Cell:
+    url = page_url("queue-state", name, state.queue.queue)
+    if state.queue.state == "read_write":
+        return text(_("close"), url)
+    if state.queue.state == "read_only" and not state.draining:
+        return text(_("open"), url)
     return text(None)
 
 
-def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
+def _groups_table(subscriptions: Sequence[SubscriptionRow], name: str) -> Table:
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda row: cells.group(row.group)),
         Column(_("State"), cells.subscription_state),
@@ -228,10 +245,10 @@ def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
         _("No group subscribes to this topic. Subscribe one:"),
         f"catmq subscribe GROUP {name}",
     )
-    return simple_table(columns, found, hint)
+    return simple_table(columns, subscriptions, hint)
 
 
-def _producers(found: Sequence[ProducerView], name: str) -> Table:
+def _producers_table(views: Sequence[ProducerView], name: str) -> Table:
     columns: Columns[ProducerView] = [
         Column(_("Producer"), lambda row: text(row.name)),
         Column(_("Address"), lambda row: code(row.address or None)),
@@ -246,13 +263,13 @@ def _producers(found: Sequence[ProducerView], name: str) -> Table:
         _("Nobody has sent to this topic in the last seven days."),
         f"catmq send {name} 'hello'",
     )
-    return simple_table(columns, found, hint)
+    return simple_table(columns, views, hint)
 
 
-def _facts(view: TopicView) -> list[Any]:
-    state = cells.state(view.state)
+def _topic_facts(view: TopicView) -> list[Any]:
+    state_badge = cells.state(view.state)
     return [
-        Fact(_("State"), state.value, kind="badge", tone=state.tone),
+        Fact(_("State"), state_badge.value, kind="badge", tone=state_badge.tone),
         Fact(_("Kind"), cells.state(view.kind).value),
         *setting_facts(TOPIC, view),
         Fact(_("Layout version"), view.layout_version),
