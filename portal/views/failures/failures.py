@@ -1,4 +1,4 @@
-"""Failures of a group's handlers: messages that wait for their next try, and the dead."""
+"""Pages of failed messages of a group: pending retries and dead letters."""
 
 from __future__ import annotations
 
@@ -34,26 +34,30 @@ from portal.kit.tables import (
 from portal.templatetags.formats import format_count as counted
 from portal.templatetags.formats import format_size
 
+# Retries and dead letters on a page.
 MESSAGES_PER_PAGE = 50
+# Latest redrives on the page.
 MAX_REDRIVES = 5
 
 
 def failures(request: HttpRequest, name: str) -> HttpResponse:
-    """One group's failed and dead messages."""
+    """Show a group's pending retries and dead letters."""
     topic, error = request.GET.get("topic") or None, request.GET.get("error") or None
     key = request.GET.get("key") or None
-    who = actor(request)
-    waiting = pending.waiting(group=name, actor=who, topic=topic, limit=MESSAGES_PER_PAGE)
-    found = dead_letters.page(
+    current_actor = actor(request)
+    retries = pending.waiting(
+        group=name, actor=current_actor, topic=topic, limit=MESSAGES_PER_PAGE
+    )
+    dead_page = dead_letters.page(
         group=name,
         topic=topic,
         error=error,
         key=key,
         after=request.GET.get("after", ""),
         limit=MESSAGES_PER_PAGE,
-        actor=who,
+        actor=current_actor,
     )
-    summary = dead_letters.summary(group=name, topic=topic, actor=who)
+    summary = dead_letters.summary(group=name, topic=topic, actor=current_actor)
     return pages.render_page(
         request,
         "groups/failures",
@@ -64,75 +68,95 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         topic=topic,
         error=error,
         key=key,
-        actions=[] if key else _actions(name, topic, error, count=_count(summary, error)),
-        away=sorted({*waiting.away, *found.away, *summary.away}),
-        waiting=_waiting(waiting),
-        errors=_errors(name, summary),
-        dead=found.messages,
-        table=_dead(name, found),
-        following=_link(topic=topic, error=error, key=key, after=found.next)
-        if found.next
+        actions=[]
+        if key
+        else _actions(name, topic, error, count=_count_dead(summary, error)),
+        away=sorted({*retries.away, *dead_page.away, *summary.away}),
+        waiting=_retries_table(retries),
+        errors=_errors_table(name, summary),
+        dead=dead_page.messages,
+        table=_dead_letters_table(name, dead_page),
+        following=_query_string(topic=topic, error=error, key=key, after=dead_page.next)
+        if dead_page.next
         else "",
-        redrives=_redrives(redrive_rows.page(group=name, limit=MAX_REDRIVES, actor=who)),
+        redrives=_redrives_table(
+            redrive_rows.page(group=name, limit=MAX_REDRIVES, actor=current_actor)
+        ),
     )
 
 
-def _link(**words: str | None) -> str:
-    return "?" + urlencode({name: value for name, value in words.items() if value})
+def _query_string(**parameters: str | None) -> str:
+    return "?" + urlencode({name: value for name, value in parameters.items() if value})
 
 
-def _count(summary: Summary, error: str | None) -> int:
-    """Count the dead messages the page is about."""
-    return sum(one.count for one in summary.errors if error in (None, one.error_class))
+def _count_dead(summary: Summary, error: str | None) -> int:
+    """Return the number of dead letters that the page's filter matches."""
+    return sum(
+        error_count.count
+        for error_count in summary.errors
+        if error in (None, error_count.error_class)
+    )
 
 
 def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> list[Link]:
-    """Return the actions on all that the page is about; how many that are, stands on the
-    buttons.
+    """Return the actions on all dead letters that the page's filter matches.
+
+    Their number stands on the buttons.
     """
     if not count:
         return []
-    which = _link(topic=topic, error=error, everything="" if topic or error else "on")
-    redrive, drop = _("Redrive all %s dead letters"), _("Delete all %s dead letters")
+    query = _query_string(
+        topic=topic, error=error, everything="" if topic or error else "on"
+    )
+    redrive_label, delete_label = (
+        _("Redrive all %s dead letters"),
+        _("Delete all %s dead letters"),
+    )
+    # The labels must not promise all dead letters.
     if topic or error:
-        redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
-    found = [
+        redrive_label, delete_label = (
+            _("Redrive the %s of this kind"),
+            _("Delete the %s of this kind"),
+        )
+    links = [
         Link(
-            redrive % counted(count),
-            f"{page_url('redrive', name)}{which}&preview=yes",
+            redrive_label % counted(count),
+            f"{page_url('redrive', name)}{query}&preview=yes",
             "primary",
         ),
-        Link(drop % counted(count), page_url("dead-drop", name) + which, "danger"),
+        Link(delete_label % counted(count), page_url("dead-drop", name) + query, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):
-        found.append(Link(_("Mark as seen"), page_url("dead-seen", name)))
-    return found
+        links.append(Link(_("Mark as seen"), page_url("dead-seen", name)))
+    return links
 
 
-def _waiting(found: PendingRetries) -> Table:
+def _retries_table(retries: PendingRetries) -> Table:
     columns: Columns[PendingRetry] = [
         Column(_("Topic"), lambda row: cells.topic(row.topic)),
-        Column(_("Message"), lambda row: _origin(row.topic, f"{row.queue}-{row.offset}")),
+        Column(
+            _("Message"), lambda row: _message_link(row.topic, f"{row.queue}-{row.offset}")
+        ),
         Column(_("Key"), lambda row: long(row.key)),
         Column(_("Attempt"), lambda row: number(row.attempt), right=True),
         Column(_("Next attempt"), lambda row: timestamp(row.due_at_ms)),
         Column(_("Error"), lambda row: long(row.error or None)),
     ]
-    return simple_table(columns, found.messages, EmptyHint(_("No pending retries")))
+    return simple_table(columns, retries.messages, EmptyHint(_("No pending retries")))
 
 
-def _origin(topic: str, message: str) -> Cell:
+def _message_link(topic: str, message: str) -> Cell:
     return code(message, page_url("message", topic, message))
 
 
-def _errors(name: str, summary: Summary) -> Table:
-    def which(one: DeadCount) -> str:
-        return _link(topic=one.topic, error=one.error_class)
+def _errors_table(name: str, summary: Summary) -> Table:
+    def query(error_count: DeadCount) -> str:
+        return _query_string(topic=error_count.topic, error=error_count.error_class)
 
     columns: Columns[DeadCount] = [
         Column(
             _("Error"),
-            lambda row: code(row.error_class, page_url("failures", name) + which(row)),
+            lambda row: code(row.error_class, page_url("failures", name) + query(row)),
         ),
         Column(_("Topic"), lambda row: cells.topic(row.topic)),
         Column(_("Dead letters"), lambda row: number(row.count), right=True),
@@ -140,13 +164,13 @@ def _errors(name: str, summary: Summary) -> Table:
         Column(_("Last"), lambda row: timestamp(row.last_at_ms)),
         Column(
             _("Action"),
-            lambda row: text(_("redrive"), page_url("redrive", name) + which(row)),
+            lambda row: text(_("redrive"), page_url("redrive", name) + query(row)),
         ),
     ]
     return simple_table(columns, summary.errors, EmptyHint(_("No dead letters")))
 
 
-def _dead(name: str, found: DeadPage) -> Table:
+def _dead_letters_table(name: str, page: DeadPage) -> Table:
     columns: Columns[DeadLetterInfo] = [
         Column(_("Message"), lambda row: code(row.id, page_url("dead", name, row.id))),
         Column(_("Topic"), lambda row: cells.topic(row.topic)),
@@ -156,10 +180,10 @@ def _dead(name: str, found: DeadPage) -> Table:
         Column(_("Error"), lambda row: long(row.error or row.error_class)),
     ]
     hint = EmptyHint(_("No matching dead letters"))
-    return simple_table(columns, found.messages, hint)
+    return simple_table(columns, page.messages, hint)
 
 
-def _redrives(found: Sequence[RedriveView]) -> Table:
+def _redrives_table(redrives: Sequence[RedriveView]) -> Table:
     columns: Columns[RedriveView] = [
         Column(_("Requested"), lambda row: timestamp(row.created_at_ms)),
         Column(_("Requested by"), lambda row: text(row.asked_by)),
@@ -169,34 +193,37 @@ def _redrives(found: Sequence[RedriveView]) -> Table:
         Column(_("Skipped"), lambda row: number(row.skipped), right=True),
         Column(_("Detail"), lambda row: long(row.detail or None)),
     ]
-    return simple_table(columns, found, EmptyHint(_("No redrives yet")))
+    return simple_table(columns, redrives, EmptyHint(_("No redrives yet")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
-    found = dead_letters.show(group=name, message=message_id, actor=actor(request))
-    about = found.about
-    origin = f"{about.queue}-{about.offset}"
+    """Show a dead letter."""
+    letter = dead_letters.show(group=name, message=message_id, actor=actor(request))
+    info = letter.about
+    origin = f"{info.queue}-{info.offset}"
     facts = [
-        Fact(_("Topic"), about.topic, page_url("topic", about.topic), kind="code"),
-        Fact(_("Sent as"), origin, page_url("message", about.topic, origin), kind="code"),
-        Fact(_("Key"), about.key, kind="code"),
-        Fact(_("Tag"), about.tag),
-        Fact(_("Trace id"), about.trace_id, kind="code"),
-        Fact(_("Attempts"), about.attempts),
-        Fact(_("First failed"), about.first_failed_at_ms, kind="when"),
-        Fact(_("Dead since"), about.died_at_ms, kind="when"),
-        Fact(_("Size"), format_size(about.size)),
-        Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
-        Fact(_("Error"), about.error or None, kind="long"),
+        Fact(_("Topic"), info.topic, page_url("topic", info.topic), kind="code"),
+        Fact(_("Sent as"), origin, page_url("message", info.topic, origin), kind="code"),
+        Fact(_("Key"), info.key, kind="code"),
+        Fact(_("Tag"), info.tag),
+        Fact(_("Trace id"), info.trace_id, kind="code"),
+        Fact(_("Attempts"), info.attempts),
+        Fact(_("First failed"), info.first_failed_at_ms, kind="when"),
+        Fact(_("Dead since"), info.died_at_ms, kind="when"),
+        Fact(_("Size"), format_size(info.size)),
+        Fact(_("Error class"), badge(info.error_class).value, kind="badge", tone="bad"),
+        Fact(_("Error"), info.error or None, kind="long"),
     ]
     actions = [
         Link(_("Redrive"), f"{page_url('redrive', name)}?ids={message_id}"),
         Link(_("Delete"), f"{page_url('dead-drop', name)}?ids={message_id}", "danger"),
     ]
-    headers = sorted((found.headers or {}).items())
-    place = navigation.for_group(request, name, "failures")
-    place["crumbs"].append(Link(_("Retries and dead letters"), page_url("failures", name)))
+    headers = sorted((letter.headers or {}).items())
+    context = navigation.for_group(request, name, "failures")
+    context["crumbs"].append(
+        Link(_("Retries and dead letters"), page_url("failures", name))
+    )
     return pages.render_page(
-        request, "topics/dead", message_id, **place, name=name, facts=facts, actions=actions,
-        headers=headers, body=bodies.render_body(found.body),
+        request, "topics/dead", message_id, **context, name=name, facts=facts,
+        actions=actions, headers=headers, body=bodies.render_body(letter.body),
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Bringing dead messages back, or dropping them: one, some, or all of a kind."""
+"""Actions on dead letters: redrive, delete, mark as seen. Of some ids, of a kind, or of
+all.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from portal.views.groups.group_actions import GroupAction
 
 
 class DeadLetterChoiceForm(forms.Form):
-    """Choice of dead messages: ids, or those of a topic and kind of error, or all."""
+    """Dead letters to act on: ids, or those of a topic and error class, or all."""
 
     ids = forms.CharField(
         label=lazy("Messages"),
@@ -55,7 +57,7 @@ class RedriveForm(DeadLetterChoiceForm):
 
 
 def read_choice(fields: dict[str, Any]) -> dict[str, Any]:
-    """The choice as the verbs take it."""
+    """Return the chosen dead letters as arguments of the verbs."""
     ids = fields["ids"].replace(",", " ").split()
     return {
         "ids": ids or None,
@@ -65,8 +67,8 @@ def read_choice(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reach(choice: dict[str, Any]) -> str:
-    """Describe the choice in words."""
+def _describe_choice(choice: dict[str, Any]) -> str:
+    """Describe the chosen dead letters in words."""
     if choice["topic"] and choice["error"]:
         return str(_("Dead letters of topic %(topic)s with error %(error)s.") % choice)
     if choice["topic"]:
@@ -77,7 +79,7 @@ def _reach(choice: dict[str, Any]) -> str:
 
 
 class DeadLetterAction(GroupAction):
-    """Something done to dead messages of a group."""
+    """Base of actions on dead letters of a group."""
 
     back_to = ("failures", "name")
 
@@ -85,28 +87,34 @@ class DeadLetterAction(GroupAction):
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
-    def effects(self, fields: dict[str, Any], what: str) -> Preview:
+    def describe_choice(self, fields: dict[str, Any], sentence: str) -> Preview:
         choice = read_choice(fields)
         dead_letters.check_choice(**choice)
         if choice["ids"]:
+            # Raises Invalid for an id that names no message.
             dead_letters.by_node(choice["ids"])
             return Preview(
-                effects=[what % {"count": len(set(choice["ids"])), "group": self.name}]
+                effects=[sentence % {"count": len(set(choice["ids"])), "group": self.name}]
             )
         summary = dead_letters.summary(
             group=self.name, topic=choice["topic"], actor=self.actor
         )
-        reached = [
-            one for one in summary.errors if choice["error"] in (None, one.error_class)
+        matching = [
+            error_count
+            for error_count in summary.errors
+            if choice["error"] in (None, error_count.error_class)
         ]
         columns: Columns[DeadCount] = [
             Column(_("Error"), lambda row: code(row.error_class)),
             Column(_("Topic"), lambda row: code(row.topic)),
             Column(_("Dead letters"), lambda row: number(row.count), right=True),
         ]
-        table = simple_table(columns, reached, EmptyHint(_("No matching dead letters")))
-        count = sum(one.count for one in reached)
-        effects = [what % {"count": count, "group": self.name}, _reach(choice)]
+        table = simple_table(columns, matching, EmptyHint(_("No matching dead letters")))
+        message_count = sum(error_count.count for error_count in matching)
+        effects = [
+            sentence % {"count": message_count, "group": self.name},
+            _describe_choice(choice),
+        ]
         return Preview(effects=effects, table=table)
 
 
@@ -116,12 +124,12 @@ class Redrive(DeadLetterAction):
     title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return self.effects(
+        return self.describe_choice(
             fields, _("Dead letters of group %(group)s that are redriven: %(count)d.")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks for it; a broker does it step by step."""
+        """Request the redrive. A broker carries it out step by step."""
         redrives.request(
             group=self.name,
             to=fields["to"],
@@ -139,7 +147,7 @@ class DeleteDeadLetters(DeadLetterAction):
     title = lazy("Delete dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return self.effects(
+        return self.describe_choice(
             fields,
             _("Dead letters of group %(group)s that are deleted for good: %(count)d."),
         )
@@ -150,9 +158,7 @@ class DeleteDeadLetters(DeadLetterAction):
 
 
 class MarkDeadLettersSeen(DeadLetterAction):
-    """Says that somebody has looked at what is dead: the first page is quiet until more
-    dies.
-    """
+    """Marks dead letters as seen. The overview is quiet until there is a new dead letter."""
 
     form_class = NoFields
     button = lazy("Mark as seen")

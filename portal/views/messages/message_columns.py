@@ -1,6 +1,4 @@
-"""Columns of a list of messages: which are shown is chosen in the URL, and remembered in a
-cookie.
-"""
+"""Columns of a list of messages. The URL chooses them, and a cookie remembers the choice."""
 
 from __future__ import annotations
 
@@ -27,7 +25,8 @@ from portal.kit.tables import (
     url_with,
 )
 
-COLUMNS_PARAMETER = "columns"  # word of the URL: names with commas
+# URL parameter with the names of the columns, separated by commas.
+COLUMNS_PARAMETER = "columns"
 COOKIE = "message_columns"
 DEFAULT_COLUMNS = ("stored", "key", "body", "tag", "size")
 ALL_COLUMNS = (
@@ -42,21 +41,22 @@ ALL_COLUMNS = (
     "attempt",
     "size",
 )
-MAX_FOLDED_BYTES = 4096  # a longer body is shown on the page of its message
+# A longer body is shown only on the page of its message.
+MAX_FOLDED_BYTES = 4096
 MONTH_S = 30 * 86_400
 
 
 def chosen_columns(request: HttpRequest) -> tuple[str, ...]:
-    """Return the names of the columns that are shown, in order: of the URL, the cookie, or
-    the usual.
+    """Return the names of the visible columns in order: from the URL, the cookie, or the
+    default.
     """
-    asked = request.GET.get(COLUMNS_PARAMETER) or request.COOKIES.get(COOKIE, "")
-    names = asked.split(",")
+    value = request.GET.get(COLUMNS_PARAMETER) or request.COOKIES.get(COOKIE, "")
+    names = value.split(",")
     return tuple(name for name in ALL_COLUMNS if name in names) or DEFAULT_COLUMNS
 
 
 def remember_columns(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """Have the browser keep the columns that the URL chose."""
+    """Let the browser keep the columns chosen in the URL."""
     if request.GET.get(COLUMNS_PARAMETER):
         value = ",".join(chosen_columns(request))
         response.set_cookie(COOKIE, value, max_age=MONTH_S, samesite="Lax", httponly=True)
@@ -64,30 +64,30 @@ def remember_columns(request: HttpRequest, response: HttpResponse) -> HttpRespon
 
 
 def column_links(request: HttpRequest) -> list[Link]:
-    """Return a link for each column that shows or hides it; the last one that is shown
-    stays.
-    """
-    shown = chosen_columns(request)
+    """Return a link for each column that shows or hides it. The last visible column stays."""
+    visible = chosen_columns(request)
     labels = {name: column.label for name, column in _columns("").items()}
-    found = []
+    links = []
     for name in ALL_COLUMNS:
-        others = [one for one in ALL_COLUMNS if (one in shown) != (one == name)] or list(
-            shown
-        )
-        href = url_with(request, **{COLUMNS_PARAMETER: ",".join(others)})
-        found.append(Link(labels[name], href, "on" if name in shown else ""))
-    return found
+        columns = [
+            other for other in ALL_COLUMNS if (other in visible) != (other == name)
+        ] or list(visible)
+        href = url_with(request, **{COLUMNS_PARAMETER: ",".join(columns)})
+        links.append(Link(labels[name], href, "on" if name in visible else ""))
+    return links
 
 
 def messages_table(
-    topic: str, found: Sequence[StoredMessage], names: Sequence[str]
+    topic: str, messages: Sequence[StoredMessage], names: Sequence[str]
 ) -> Table:
-    """Return messages as a table with the named columns, one line each."""
-    known = _columns(topic)
+    """Return messages as a table with the named columns, a line per message."""
+    columns = _columns(topic)
     hint = EmptyHint(
         _("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'"
     )
-    return simple_table([known["message"], *(known[name] for name in names)], found, hint)
+    return simple_table(
+        [columns["message"], *(columns[name] for name in names)], messages, hint
+    )
 
 
 def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
@@ -100,8 +100,8 @@ def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
         "queue": Column(_("Queue"), lambda row: cells.queue(row.queue)),
         "offset": Column(_("Offset"), lambda row: number(row.offset), right=True),
         "key": Column(_("Key"), lambda row: long(row.key)),
-        "body": Column(_("Body"), _folded, lead=True),
-        "headers": Column(_("Headers"), _headers),
+        "body": Column(_("Body"), _body_cell, lead=True),
+        "headers": Column(_("Headers"), _headers_cell),
         "tag": Column(_("Tag"), lambda row: text(row.tag)),
         "trace_id": Column(_("Trace id"), lambda row: long(row.trace_id)),
         "attempt": Column(_("Attempt"), lambda row: number(row.attempt), right=True),
@@ -111,14 +111,16 @@ def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
     }
 
 
-def _folded(one: StoredMessage) -> Cell:
-    """Return the beginning of a body, which unfolds to the whole if that is short."""
-    preview = bodies.preview_line(one.body)
-    if not 0 < len(one.body) <= MAX_FOLDED_BYTES:
+def _body_cell(message: StoredMessage) -> Cell:
+    """Return the beginning of a body. A short body unfolds to the whole."""
+    preview = bodies.preview_line(message.body)
+    if not 0 < len(message.body) <= MAX_FOLDED_BYTES:
         return long(preview or None)
-    return folded(preview, bodies.render_body(one.body).text, fold_id=one.message_id)
+    return folded(
+        preview, bodies.render_body(message.body).text, fold_id=message.message_id
+    )
 
 
-def _headers(one: StoredMessage) -> Cell:
-    headers = sorted((one.headers or {}).items())
+def _headers_cell(message: StoredMessage) -> Cell:
+    headers = sorted((message.headers or {}).items())
     return long(", ".join(f"{name}: {value}" for name, value in headers) or None)

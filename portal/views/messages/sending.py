@@ -1,4 +1,4 @@
-"""Sending a message by hand: a new one, or one that was sent before, as it was or edited."""
+"""Sending a message by hand: a new message, or a stored message as it is or edited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from portal.kit.tables import Text
 
 
 class SendForm(forms.Form):
-    """A message to be sent; `batch` makes it stored once, however often the form is sent."""
+    """A message to send.
+
+    `batch` is its batch id, so that it is stored once even if the form is sent again.
+    """
 
     key = forms.CharField(
         label=lazy("Key"),
@@ -43,11 +46,11 @@ class SendForm(forms.Form):
     batch = forms.UUIDField(widget=forms.HiddenInput)
 
     def clean_body(self) -> str:
-        """The text with the line ends that were typed: browsers send others."""
+        """Return the body with its original line ends. Browsers send CRLF."""
         return str(self.cleaned_data["body"]).replace("\r\n", "\n")
 
     def clean_headers(self) -> dict[str, str] | None:
-        """Headers by name. Raises ValidationError."""
+        """Return the headers by name. Raises ValidationError."""
         headers = {}
         for line in filter(None, map(str.strip, self.cleaned_data["headers"].splitlines())):
             name, colon, value = line.partition(":")
@@ -74,25 +77,25 @@ class Send(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         message = self._message(fields)
-        what = _(
+        sentence = _(
             "A message of %(bytes)d bytes will be stored in %(topic)s and delivered to every "
             "group that reads it."
         )
-        shown = bodies.render_body(message.body)
+        body_text = bodies.render_body(message.body)
         return Preview(
-            effects=[what % {"bytes": len(message.body), "topic": self.topic}],
-            diff=[(" ", line) for line in shown.text.splitlines()],
+            effects=[sentence % {"bytes": len(message.body), "topic": self.topic}],
+            diff=[(" ", line) for line in body_text.text.splitlines()],
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
         receipt = operator_sends.send(
-            topic=self.topic, message=self._message(fields), batch_id=self._batch(fields),
+            topic=self.topic, message=self._message(fields), batch_id=self._batch_id(fields),
             actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
         )  # fmt: skip
         return _("Stored as message %s.") % receipt.message_id
 
-    def _batch(self, fields: dict[str, Any]) -> UUID:
+    def _batch_id(self, fields: dict[str, Any]) -> UUID:
         return batch_ids.check(fields["batch"])
 
     def _message(self, fields: dict[str, Any]) -> NewMessage:
@@ -108,17 +111,17 @@ class Resend(Send):
     title = lazy("Send %(message_id)s again")
     back_to = ("message", "topic", "message_id")
 
-    def _stored(self) -> StoredMessage:
-        found = browse.by_id(
+    def _read_stored(self) -> StoredMessage:
+        browsed = browse.by_id(
             topic=self.topic, message_id=self.url_argument("message_id"), actor=self.actor
         )
-        if found.masked:
+        if browsed.masked:
             raise Forbidden(_("You may not read the messages of %s.") % self.topic)
-        return found.messages[0]
+        return browsed.messages[0]
 
     def initial(self) -> dict[str, Any]:
-        """The message as it is stored. Raises Invalid if its body is no text."""
-        stored = self._stored()
+        """Return the stored message. Raises Invalid if its body is not text."""
+        stored = self._read_stored()
         headers = "\n".join(
             f"{name}: {value}" for name, value in (stored.headers or {}).items()
         )
@@ -126,13 +129,13 @@ class Resend(Send):
             "key": stored.key or "",
             "tag": stored.tag or "",
             "headers": headers,
-            "body": _text(stored.body),
+            "body": _decode_body(stored.body),
             "batch": batch_ids.new(),
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        before, after = self._described(self.initial()), self._described(fields)
-        diff = bodies.diff_lines(before, after)
+        original, edited = self._as_text(self.initial()), self._as_text(fields)
+        diff = bodies.diff_lines(original, edited)
         effects = [
             _("A new message will be stored in %s. The original message is not changed.")
             % self.topic
@@ -140,14 +143,14 @@ class Resend(Send):
         effects.append(_("Differences:") if diff else _("It is identical to the original."))
         return Preview(effects=effects, diff=diff)
 
-    def _described(self, fields: dict[str, Any]) -> str:
+    def _as_text(self, fields: dict[str, Any]) -> str:
         headers = fields["headers"]
         if isinstance(headers, dict):
             headers = "\n".join(f"{name}: {value}" for name, value in headers.items())
         return f"key: {fields['key']}\ntag: {fields['tag']}\n{headers or ''}\n\n{fields['body']}"
 
 
-def _text(body: bytes) -> str:
+def _decode_body(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
