@@ -1,4 +1,4 @@
-"""Records of the system about itself: jobs, audit log."""
+"""Pages of jobs and of the audit log."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ from portal.kit.tables import (
     url_with,
 )
 
-MAX_CHANGE_LENGTH = 300  # characters of one side of a change
+# Characters of the values before or after a change.
+MAX_CHANGE_LENGTH = 300
 
 
 def jobs(request: HttpRequest) -> HttpResponse:
-    """Schedules with their last runs, and all runs."""
-    found = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
-    cancels = may(request, "admin")
-    columns = run_columns(opens=cancels)
-    if cancels:
-        columns.append(Column(_("Cancel"), _ending))
+    """Show the schedules with their last runs, and all runs."""
+    runs_page = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
+    may_cancel = may(request, "admin")
+    columns = run_columns(has_links=may_cancel)
+    if may_cancel:
+        columns.append(Column(_("Cancel"), _cancel_link))
     hint = EmptyHint(
         _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
     )
@@ -59,66 +60,70 @@ def jobs(request: HttpRequest) -> HttpResponse:
         _("Jobs"),
         section="jobs",
         live=True,
-        schedules=_schedules(request),
-        table=list_table(request, columns, found, empty=hint),
+        schedules=_schedules_table(request),
+        table=list_table(request, columns, runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
-def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
-    """Return the columns of a list of runs; `opens`: with links to their own pages."""
+def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
+    """Return the columns of a list of runs. With `opens`, runs link to their own pages."""
     return [
         Column(_("Started"), lambda row: timestamp(row.started_at_ms), "at"),
         Column(
             _("Job"),
-            lambda row: code(row.name, page_url("run", row.id) if opens else ""),
+            lambda row: code(row.name, page_url("run", row.id) if has_links else ""),
             "name",
         ),
-        Column(_("State"), _state),
+        Column(_("State"), _run_state),
         Column(_("Duration"), lambda row: duration(row.took_ms), right=True),
         Column(_("Processed"), lambda row: number(row.count), right=True),
-        Column(_("Detail"), lambda row: long(_where(row)[:MAX_CHANGE_LENGTH] or None)),
+        Column(
+            _("Detail"), lambda row: long(_describe_run(row)[:MAX_CHANGE_LENGTH] or None)
+        ),
     ]
 
 
-def _state(one: RunRow) -> Cell:
-    return badge(_("not responding"), "warn") if one.silent else cells.state(one.state)
+def _run_state(run: RunRow) -> Cell:
+    return badge(_("not responding"), "warn") if run.silent else cells.state(run.state)
 
 
-def _ending(one: RunRow) -> Cell:
-    if one.cancelling:
+def _cancel_link(run: RunRow) -> Cell:
+    if run.cancelling:
         return text(_("cancel requested"))
     return (
-        text(_("cancel"), page_url("run-cancel", one.id))
-        if one.state == "running"
+        text(_("cancel"), page_url("run-cancel", run.id))
+        if run.state == "running"
         else text(None)
     )
 
 
-def _where(row: RunRow) -> str:
+def _describe_run(run: RunRow) -> str:
     """Return a run's result, or its progress while it runs."""
-    if row.state != "running" or not row.stage:
-        return row.detail
-    if not row.total:
-        return row.stage
-    words = {"stage": row.stage, "done": row.done, "total": row.total}
-    return str(_("%(stage)s: %(done)d of %(total)d") % words)
+    if run.state != "running" or not run.stage:
+        return run.detail
+    if not run.total:
+        return run.stage
+    progress = {"stage": run.stage, "done": run.done, "total": run.total}
+    return str(_("%(stage)s: %(done)d of %(total)d") % progress)
 
 
-def _schedules(request: HttpRequest) -> Table:
-    """Return every job, when it ran last and runs next."""
-    last = operation_lists.last_runs(actor=actor(request))
-    following = dict(Schedule.objects.values_list("name", "next_run"))
+def _schedules_table(request: HttpRequest) -> Table:
+    """Return all jobs with their last and next run."""
+    last_runs = operation_lists.last_runs(actor=actor(request))
+    next_runs = dict(Schedule.objects.values_list("name", "next_run"))
     columns: list[Column[tuple[str, runs.Listed]]] = [
         Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
         Column(_("What it does"), lambda row: text(_(row[1].text))),
         Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
         Column(
             _("Last run"),
-            lambda row: timestamp(last[row[0]].started_at_ms if row[0] in last else None),
+            lambda row: timestamp(
+                last_runs[row[0]].started_at_ms if row[0] in last_runs else None
+            ),
         ),
-        Column(_("State"), lambda row: _last_state(last.get(row[0]))),
-        Column(_("Next run"), lambda row: _next(following.get(row[0]))),
+        Column(_("State"), lambda row: _last_state(last_runs.get(row[0]))),
+        Column(_("Next run"), lambda row: _next_run(next_runs.get(row[0]))),
     ]
     if may(request, "admin"):
         columns.append(
@@ -131,7 +136,7 @@ def _last_state(run: RunRow | None) -> Cell:
     return cells.state(run.state) if run else badge(_("never ran"))
 
 
-def _next(at: datetime | None) -> Cell:
+def _next_run(at: datetime | None) -> Cell:
     return timestamp(round(at.timestamp() * 1000) if at else None)
 
 
@@ -172,46 +177,53 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    name, who = (
-        request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who")
+    """Show the audit log, filtered by name, actor and days."""
+    name, actor_name = (
+        request.GET.get(parameter, "").replace("\0", "")[:500]
+        for parameter in ("name", "who")
     )
-    since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
-    found = operation_lists.audit(
+    since, until = (
+        _parse_day(request.GET.get(parameter, "")) for parameter in ("since", "until")
+    )
+    changes = operation_lists.audit(
         wanted=parse_list_query(request),
         actor=actor(request),
         name=name,
-        who=who,
+        who=actor_name,
         since=since,
         until=until,
     )
     columns: Columns[AuditRow] = [
         Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
-        Column(_("Who"), lambda row: _who(request, row)),
+        Column(_("Who"), lambda row: _actor_cell(request, row)),
         Column(_("Action"), lambda row: text(cells.audited_action(row.verb, row.kind))),
         Column(_("Target"), lambda row: cells.audited_object(row.kind, row.name), "name"),
-        Column(_("Before"), lambda row: long(_values(row.before))),
-        Column(_("After"), lambda row: long(_values(row.after))),
+        Column(_("Before"), lambda row: long(_format_values(row.before))),
+        Column(_("After"), lambda row: long(_format_values(row.after))),
     ]
     hint = EmptyHint(_("No matching changes"))
-    mine = (
+    scope = (
         ""
         if may(request, "admin")
         else _("You see what was done to topics and groups that you manage.")
     )
-    intro = _("Changes of %s") % name if name else mine
+    intro = _("Changes of %s") % name if name else scope
     filters = [Link(_("All changes"), page_url("audit"))] if name else []
-    table = list_table(request, columns, found, empty=hint)
-    place = {"section": "audit", **navigation.for_list(request, "audit", name=name)}
+    table = list_table(request, columns, changes, empty=hint)
+    navigation_context = {
+        "section": "audit",
+        **navigation.for_list(request, "audit", name=name),
+    }
     labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
-    asked = [
+    search_fields = [
         {
-            "name": one,
-            "label": labels[one],
-            "type": "text" if one == "who" else "date",
-            "value": shown or "",
+            "name": parameter,
+            "label": labels[parameter],
+            "type": "text" if parameter == "who" else "date",
+            "value": value or "",
         }
-        for one, shown in (
-            ("who", who),
+        for parameter, value in (
+            ("who", actor_name),
             ("since", since and since.isoformat()),
             ("until", until and until.isoformat()),
         )
@@ -223,33 +235,33 @@ def audit(request: HttpRequest) -> HttpResponse:
         table,
         intro=intro,
         filters=filters,
-        search_fields=asked,
+        search_fields=search_fields,
         chips=chips,
-        **place,
+        **navigation_context,
     )
 
 
-def _day(word: str) -> date | None:
-    """Return the day of a filter; what is none is ignored."""
+def _parse_day(day: str) -> date | None:
+    """Return the day of a filter, None for an invalid day."""
     with suppress(ValueError):
-        return date.fromisoformat(word)
+        return date.fromisoformat(day)
     return None
 
 
-def _who(request: HttpRequest, one: AuditRow) -> Cell:
-    """Return who changed something, with a link to all that he did."""
-    kind = cells.ACTOR_LABELS.get(one.actor_kind, one.actor_kind)
+def _actor_cell(request: HttpRequest, change: AuditRow) -> Cell:
+    """Return the actor of a change, with a link to all changes by this actor."""
+    kind = cells.ACTOR_LABELS.get(change.actor_kind, change.actor_kind)
     return Cell(
-        (f"{kind} {one.actor}", one.address),
+        (f"{kind} {change.actor}", change.address),
         "who",
-        url_with(request, who=one.actor, page=""),
+        url_with(request, who=change.actor, page=""),
     )
 
 
-def _values(values: Mapping[str, Any] | None) -> str | None:
+def _format_values(values: Mapping[str, Any] | None) -> str | None:
     if not values:
         return None
-    shown = ", ".join(
+    line = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
     )
-    return shown if len(shown) <= MAX_CHANGE_LENGTH else f"{shown[:MAX_CHANGE_LENGTH]} …"
+    return line if len(line) <= MAX_CHANGE_LENGTH else f"{line[:MAX_CHANGE_LENGTH]} …"

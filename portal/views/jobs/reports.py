@@ -1,4 +1,4 @@
-"""Reports: made, listed, shown, downloaded."""
+"""Reports: create, list, show, download."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ from portal.kit.tables import (
     without_formula,
 )
 
-MAX_ROWS = 500  # on a page; the download has all
-QUEUE_COLUMN = "queue"  # column of reports: the id of a queue
+# Rows on a page. The download has all.
+MAX_ROWS = 500
+# The column of reports that holds the id of a queue.
+QUEUE_COLUMN = "queue"
 REPORT_TITLES: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
@@ -52,12 +54,14 @@ REPORT_TITLES: dict[str, Text] = {
 
 def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
-    found = operation_lists.reports(wanted=parse_list_query(request), actor=actor(request))
+    report_page = operation_lists.reports(
+        wanted=parse_list_query(request), actor=actor(request)
+    )
     columns: list[Column[ReportItem]] = [
         Column(_("Created"), lambda row: timestamp(row.made_at_ms), "at"),
         Column(_("Report"), lambda row: code(row.name, page_url("report", row.id)), "name"),
         Column(_("Engine"), lambda row: text(row.engine)),
-        Column(_("Requested"), lambda row: text(_asked(row.settings))),
+        Column(_("Requested"), lambda row: text(_format_settings(row.settings))),
         Column(_("Download"), lambda row: text("CSV", page_url("report-csv", row.id))),
     ]
     if report_files.can_parquet():
@@ -71,14 +75,14 @@ def reports_list(request: HttpRequest) -> HttpResponse:
         _("No matching reports"), "python manage.py report volume",
         page_url("report-make"), _("Create a report"),
     )  # fmt: skip
-    table = list_table(request, columns, found, empty=hint)
+    table = list_table(request, columns, report_page, empty=hint)
     actions = [Link(_("Create a report"), page_url("report-make"))]
     return pages.render_list(
         request, _("Reports"), table, section="reports", actions=actions
     )
 
 
-def _asked(settings: Any) -> str | None:
+def _format_settings(settings: Any) -> str | None:
     return (
         ", ".join(
             f"{name}: {value}" for name, value in settings.items() if value is not None
@@ -88,35 +92,37 @@ def _asked(settings: Any) -> str | None:
 
 
 def report(request: HttpRequest, number_: int) -> HttpResponse:
-    """One report, with its first rows."""
-    found = reports.shown(id=number_, actor=actor(request))
-    columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
+    """Show a report with its first rows."""
+    view = reports.shown(id=number_, actor=actor(request))
+    columns = [
+        _report_column(name, is_number=_is_number(view.rows, name)) for name in view.columns
+    ]
     facts = [
-        Fact(_("Created"), found.made_at_ms, kind="when"),
-        Fact(_("Engine"), found.engine),
-        Fact(_("Requested"), _asked(found.settings)),
-        Fact(_("Rows"), len(found.rows), kind="number"),
+        Fact(_("Created"), view.made_at_ms, kind="when"),
+        Fact(_("Engine"), view.engine),
+        Fact(_("Requested"), _format_settings(view.settings)),
+        Fact(_("Rows"), len(view.rows), kind="number"),
     ]
     return pages.render_page(
         request,
         "jobs/report",
-        found.name,
+        view.name,
         section="reports",
-        intro=REPORT_TITLES.get(found.name, ""),
-        actions=_downloads(number_),
+        intro=REPORT_TITLES.get(view.name, ""),
+        actions=_download_links(number_),
         facts=facts,
-        drawn=bars.draw_bars(found.name, found.rows),
-        table=simple_table(columns, found.rows[:MAX_ROWS], EmptyHint(_("No rows"))),
-        cut=len(found.rows) > MAX_ROWS,
+        drawn=bars.draw_bars(view.name, view.rows),
+        table=simple_table(columns, view.rows[:MAX_ROWS], EmptyHint(_("No rows"))),
+        cut=len(view.rows) > MAX_ROWS,
     )
 
 
-def _downloads(number_: int) -> list[Link]:
-    """Return links to the files this server can make."""
-    found = [Link(_("Download as CSV"), page_url("report-csv", number_))]
+def _download_links(number_: int) -> list[Link]:
+    """Return links to the file formats that this server can create."""
+    links = [Link(_("Download as CSV"), page_url("report-csv", number_))]
     if report_files.can_parquet():
-        found.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
-    return found
+        links.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
+    return links
 
 
 def _is_number(rows: Sequence[Any], name: str) -> bool:
@@ -124,18 +130,19 @@ def _is_number(rows: Sequence[Any], name: str) -> bool:
     return isinstance(first, int | float) and not isinstance(first, bool)
 
 
-def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
-    if name == QUEUE_COLUMN:  # by its name: numbers of tables are for files
+def _report_column(name: str, *, is_number: bool) -> Column[Mapping[str, Any]]:
+    # Pages show names of queues. Their ids are for downloads.
+    if name == QUEUE_COLUMN:
         return Column(
             name,
             lambda row: (
                 cells.queue(row[QUEUE_COLUMN]) if row.get(QUEUE_COLUMN) else text(None)
             ),
         )
-    return Column(name, lambda row: _cell(row.get(name)), right=number)
+    return Column(name, lambda row: _value_cell(row.get(name)), right=is_number)
 
 
-def _cell(value: Any) -> Cell:
+def _value_cell(value: Any) -> Cell:
     return (
         number(value)
         if isinstance(value, int) and not isinstance(value, bool)
@@ -144,30 +151,33 @@ def _cell(value: Any) -> Cell:
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
-    found = reports.shown(id=number_, actor=actor(request))
-    response = _file(found, "csv", "text/csv; charset=utf-8")
-    written = csv.writer(response)
-    written.writerow(found.columns)
-    written.writerows(
-        [without_formula(row.get(name)) for name in found.columns] for row in found.rows
+    """Return a report as a CSV file."""
+    view = reports.shown(id=number_, actor=actor(request))
+    response = _file_response(view, "csv", "text/csv; charset=utf-8")
+    writer = csv.writer(response)
+    writer.writerow(view.columns)
+    writer.writerows(
+        [without_formula(row.get(name)) for name in view.columns] for row in view.rows
     )
     return response
 
 
 def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
-    """A report as a Parquet file, with its types."""
-    found = reports.shown(id=number_, actor=actor(request))
-    response = _file(found, "parquet", "application/vnd.apache.parquet")
-    written = BytesIO()
-    report_files.parquet(found.rows, to=written)
-    response.write(written.getvalue())
+    """Return a report as a Parquet file, with typed columns."""
+    view = reports.shown(id=number_, actor=actor(request))
+    response = _file_response(view, "parquet", "application/vnd.apache.parquet")
+    buffer = BytesIO()
+    report_files.parquet(view.rows, to=buffer)
+    response.write(buffer.getvalue())
     return response
 
 
-def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResponse:
+def _file_response(
+    view: reports.ReportView, ending: str, content_type: str
+) -> HttpResponse:
     response = HttpResponse(content_type=content_type)
     response["Content-Disposition"] = (
-        f'attachment; filename="{found.name}-{found.id}.{ending}"'
+        f'attachment; filename="{view.name}-{view.id}.{ending}"'
     )
     return response
 
@@ -196,56 +206,57 @@ class ReportForm(forms.Form):
 
 
 class MakeReport(Action):
-    """Makes a light report here and now, or has Spark make one."""
+    """Creates a light report at once, or starts a Spark job that creates a report."""
 
     form_class = ReportForm
     right = "admin"
     object_kind = "report"
     section = "reports"
     button = lazy("Create report")
-    seen_at = ""
+    # URL of the report, or of the run that creates it.
+    result_url = ""
     needs_right_on_all = True
     title = lazy("Create a report")
 
     def back(self) -> str:
-        """The report or the run that makes it; before, the list."""
-        return self.seen_at or page_url("reports")
+        """Return the URL of the report or its run, before it exists the URL of the list."""
+        return self.result_url or page_url("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
-            what = _(
+            sentence = _(
                 "The report will be created from the log end offsets and partitions of "
                 "each queue: %s"
             )
-            return Preview(effects=[what % REPORT_TITLES[fields["name"]]])
+            return Preview(effects=[sentence % REPORT_TITLES[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
-        what = _("A Spark job will read the messages and store the report: %s")
+        sentence = _("A Spark job will read the messages and store the report: %s")
         blocked_by = pipeline.place(actor=self.actor).blocked_by
         return Preview(
             effects=[
-                what % REPORT_TITLES[fields["name"]],
+                sentence % REPORT_TITLES[fields["name"]],
                 *([blocked_by] if blocked_by else []),
             ]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        asked = {"topic": fields["topic"] or None, "days": fields["days"]}
+        settings = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
-            number_ = pipeline.ask(
-                name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor
+            run_id = pipeline.ask(
+                name=pipeline.REPORT + fields["name"], settings=settings, actor=self.actor
             )
-            self.seen_at = page_url("run", number_)
-            return _("Run %d was queued; it starts as soon as a worker is free.") % number_
-        rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
-        made = reports.keep(
+            self.result_url = page_url("run", run_id)
+            return _("Run %d was queued; it starts as soon as a worker is free.") % run_id
+        rows = light_reports.make(name=fields["name"], actor=self.actor, **settings)
+        report_id = reports.keep(
             name=fields["name"],
             engine="direct",
-            settings=asked,
+            settings=settings,
             rows=rows,
             actor=self.actor,
         )
-        self.seen_at = page_url("report", made)
+        self.result_url = page_url("report", report_id)
         return _("Report %(name)s was created with %(rows)d rows.") % {
             "name": fields["name"],
             "rows": len(rows),

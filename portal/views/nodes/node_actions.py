@@ -1,4 +1,4 @@
-"""Actions on nodes: register, change, test, remove."""
+"""Actions on nodes: register, change, check, remove."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from portal.kit import findings
 from portal.kit.setting_fields import form_field, with_settings
 from portal.kit.tables import Text
 
-MAX_TOPICS_NAMED = 20  # topics in a sentence
+# Topics named in a sentence.
+MAX_TOPICS_NAMED = 20
 
 
 def tls_field(unset: Text) -> forms.ChoiceField:
-    """A field for the mode of TLS; `unset` says what is meant by none."""
+    """Return a field for the TLS mode. `unset` is the label of the empty choice."""
     modes = [(mode, lazy(meaning)) for mode, meaning in MODES.items()]
     return forms.ChoiceField(
         label=lazy(NODE["tls"].label), required=False, choices=[("", unset), *modes]
@@ -72,8 +73,10 @@ class NewNodeForm(forms.Form):
 
 
 class RegisterNode(Action):
-    """Registers a node: the database is examined, the findings are shown, then it is
-    confirmed.
+    """Registers a node.
+
+    The preview examines the database and shows the findings. A database that cannot serve
+    as a node cannot be confirmed.
     """
 
     form_class = NewNodeForm
@@ -86,26 +89,30 @@ class RegisterNode(Action):
     back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = preflight.examine(actor=self.actor, **_given(fields))
-        if found.passed:
-            said = _("The node can be registered. Its tables are created when you confirm.")
+        preflight_result = preflight.examine(actor=self.actor, **_node_settings(fields))
+        if preflight_result.passed:
+            sentence = _(
+                "The node can be registered. Its tables are created when you confirm."
+            )
         else:
-            said = _(
+            sentence = _(
                 "The node cannot be registered. Fix the problems below, enter the password "
                 "again, and repeat the test."
             )
         return Preview(
-            effects=[said], table=findings.findings_table(found), blocked=not found.passed
+            effects=[sentence],
+            table=findings.findings_table(preflight_result),
+            blocked=not preflight_result.passed,
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Registers it; what was found is asked again."""
-        registry.register(**_given(fields), actor=self.actor)
+        """Register the node. The database is examined again."""
+        registry.register(**_node_settings(fields), actor=self.actor)
         return _("Node %s was tested and registered.") % str(fields["name"])
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a new node, without a mode of TLS that is left to the product."""
+def _node_settings(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a new node. Without a TLS mode, the default applies."""
     return {name: value for name, value in fields.items() if name != "tls" or value}
 
 
@@ -118,7 +125,7 @@ class NodeAction(Action):
 
 @with_settings(NODE)
 class EditNodeForm(EditFields):
-    """Settings of a node that exists."""
+    """Settings of an existing node."""
 
 
 class ChangeNode(Edit, NodeAction):
@@ -129,38 +136,43 @@ class ChangeNode(Edit, NodeAction):
         return read_settings(NODE, node_rows.named(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes, and what a node that is closed keeps from being sent."""
+        """Describe the changes, and the sends that a closed node refuses."""
         changed = self._merge(fields).changed
         registry.check_update(name=self.name, settings=changed, actor=self.actor)
-        found = super().preview(fields)
-        return Preview(effects=[*found.effects, *self._closing(changed)], table=found.table)
+        preview = super().preview(fields)
+        return Preview(
+            effects=[*preview.effects, *self._describe_closing(changed)],
+            table=preview.table,
+        )
 
-    def _closing(self, changed: dict[str, Any]) -> list[Text]:
+    def _describe_closing(self, changed: dict[str, Any]) -> list[Text]:
         state = changed.get("state")
         if state not in ("read_only", "offline"):
             return []
-        said = [_("The queues of the node will be closed. Sends go to other nodes.")]
+        sentences = [_("The queues of the node will be closed. Sends go to other nodes.")]
         if state == "offline":
-            said.append(
+            sentences.append(
                 _("The node will not be read. Its queues keep their owners and wait.")
             )
-        alone = node_rows.topics_only_there(name=self.name, actor=self.actor)
-        if alone:
-            what = _(
+        # These topics have no other node to send to.
+        topics = node_rows.topics_only_there(name=self.name, actor=self.actor)
+        if topics:
+            sentence = _(
                 "%(count)d topics have no open queues on other nodes. Sends to them will be "
                 "refused: %(names)s"
             )
-            said.append(
-                what % {"count": len(alone), "names": ", ".join(alone[:MAX_TOPICS_NAMED])}
+            sentences.append(
+                sentence
+                % {"count": len(topics), "names": ", ".join(topics[:MAX_TOPICS_NAMED])}
             )
-        return list(said)
+        return list(sentences)
 
     def save(self, changed: dict[str, Any]) -> None:
         registry.update(name=self.name, settings=changed, actor=self.actor)
 
 
 class CheckNode(NodeAction):
-    """Asks a node what a new one is asked."""
+    """Runs the registration checks on a registered node again."""
 
     form_class = NoFields
     button = lazy("Test again, with account rights")
@@ -168,14 +180,15 @@ class CheckNode(NodeAction):
     title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Show the node's answers; rights are tried on a table made for it, so not by a
-        mere link.
-        """
-        tried = self.request.method == "POST"
-        found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
-        return Preview(table=findings.findings_table(found))
+        """Show the findings."""
+        # Rights are tested on a table created for that, so not by merely opening a link.
+        tests_rights = self.request.method == "POST"
+        preflight_result = preflight.reexamine(
+            name=self.name, actor=self.actor, rights=tests_rights
+        )
+        return Preview(table=findings.findings_table(preflight_result))
 
-    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
+    def post(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
         return self._show_preview(NoFields({}))
 
 

@@ -1,4 +1,4 @@
-"""Alarms: what lasts, what was, and who looks after it."""
+"""Alarms: active, resolved, and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -38,41 +38,51 @@ from portal.kit.tables import (
 )
 from portal.templatetags.formats import format_count, format_time
 
-MAX_ALARMS_NAMED = 20  # alarms in the preview of an acknowledgement
+# Alarms named in the preview of an acknowledgement.
+MAX_ALARMS_NAMED = 20
+# Value of `?show=` → filter of the list.
 LASTING_FILTERS: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
 
 def alarms_list(request: HttpRequest) -> HttpResponse:
-    """Show the alarms that last, those that are over, or both."""
-    shown = request.GET.get("show", "lasting")
-    shown = shown if shown in LASTING_FILTERS else "lasting"
-    who = actor(request)
-    found = operation_lists.alarms(
-        wanted=parse_list_query(request), actor=who, lasting=LASTING_FILTERS[shown]
+    """Show active alarms, resolved alarms, or both."""
+    selected = request.GET.get("show", "lasting")
+    selected = selected if selected in LASTING_FILTERS else "lasting"
+    current_actor = actor(request)
+    alarms_page = operation_lists.alarms(
+        wanted=parse_list_query(request),
+        actor=current_actor,
+        lasting=LASTING_FILTERS[selected],
     )
-    admin = may(request, "admin")
+    is_admin = may(request, "admin")
     columns: Columns[AlarmRow] = [
-        Column(_("State"), _state),
+        Column(_("State"), _alarm_state),
         Column(_("What"), lambda row: text(cells.alarm_kind(row.kind)), "kind"),
         Column(
-            _("Where"), lambda row: cells.alarm_subject(row, administrator=admin), "name"
+            _("Where"), lambda row: cells.alarm_subject(row, administrator=is_admin), "name"
         ),
-        Column(_("Detail"), lambda row: text(_detail(row))),
+        Column(_("Detail"), lambda row: text(_alarm_detail(row))),
         Column(_("Times"), lambda row: number(row.times), right=True),
         Column(_("Since"), lambda row: timestamp(row.since_ms), "since"),
         Column(_("Until"), lambda row: timestamp(row.ended_at_ms)),
-        Column(_("Acknowledged by"), lambda row: _care(row, who)),
+        Column(_("Acknowledged by"), lambda row: _acknowledged_by(row, current_actor)),
     ]
-    words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
+    labels = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
     filters = [
-        Link(words[one], f"{page_url('alarms')}?show={one}", "on" if one == shown else "")
-        for one in LASTING_FILTERS
+        Link(
+            labels[filter_name],
+            f"{page_url('alarms')}?show={filter_name}",
+            "on" if filter_name == selected else "",
+        )
+        for filter_name in LASTING_FILTERS
     ]
-    table = list_table(request, columns, found, empty=_none(shown))
-    intro = _mails() if admin else ""
-    may_all = shown == "lasting" and alarms.acknowledgeable(actor=who)
+    table = list_table(request, columns, alarms_page, empty=_empty_hint(selected))
+    intro = _describe_mails() if is_admin else ""
+    may_acknowledge = selected == "lasting" and alarms.acknowledgeable(actor=current_actor)
     actions = (
-        [Link(_("Acknowledge all"), page_url("alarms-acknowledge"))] if may_all else []
+        [Link(_("Acknowledge all"), page_url("alarms-acknowledge"))]
+        if may_acknowledge
+        else []
     )
     return pages.render_list(
         request,
@@ -85,56 +95,57 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _none(shown: str) -> EmptyHint:
-    if shown == "lasting":
+def _empty_hint(selected: str) -> EmptyHint:
+    if selected == "lasting":
         return EmptyHint(_("No active alarms. A job checks every minute."))
     return EmptyHint(_("No matching alarms"))
 
 
-def _mails() -> str:
+def _describe_mails() -> str:
     """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
-    post = mails.post()
-    if post.waiting and post.error:
+    mail_state = mails.post()
+    if mail_state.waiting and mail_state.error:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
-            "count": post.waiting, "why": post.error,
+            "count": mail_state.waiting, "why": mail_state.error,
         }  # fmt: skip
-    last = format_time(post.sent_at_ms)
+    last_sent = format_time(mail_state.sent_at_ms)
     return _("%(count)d mails are waiting. The last one was sent at %(last)s.") % {
-        "count": post.waiting,
-        "last": last,
+        "count": mail_state.waiting,
+        "last": last_sent,
     }
 
 
-def _state(one: AlarmRow) -> Cell:
-    if one.ended_at_ms is not None:
+def _alarm_state(alarm: AlarmRow) -> Cell:
+    if alarm.ended_at_ms is not None:
         return badge(_("resolved"), "ok")
-    return badge(_("active"), "warn" if one.acknowledged_by else "bad")
+    return badge(_("active"), "warn" if alarm.acknowledged_by else "bad")
 
 
-def _detail(one: AlarmRow) -> str:
-    detail = cells.alarm_detail(one)
-    if not one.count:
+def _alarm_detail(alarm: AlarmRow) -> str:
+    detail = cells.alarm_detail(alarm)
+    if not alarm.count:
         return detail
     return _("%(detail)s (%(count)s so far)") % {
         "detail": detail,
-        "count": format_count(one.count),
+        "count": format_count(alarm.count),
     }
 
 
-def _care(row: AlarmRow, who: Actor) -> Cell:
-    """Return the person who looks after an alarm, or a link to acknowledge it."""
-    if row.acknowledged_by or row.ended_at_ms is not None:
-        return text(row.acknowledged_by or None)
-    if not alarms.may_manage(who, subject(row.kind, row.name)):
+def _acknowledged_by(alarm: AlarmRow, current_actor: Actor) -> Cell:
+    """Return who acknowledged an alarm, or a link to acknowledge it."""
+    if alarm.acknowledged_by or alarm.ended_at_ms is not None:
+        return text(alarm.acknowledged_by or None)
+    if not alarms.may_manage(current_actor, subject(alarm.kind, alarm.name)):
         return text(None)
-    return text(_("acknowledge"), page_url("alarm-acknowledge", row.kind, row.name))
+    return text(_("acknowledge"), page_url("alarm-acknowledge", alarm.kind, alarm.name))
 
 
 class ChosenAlarmsForm(forms.Form):
-    """The alarms that a preview named, so that none that is raised meanwhile is
-    acknowledged unseen.
+    """The alarms named in a preview.
+
+    An alarm that is raised after the preview must not be acknowledged unseen.
     """
 
     chosen = forms.CharField(widget=forms.HiddenInput, max_length=500_000)
@@ -152,9 +163,10 @@ class ChosenAlarmsForm(forms.Form):
 
 
 class Acknowledge(Action):
-    """Says that somebody looks after an alarm."""
+    """Acknowledge an alarm."""
 
-    right = LOOK  # the verb asks for more, by what the alarm is about
+    # The verb requires more, depending on the object of the alarm.
+    right = LOOK
     object_kind = "alarm"
     section = "alarms"
     button = lazy("Acknowledge")
@@ -162,11 +174,11 @@ class Acknowledge(Action):
     back_to = ("alarms",)
 
     def heading(self) -> Text:
-        words = {"what": cells.alarm_kind(self.url_argument("kind")), "where": self.name}
-        return _("Acknowledge: %(what)s, %(where)s") % words
+        values = {"what": cells.alarm_kind(self.url_argument("kind")), "where": self.name}
+        return _("Acknowledge: %(what)s, %(where)s") % values
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what acknowledging means. Raises Forbidden for who may not."""
+        """Describe the effect of the acknowledgement. Raises Forbidden."""
         alarms.require_manage(self.actor, subject(self.url_argument("kind"), self.name))
         if self.url_argument("kind") in ONCE:
             return Preview(
@@ -189,11 +201,10 @@ class Acknowledge(Action):
 
 
 class AcknowledgeAll(Action):
-    """Acknowledge every active alarm that the person may acknowledge and that the preview
-    named.
-    """
+    """Acknowledge the active alarms that the preview named, as far as the user may."""
 
-    right = LOOK  # the verb asks for more, by what each alarm is about
+    # The verb requires more, depending on the object of each alarm.
+    right = LOOK
     object_kind = "alarm"
     section = "alarms"
     title = lazy("Acknowledge all alarms")
@@ -202,16 +213,14 @@ class AcknowledgeAll(Action):
     back_to = ("alarms",)
     form_class = ChosenAlarmsForm
 
-    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
+    def get(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
         chosen = alarms.acknowledgeable(actor=self.actor)
         if not chosen:
             raise NotFound(_("There is no active alarm that you may acknowledge."))
         return self._show_preview(ChosenAlarmsForm({"chosen": dumps(chosen)}))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Name the alarms. Raises Forbidden if one of them is not the person's to
-        acknowledge.
-        """
+        """Name the alarms. Raises Forbidden if the user may not acknowledge all of them."""
         for kind, name in fields["chosen"]:
             alarms.require_manage(self.actor, subject(kind, name))
         effects: list[Text] = [
@@ -220,21 +229,21 @@ class AcknowledgeAll(Action):
                 "The overview does not mention it until it is raised again."
             )
         ]
-        named: list[Text] = [
+        alarm_names: list[Text] = [
             _("%(what)s: %(where)s") % {"what": cells.alarm_kind(kind), "where": name}
             for kind, name in fields["chosen"][:MAX_ALARMS_NAMED]
         ]
-        more = len(fields["chosen"]) - MAX_ALARMS_NAMED
-        if more > 0:
-            named.append(
-                ngettext("%s more alarm", "%s more alarms", more) % format_count(more)
+        omitted = len(fields["chosen"]) - MAX_ALARMS_NAMED
+        if omitted > 0:
+            alarm_names.append(
+                ngettext("%s more alarm", "%s more alarms", omitted) % format_count(omitted)
             )
         if any(kind in ONCE for kind, _name in fields["chosen"]):
             effects.append(_("Alarms that report a past event end."))
-        return Preview(effects=[*effects, *named])
+        return Preview(effects=[*effects, *alarm_names])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
+        count = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
         return ngettext(
-            "%s alarm is acknowledged.", "%s alarms are acknowledged.", done
-        ) % format_count(done)
+            "%s alarm is acknowledged.", "%s alarms are acknowledged.", count
+        ) % format_count(count)

@@ -1,4 +1,4 @@
-"""Brokers: which there are, drained and enabled."""
+"""Brokers: the list, drain and enable, and the Java clients that called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from portal.kit.tables import (
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
+    """Show the brokers."""
     views = discovery.listed(actor=actor(request))
+    # Brokers are few, so the list has no search.
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda row: text(row.name)),
         Column(
@@ -44,7 +46,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
     if may(request, "admin"):
-        columns.append(Column(_("Change"), _change))
+        columns.append(Column(_("Change"), _change_link))
     hint = EmptyHint(_("No broker is registered."))
     table = list_table(request, columns, Listed(views, len(views), 1, 1), empty=hint)
     actions = (
@@ -65,8 +67,8 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
 
 
 def java_clients(request: HttpRequest) -> HttpResponse:
-    """Requests of Java clients, which have no key, by address and client."""
-    found = java_callers.latest(actor=actor(request))
+    """Show the Java clients, which have no API key, by address and client."""
+    callers = java_callers.latest(actor=actor(request))
     columns: list[Column[CallerView]] = [
         Column(_("Address"), lambda row: code(row.address)),
         Column(_("Client"), lambda row: text(row.sdk or None)),
@@ -76,19 +78,21 @@ def java_clients(request: HttpRequest) -> HttpResponse:
         Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
     hint = EmptyHint(_("No Java client has called in the last seven days."))
-    table = list_table(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
+    table = list_table(
+        request, columns, Listed(tuple(callers), len(callers), 1, 1), empty=hint
+    )
     intro = _("A request without a client was refused before it was read.")
     return pages.render_list(
         request, _("Java clients"), table, section="brokers", intro=intro, searched=False
     )
 
 
-def _change(one: BrokerView) -> Cell:
-    if not one.alive:
-        return text(_("forget"), page_url("broker-forget", one.name))
+def _change_link(broker: BrokerView) -> Cell:
+    if not broker.alive:
+        return text(_("forget"), page_url("broker-forget", broker.name))
     return text(
-        _("Drain") if one.state == "in" else _("Return to service"),
-        page_url("broker-state", one.name),
+        _("Drain") if broker.state == "in" else _("Return to service"),
+        page_url("broker-state", broker.name),
     )
 
 
@@ -124,12 +128,12 @@ class SetBrokerState(Toggle, BrokerAction):
         return Preview(effects=[_("The broker will accept requests again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = broker_rows.set_state(
+        broker = broker_rows.set_state(
             name=self.name, state=fields["state"], actor=self.actor
         )
         return (
             _("Broker %s is drained.")
-            if done.state == "out"
+            if broker.state == "out"
             else _("Broker %s is enabled.")
         ) % self.name
 

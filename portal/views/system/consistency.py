@@ -1,6 +1,4 @@
-"""Does metadata agree with the nodes: what was found, and mends for what can be mended
-safely.
-"""
+"""Consistency of metadata and nodes: findings, and repairs that are safe."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from portal.kit.tables import (
 
 
 def findings(request: HttpRequest) -> HttpResponse:
-    """Show what disagrees now; every opening of the page checks anew."""
+    """Check metadata against the nodes and show the findings. Every request checks again."""
     report = verify.check(actor=actor(request))
     columns: Columns[Finding] = [
         Column(_("What"), lambda row: badge(row.kind, "warn" if row.safe else "bad")),
@@ -80,23 +78,23 @@ class Repair(Action):
     back_to = ("consistency",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the repair would do. Raises Conflict where that is not safe."""
-        found = verify.find(key=self.url_argument("key"), actor=self.actor)
-        if not found.safe:
-            raise Conflict(f"{found.where}: {found.advice}")
+        """Describe the repair. Raises Conflict if it is not safe."""
+        finding = verify.find(key=self.url_argument("key"), actor=self.actor)
+        if not finding.safe:
+            raise Conflict(f"{finding.where}: {finding.advice}")
         facts = (
-            (text(_("Where")), long(found.where)),
-            (text(_("Details")), text(found.what)),
-            (text(_("What it means")), text(_(found.means))),
+            (text(_("Where")), long(finding.where)),
+            (text(_("Details")), text(finding.what)),
+            (text(_("What it means")), text(_(finding.means))),
         )
         columns: Columns[tuple[Cell, Cell]] = (
             Column("", itemgetter(0)),
             Column("", itemgetter(1)),
         )
         return Preview(
-            effects=[_(found.advice)], table=simple_table(columns, facts, EmptyHint(""))
+            effects=[_(finding.advice)], table=simple_table(columns, facts, EmptyHint(""))
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = verify.repair(key=self.url_argument("key"), actor=self.actor)
-        return _("Repaired: %s.") % done.where
+        finding = verify.repair(key=self.url_argument("key"), actor=self.actor)
+        return _("Repaired: %s.") % finding.where

@@ -1,6 +1,4 @@
-"""Export and import of definitions: the document of this installation, and that of another
-one.
-"""
+"""Export and import of definitions: topics, groups and subscriptions as a JSON document."""
 
 from __future__ import annotations
 
@@ -45,13 +43,13 @@ KIND_LABELS: dict[str, Text] = {
 
 
 def download(request: HttpRequest) -> HttpResponse:
-    """Return the document as a file; `?topic=` is a pattern."""
+    """Return the document as a file. `?topic=` is a pattern."""
     document = export(topic=request.GET.get("topic", ""), actor=actor(request))
-    answer = HttpResponse(
+    response = HttpResponse(
         json.dumps(document, ensure_ascii=False, indent=2), content_type="application/json"
     )
-    answer["Content-Disposition"] = 'attachment; filename="definitions.json"'
-    return answer
+    response["Content-Disposition"] = 'attachment; filename="definitions.json"'
+    return response
 
 
 class DocumentField(forms.CharField):
@@ -67,7 +65,7 @@ class DocumentField(forms.CharField):
 
 
 class ImportForm(forms.Form):
-    """The document, and the rule for what exists."""
+    """The document, and the rule for objects that exist with other settings."""
 
     document = DocumentField(
         label=lazy("Document"),
@@ -85,17 +83,17 @@ class ImportForm(forms.Form):
 
 
 class Import(Create):
-    """Makes what a document defines; each entry has its row in the audit log."""
+    """Creates the objects that a document defines. Each has an audit row."""
 
     form_class = ImportForm
     title = lazy("Import topics and groups")
     back_to = ("topics",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        plan = self._do(fields, dry_run=True)
-        blocked = bool(plan.of("conflict", "unfinished"))
-        effects: list[Text] = [_summary(plan)]
-        if blocked:
+        plan = self._import(fields, dry_run=True)
+        is_blocked = bool(plan.of("conflict", "unfinished"))
+        effects: list[Text] = [_count_outcomes(plan)]
+        if is_blocked:
             effects.append(
                 _("The import is refused while there are conflicts. Nothing was done.")
             )
@@ -104,17 +102,19 @@ class Import(Create):
             Column(_("Kind"), lambda row: text(KIND_LABELS[row.entry.kind])),
             Column(_("Name"), lambda row: text(row.entry.name)),
             Column(_("Result"), lambda row: badge(*OUTCOME_LABELS[row.outcome])),
-            Column(_("Here → in the document"), lambda row: text(_differences(row))),
+            Column(
+                _("Here → in the document"), lambda row: text(_describe_differences(row))
+            ),
             Column(_("Problem"), lambda row: text(row.problem or None)),
         ]
         table = simple_table(columns, plan.steps, EmptyHint(_("The document is empty.")))
-        return Preview(effects=effects, table=table, blocked=blocked)
+        return Preview(effects=effects, table=table, blocked=is_blocked)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        plan = self._do(fields, dry_run=False)
-        return _("The import is done. %s") % _summary(plan)
+        plan = self._import(fields, dry_run=False)
+        return _("The import is done. %s") % _count_outcomes(plan)
 
-    def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
+    def _import(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
         return imports.take_in(
             document=fields["document"],
             existing=fields["existing"],
@@ -123,21 +123,22 @@ class Import(Create):
         )
 
 
-def _summary(plan: Plan) -> str:
-    counts: Counter[str] = Counter(one.outcome for one in plan.steps)
+def _count_outcomes(plan: Plan) -> str:
+    counts: Counter[str] = Counter(outcome.outcome for outcome in plan.steps)
     return ", ".join(
-        f"{word}: {counts[one]}"
-        for one, (word, _tone) in OUTCOME_LABELS.items()
-        if counts[one]
+        f"{label}: {counts[outcome]}"
+        for outcome, (label, _tone) in OUTCOME_LABELS.items()
+        if counts[outcome]
     )
 
 
-def _differences(step: Step) -> str | None:
-    found = (
-        f"{one.field}: {_value(one.here)} → {_value(one.there)}" for one in step.differences
+def _describe_differences(step: Step) -> str | None:
+    texts = (
+        f"{difference.field}: {_to_json(difference.here)} → {_to_json(difference.there)}"
+        for difference in step.differences
     )
-    return ", ".join(found) or None
+    return ", ".join(texts) or None
 
 
-def _value(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

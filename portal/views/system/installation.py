@@ -1,4 +1,4 @@
-"""The installation itself: its settings, and checks of what it holds. For administrators."""
+"""The installation's settings, and checks of the stored messages. For administrators."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ MAX_QUEUES = 500
 
 
 def settings(request: HttpRequest) -> HttpResponse:
-    """Every setting with meaning, value and default; secrets are not shown."""
+    """Show every setting with its meaning, value and default. Secrets are not shown."""
     access.require(actor(request), "admin", "*", what="setting")
-    said = meanings()
+    texts = meanings()
     columns: Columns[Any] = [
         Column(_("Setting"), lambda row: code(variable_of(row.name))),
-        Column(_("Value"), _value),
+        Column(_("Value"), _setting_value),
         Column(
-            _("Default"), lambda row: code(_word(row.default)) if row.repr else text(None)
+            _("Default"),
+            lambda row: code(_format_value(row.default)) if row.repr else text(None),
         ),
-        Column(_("Meaning"), lambda row: text(_(said[row.name]))),
+        Column(_("Meaning"), lambda row: text(_(texts[row.name]))),
     ]
     table = simple_table(columns, fields_of(Config), EmptyHint(""))
     intro = _(
@@ -57,15 +58,18 @@ def settings(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _value(one: Any) -> Cell:
-    value = getattr(config, one.name)
-    if not one.repr:  # secrets
+def _setting_value(config_field: Any) -> Cell:
+    value = getattr(config, config_field.name)
+    # Secrets are declared with repr=False.
+    if not config_field.repr:
         return badge(_("set")) if value else badge(_("not set"))
-    return Cell(_word(value), "code", tone="" if value == one.default else "warn")
+    return Cell(
+        _format_value(value), "code", tone="" if value == config_field.default else "warn"
+    )
 
 
-def _word(value: Any) -> str | None:
-    """Return a value as its variable has it; None where that is empty."""
+def _format_value(value: Any) -> str | None:
+    """Return a value as its environment variable has it, None if that is empty."""
     return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or None
 
 
@@ -83,9 +87,7 @@ class CheckForm(forms.Form):
 
 
 class Check(Action):
-    """Looks through what is stored for anything missing, double or out of order. It changes
-    nothing.
-    """
+    """Checks stored messages for missing, double or misplaced rows. It changes nothing."""
 
     form_class = CheckForm
     right = "admin"
@@ -118,22 +120,27 @@ class Check(Action):
                 lambda row: number(len(row.findings), tone="bad" if row.findings else ""),
                 right=True,
             ),
-            Column(_("What"), _kinds),
+            Column(_("What"), _finding_kinds),
         ]
-        good = _(
+        clean_text = _(
             "%d queues were checked: nothing is missing, double or out of order."
         ) % len(report.queues)
-        said = _("%d problems found. `manage.py verify` explains each one and its remedy.")
-        bad = said % len(report.findings)
+        template = _(
+            "%d problems found. `manage.py verify` explains each one and its remedy."
+        )
+        problem_text = template % len(report.findings)
         table = simple_table(
             columns, report.queues[:MAX_QUEUES], EmptyHint(_("There is no queue to check."))
         )
-        return Preview(effects=[bad if report.findings else good], table=table)
+        return Preview(
+            effects=[problem_text if report.findings else clean_text], table=table
+        )
 
+    # Confirming runs the check again, because it changes nothing.
     def run(self, fields: dict[str, Any]) -> Text:
         return self.preview(fields).effects[0]
 
 
-def _kinds(one: QueueReport) -> Cell:
-    kinds = ", ".join(sorted({finding.kind for finding in one.findings}))
+def _finding_kinds(report: QueueReport) -> Cell:
+    kinds = ", ".join(sorted({finding.kind for finding in report.findings}))
     return badge(kinds, "bad") if kinds else badge(_("in order"), "ok")

@@ -1,4 +1,4 @@
-"""The first page: is anything wrong, and where."""
+"""The first page: whether anything is wrong, and where."""
 
 from __future__ import annotations
 
@@ -33,95 +33,116 @@ from portal.templatetags.formats import format_count
 
 
 def overview(request: HttpRequest) -> HttpResponse:
-    """The page `/`."""
-    known = overview_lists.overview(actor=actor(request))
+    """Show problems, figures and charts of the whole installation."""
+    summary = overview_lists.overview(actor=actor(request))
     span = charts.chosen_span(request)
     points = metrics_history.points(for_s=span.length_s)
-    now = (
+    rates = (
         metrics_history.pace_of(points)
         if span.length_s <= metrics_history.LIVE_S
         else metrics_history.pace()
     )
     marks = chart_marks.marks(for_s=span.length_s, actor=actor(request))
-    found = list_problems(known, actor(request))
+    problem_list = list_problems(summary, actor(request))
     return pages.render_page(
         request,
         "system/overview",
         _("Overview"),
         section="overview",
         live=True,
-        problems=found,
-        verdict=min((one.tone for one in found), default="ok"),
-        quiet=_quiet(known),
-        tiles=_tiles(known, now, actor(request), may(request, "admin")),
+        problems=problem_list,
+        verdict=min((problem.tone for problem in problem_list), default="ok"),
+        quiet=_describe_handled_problems(summary),
+        tiles=_tiles(summary, rates, actor(request), may(request, "admin")),
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
-        behind=_behind(known),
-        dead=_dead(request, known),
-        empty=not known.topics,
+        behind=_lagging_groups_table(summary),
+        dead=_dead_letters_table(request, summary),
+        empty=not summary.topics,
     )
 
 
-def _quiet(known: Overview) -> str:
-    """Describe what is known and looked after; '' if nothing is."""
-    said = []
-    if known.acknowledged_count:
-        words = ngettext(
+def _describe_handled_problems(summary: Overview) -> str:
+    """Describe acknowledged alarms and dead letters marked as seen, '' if there are none."""
+    sentences = []
+    if summary.acknowledged_count:
+        template = ngettext(
             "%s alarm is acknowledged.",
             "%s alarms are acknowledged.",
-            known.acknowledged_count,
+            summary.acknowledged_count,
         )
-        said.append(words % format_count(known.acknowledged_count))
-    seen = known.dead.groups - len(known.dead.unseen)
-    if seen > 0:
-        words = ngettext(
+        sentences.append(template % format_count(summary.acknowledged_count))
+    seen_groups = summary.dead.groups - len(summary.dead.unseen)
+    if seen_groups > 0:
+        template = ngettext(
             "The dead letters of %s group were seen.",
             "The dead letters of %s groups were seen.",
-            seen,
+            seen_groups,
         )
-        said.append(words % format_count(seen))
-    return " ".join(said)
+        sentences.append(template % format_count(seen_groups))
+    return " ".join(sentences)
 
 
-def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
-    all_nodes = snapshot.current().nodes
-    away = len(outages.silent_nodes()) + len(outages.offline_nodes())
-    alive = [one for one in discovery.listed(actor=who) if one.alive]
-    answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
-    oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
+def _tiles(
+    summary: Overview, rates: Pace, current_actor: Actor, is_admin: bool
+) -> list[Fact]:
+    nodes = snapshot.current().nodes
+    silent_count = len(outages.silent_nodes()) + len(outages.offline_nodes())
+    alive_brokers = [
+        broker for broker in discovery.listed(actor=current_actor) if broker.alive
+    ]
+    answering_nodes = f"{len(nodes) - silent_count} / {len(nodes)}"
+    oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None
     return [
-        Fact(_("Sent per second"), now.sent, page_url("topics"), kind="rate"),
-        Fact(_("Pulled per second"), now.pulled, page_url("groups"), kind="rate"),
-        Fact(_("Handled per second"), now.handled, page_url("groups"), kind="rate"),
-        Fact(_("Unread messages"), known.lag, page_url("groups") + "?sort=-lag", kind="number",
-             note=progress.describe_slowest((one.name, one.progress) for one in known.behind)),
-        Fact(_("Oldest unread"), oldest, page_url("groups") + "?sort=-age", kind="lasts",
-             tone="warn" if (oldest or 0) > cells.LATE_MS else ""),
-        Fact(_("Dead letters"), known.dead.messages, "#dead", kind="number",
-             tone="warn" if known.dead.unseen else ""),
-        Fact(_("Alarms"), known.alarm_count + known.acknowledged_count, page_url("alarms"),
-             kind="number", tone="bad" if known.alarm_count else "ok"),
-        Fact(_("Nodes"), answering, page_url("nodes") if admin else "", "bad" if away else "ok"),
-        Fact(_("Brokers alive"), len(alive), page_url("brokers"), kind="number",
-        tone="" if alive else "bad"),
-        Fact(_("Topics"), known.topics, page_url("topics"), kind="number"),
-        Fact(_("Consumer groups"), known.groups, page_url("groups"), kind="number"),
-        Fact(_("Consumers"), known.members, page_url("consumers"), kind="number"),
+        Fact(_("Sent per second"), rates.sent, page_url("topics"), kind="rate"),
+        Fact(_("Pulled per second"), rates.pulled, page_url("groups"), kind="rate"),
+        Fact(_("Handled per second"), rates.handled, page_url("groups"), kind="rate"),
+        Fact(
+            _("Unread messages"), summary.lag, page_url("groups") + "?sort=-lag", kind="number",
+            note=progress.describe_slowest((row.name, row.progress) for row in summary.behind),
+        ),
+        Fact(
+            _("Oldest unread"), oldest, page_url("groups") + "?sort=-age", kind="lasts",
+            tone="warn" if (oldest or 0) > cells.LATE_MS else "",
+        ),
+        Fact(
+            _("Dead letters"), summary.dead.messages, "#dead", kind="number",
+            tone="warn" if summary.dead.unseen else "",
+        ),
+        Fact(
+            _("Alarms"), summary.alarm_count + summary.acknowledged_count, page_url("alarms"),
+            kind="number", tone="bad" if summary.alarm_count else "ok",
+        ),
+        Fact(
+            _("Nodes"), answering_nodes, page_url("nodes") if is_admin else "",
+            "bad" if silent_count else "ok",
+        ),
+        Fact(
+            _("Brokers alive"), len(alive_brokers), page_url("brokers"), kind="number",
+            tone="" if alive_brokers else "bad",
+        ),
+        Fact(_("Topics"), summary.topics, page_url("topics"), kind="number"),
+        Fact(_("Consumer groups"), summary.groups, page_url("groups"), kind="number"),
+        Fact(_("Consumers"), summary.members, page_url("consumers"), kind="number"),
     ]  # fmt: skip
 
 
-def _behind(known: Overview) -> Table:
+def _lagging_groups_table(summary: Overview) -> Table:
     return simple_table(
-        cells.GROUP_COLUMNS, known.behind, EmptyHint(_("No group has unread messages"))
+        cells.GROUP_COLUMNS,
+        summary.behind,
+        EmptyHint(_("No group has unread messages")),
     )
 
 
-def _dead(request: HttpRequest, known: Overview) -> Table:
-    def href(one: GroupDeadLetters) -> str:
+def _dead_letters_table(request: HttpRequest, summary: Overview) -> Table:
+    def href(dead_letters: GroupDeadLetters) -> str:
         return page_url(
-            "failures" if may(request, "manage", one.group, what="group") else "group",
-            one.group,
+            "failures"
+            if may(request, "manage", dead_letters.group, what="group")
+            else "group",
+            dead_letters.group,
         )
 
     columns: Columns[GroupDeadLetters] = [
@@ -138,4 +159,4 @@ def _dead(request: HttpRequest, known: Overview) -> Table:
             lambda row: text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
         ),
     ]
-    return simple_table(columns, known.dead.rows, EmptyHint(_("No dead letters")))
+    return simple_table(columns, summary.dead.rows, EmptyHint(_("No dead letters")))

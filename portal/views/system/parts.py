@@ -1,6 +1,8 @@
-"""Every part of the kit in all its states, on one page: where a new part is looked at, in
-light, dark and on phones, and from where a page's author copies. Its examples are invented;
-only its headings are translated."""
+"""Every part of the kit in all its states on a single page.
+
+Developers look at a new part here, in light, dark and on phones, and copy from here. The
+examples are invented. Only headings are translated.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,16 @@ EXAMPLE_EVENTS = {
     17: ("alarm", "Alarm: far behind"),
     25: ("resolved", "Resolved: far behind"),
 }
-STEPS_WITHOUT_VALUE = (
-    10,
-    11,
-    13,
-    14,
-)  # steps without a value; the one between them stands alone
+# Step 12 stands alone between two gaps.
+STEPS_WITHOUT_VALUE = (10, 11, 13, 14)
 TONES = ("", "ok", "warn", "bad")
 NO_TOPICS = EmptyHint("No matching topics.", "catmq topic create orders", "#", "Create")
-# of about the 100 characters that a name may have
+# Names have up to 100 characters.
 LONG_NAME = "a.name-with_every.allowed-character." * 3
 
 
 class ExampleForm(forms.Form):
-    """Fields of every kind; that of the wrong one is refused."""
+    """Fields of every kind. The number is invalid, so that its error is shown."""
 
     name = forms.CharField(label="Text", max_length=100, help_text="Letters, digits, . _ -")
     count = forms.IntegerField(
@@ -71,8 +69,8 @@ class ExampleForm(forms.Form):
 
 
 def parts(request: HttpRequest) -> HttpResponse:
-    """The page for developers."""
-    now = ms(database_now())
+    """Show the page for developers."""
+    now_ms = ms(database_now())
     form = ExampleForm(
         {"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"}
     )
@@ -93,7 +91,7 @@ def parts(request: HttpRequest) -> HttpResponse:
             Link("Primary", "#", "primary"),
             Link("Other", "#"),
         ],
-        tiles=_tiles(),
+        tiles=_example_tiles(),
         badges=[cells.state(word) for word in cells.STATE_LABELS],
         chips=[
             Link("who: ada", "#"),
@@ -106,17 +104,17 @@ def parts(request: HttpRequest) -> HttpResponse:
             "q=a",
             "q=a",
         ),
-        table=_table(now),
+        table=_example_table(now_ms),
         none=simple_table([Column("Name", text)], [], NO_TOPICS),
-        chart=_chart(now, lines=3),
+        chart=_example_chart(now_ms, lines=3),
         nothing=Chart("No figures", ["sent"], []),
-        steps=_steps(now),
+        steps=_example_steps(now_ms),
         tones=TONES[1:],
         form=form,
     )
 
 
-def _tiles() -> list[Fact]:
+def _example_tiles() -> list[Fact]:
     return [
         *(Fact(f"Tone {tone or 'none'}", 1234, "#", tone, "number") for tone in TONES),
         Fact("Rate", 12.34, kind="rate"),
@@ -127,16 +125,16 @@ def _tiles() -> list[Fact]:
     ]
 
 
-def _table(now: int) -> Table:
+def _example_table(now_ms: int) -> Table:
     examples: dict[str, Cell] = {
         "code": code(LONG_NAME, "#"),
         "badge": badge("paused", "warn"),
         "number": number(1_234_567),
         "number, warn": number(3, tone="warn"),
         "text": text("plain"),
-        "when": timestamp(now - 3 * MINUTE),
-        "when, ahead": timestamp(now + 2 * HOUR),
-        "when, old": timestamp(now - 40 * DAY),
+        "when": timestamp(now_ms - 3 * MINUTE),
+        "when, ahead": timestamp(now_ms + 2 * HOUR),
+        "when, old": timestamp(now_ms - 40 * DAY),
         "lasting": duration(61_000, "bad"),
         "per second": per_second(0.25),
         "share": share(0.25),
@@ -147,42 +145,45 @@ def _table(now: int) -> Table:
         "nothing": text(None),
     }
     columns: list[Column[int]] = [
-        Column(name, partial(_same, cell)) for name, cell in examples.items()
+        Column(name, partial(_example_cell, cell)) for name, cell in examples.items()
     ]
     return simple_table(columns, range(2), EmptyHint(""), "A caption of a table")
 
 
-def _same(cell: Cell, _row: int) -> Cell:
+def _example_cell(cell: Cell, _row: int) -> Cell:
     return cell
 
 
-def _chart(now: int, *, lines: int) -> Chart:
+def _example_chart(now_ms: int, *, lines: int) -> Chart:
     labels = ["sent", "handled", "pulled"][:lines]
-    found = []
+    rows = []
     for n in range(30):
-        at = now // MINUTE * MINUTE - (29 - n) * MINUTE
+        at_ms = now_ms // MINUTE * MINUTE - (29 - n) * MINUTE
         values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
-        shown = tuple(
-            (DASH, "") if n in STEPS_WITHOUT_VALUE else (f"{one:.1f}", one)
-            for one in values
+        row_cells = tuple(
+            (DASH, "") if n in STEPS_WITHOUT_VALUE else (f"{value:.1f}", value)
+            for value in values
         )
-        found.append(
+        rows.append(
             Row(
-                at,
-                at // 1000,
-                shown,
-                [Event(at + 20_000, *EXAMPLE_EVENTS[n])] if n in EXAMPLE_EVENTS else (),
+                at_ms,
+                at_ms // 1000,
+                row_cells,
+                [Event(at_ms + 20_000, *EXAMPLE_EVENTS[n])] if n in EXAMPLE_EVENTS else (),
             )
         )
-    return Chart("Messages per second", labels, found)
+    return Chart("Messages per second", labels, rows)
 
 
-def _steps(now: int) -> list[Step]:
+def _example_steps(now_ms: int) -> list[Step]:
     return [
         Step("Sent", "No time is recorded for this step."),
-        Step("Stored", "topic/3, offset 145", now - HOUR, "ok", "#"),
+        Step("Stored", "topic/3, offset 145", now_ms - HOUR, "ok", "#"),
         Step(
-            "Failed", "TimeoutError: no answer of the mail server", now - 5 * MINUTE, "warn"
+            "Failed",
+            "TimeoutError: no answer of the mail server",
+            now_ms - 5 * MINUTE,
+            "warn",
         ),
-        Step("Dead letter", LONG_NAME, now - MINUTE, "bad"),
+        Step("Dead letter", LONG_NAME, now_ms - MINUTE, "bad"),
     ]

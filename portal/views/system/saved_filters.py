@@ -1,4 +1,4 @@
-"""Saving and deleting of filters. Both are undone in a moment, so nothing asks before."""
+"""Saving and deleting filters. Both are easily undone, so there is no confirmation."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from portal.kit.pages import page_url
 
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
-    """Save the filter, and go back to the list that it makes."""
-    page, name = _page(request), request.POST.get("name", "").strip()
+    """Save a filter and return to the list with this filter."""
+    page, name = _list_name(request), request.POST.get("name", "").strip()
     query = pages.filter_query(dict(parse_qsl(request.POST.get("query", ""))))
     try:
         saved_filters.save(page=page, name=name, query=query, actor=actor(request))
         messages.success(request, _("The filter %s was saved.") % name)
     except Invalid as error:
         messages.error(request, error_texts.describe_error(error))
-    return _back(page, query)
+    return _redirect_to_list(page, query)
 
 
 @require_POST
 def delete(request: HttpRequest) -> HttpResponse:
-    """Delete the filter, and go back to the list as it was."""
-    page, name = _page(request), request.POST.get("name", "")
+    """Delete a filter and return to the list as it was."""
+    page, name = _list_name(request), request.POST.get("name", "")
     try:
         saved_filters.delete(page=page, name=name, actor=actor(request))
         messages.success(request, _("The filter %s was deleted.") % name)
     except NotFound as error:
         messages.error(request, error_texts.describe_error(error))
-    return _back(page, urlencode(parse_qsl(request.POST.get("query", ""))))
+    return _redirect_to_list(page, urlencode(parse_qsl(request.POST.get("query", ""))))
 
 
-def _page(request: HttpRequest) -> str:
+def _list_name(request: HttpRequest) -> str:
     """Return the name of the list. Raises Invalid."""
     page = request.POST.get("page", "")
     if page not in pages.LISTS_WITH_FILTERS:
@@ -52,5 +52,5 @@ def _page(request: HttpRequest) -> str:
     return page
 
 
-def _back(page: str, query: str) -> HttpResponse:
+def _redirect_to_list(page: str, query: str) -> HttpResponse:
     return HttpResponseRedirect(f"{page_url(page)}?{query}" if query else page_url(page))

@@ -1,4 +1,4 @@
-"""API keys: who may call the API. The secret is shown once."""
+"""API keys: create, limit, revoke. A key is shown only when it is created."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from portal.kit.tables import (
     timestamp,
 )
 
+# All keys are read at once, and a page of them is shown.
 MAX_KEYS = 1000
 RIGHT_MEANINGS: dict[str, Text] = {
     "produce": lazy("Send to topics"),
@@ -49,11 +50,11 @@ RIGHT_MEANINGS: dict[str, Text] = {
 def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=parse_list_query(request).search, limit=MAX_KEYS)
-    found = api_keys.page(window=window, actor=actor(request)).items
+    key_views = api_keys.page(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
         Column(_("API key"), lambda row: code(row.name)),
         Column(_("Rights"), lambda row: text(describe_rights(row.rights))),
-        Column(_("Limits"), lambda row: text(_limits(row))),
+        Column(_("Limits"), lambda row: text(_describe_limits(row))),
         Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
         Column(
             _("Change"), lambda row: text(_("limits"), page_url("key-limits", row.name))
@@ -64,27 +65,28 @@ def keys_list(request: HttpRequest) -> HttpResponse:
     ]
     hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
     table = list_table(
-        request, columns, cut(found, wanted=parse_list_query(request)), empty=hint
+        request, columns, cut(key_views, wanted=parse_list_query(request)), empty=hint
     )
     actions = [Link(_("Create a key"), page_url("key-create"))]
     return pages.render_list(request, _("API keys"), table, section="keys", actions=actions)
 
 
-def _limits(one: KeyView) -> str | None:
-    found = []
-    if one.max_messages_per_s is not None:
-        found.append(_("%d messages a second") % one.max_messages_per_s)
-    if one.max_bytes_per_s is not None:
-        found.append(_("%d bytes a second") % one.max_bytes_per_s)
-    return ", ".join(found) or None
+def _describe_limits(key: KeyView) -> str | None:
+    limits = []
+    if key.max_messages_per_s is not None:
+        limits.append(_("%d messages a second") % key.max_messages_per_s)
+    if key.max_bytes_per_s is not None:
+        limits.append(_("%d bytes a second") % key.max_bytes_per_s)
+    return ", ".join(limits) or None
 
 
 def describe_rights(rights: Mapping[str, Sequence[str]]) -> str:
+    """Return rights in a line, such as "produce orders*; browse logs"."""
     return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
 
 
 class RightsForm(forms.Form):
-    """One line of patterns for each right."""
+    """A field for each right, with the patterns of names it covers."""
 
     produce = forms.CharField(
         label=lazy("Send to"),
@@ -102,12 +104,12 @@ class RightsForm(forms.Form):
 
 
 def read_rights(fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The rights that a form gives."""
-    found = {
+    """Return the rights that a form grants. Empty rights are left out."""
+    rights = {
         right: str(fields.get(right) or "").replace(",", " ").split()
         for right in access.RIGHTS
     }
-    return {right: patterns for right, patterns in found.items() if patterns}
+    return {right: patterns for right, patterns in rights.items() if patterns}
 
 
 @with_settings(KEY)
@@ -125,7 +127,7 @@ class KeyAction(Action):
 
 
 class CreateKey(KeyAction):
-    """Makes a key, and shows it this once."""
+    """Creates a key and shows it, for the only time."""
 
     form_class = NewKeyForm
     title = lazy("Create a key")
@@ -155,12 +157,12 @@ class CreateKey(KeyAction):
             dry_run=dry_run,
         )
 
-    def respond(self, said: Text) -> HttpResponse:
-        """The one page that shows the secret: it is in no cookie and no session."""
+    def respond(self, message: Text) -> HttpResponse:
+        """Show the key. It is in no cookie and no session, so no other page can show it."""
         return pages.render_page(
             self.request,
             "system/new_key",
-            str(said),
+            str(message),
             section="keys",
             secret=self.secret,
             back=self.back(),
@@ -169,7 +171,7 @@ class CreateKey(KeyAction):
 
 @with_settings(KEY)
 class KeyLimitsForm(EditFields):
-    """Send limits of a key that exists."""
+    """Send limits of an existing key."""
 
 
 class LimitKey(Edit, KeyAction):
@@ -192,8 +194,10 @@ class DeleteKey(Delete, KeyAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = api_keys.named(name=self.name, actor=self.actor)
-        what = _("Requests with this key will be refused within a second. Its rights: %s")
-        return Preview(effects=[what % describe_rights(view.rights)])
+        sentence = _(
+            "Requests with this key will be refused within a second. Its rights: %s"
+        )
+        return Preview(effects=[sentence % describe_rights(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:
         api_keys.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -1,4 +1,4 @@
-"""Users and roles: who may log in, and what each may do."""
+"""Users: their rights, roles and accounts."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from portal.views.users.keys import RIGHT_MEANINGS, RightsForm, describe_rights,
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
+    """Show the users."""
     search = parse_list_query(request).search.lower()
     views = tuple(
-        one
-        for one in accounts.listed(actor=actor(request))
-        if search in f"{one.name} {one.email}".lower()
+        user
+        for user in accounts.listed(actor=actor(request))
+        if search in f"{user.name} {user.email}".lower()
     )
     columns: Columns[UserView] = [
         Column(_("User"), lambda row: code(row.name, page_url("user", row.name))),
@@ -77,6 +78,8 @@ def users_list(request: HttpRequest) -> HttpResponse:
 
 
 class AccountForm(EditFields, RightsForm):
+    """Account settings of an existing user."""
+
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
     active = forms.BooleanField(label=lazy("May log in"), required=False)
     password = password_field(
@@ -86,6 +89,8 @@ class AccountForm(EditFields, RightsForm):
 
 
 class NewAccountForm(RightsForm):
+    """Account settings of a new user."""
+
     name = forms.CharField(label=lazy("Name"), max_length=150)
     email = forms.EmailField(label=lazy("E-mail"), required=False)
     password = password_field(lazy("Password"))
@@ -106,7 +111,7 @@ class CreateUser(UserAction):
     title = lazy("Create a user")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return Preview(effects=_may(self._create(fields, dry_run=True)))
+        return Preview(effects=_describe_account(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
         return _("User %s was created.") % self._create(fields).name
@@ -119,27 +124,27 @@ class CreateUser(UserAction):
         )  # fmt: skip
 
 
-def _may(view: UserView) -> list[Text]:
-    """List what an account may do, in sentences."""
+def _describe_account(view: UserView) -> list[Text]:
+    """Describe the rights of an account in sentences."""
     if view.administrator:
         return [
             _("%s has all rights, including those on users, keys and nodes.") % view.name
         ]
-    more = [
+    right_sentences = [
         f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
         for right, patterns in view.rights.items()
     ]
     if "browse" in view.rights:
-        names = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
+        values = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
         return [
             _("%(name)s sees names, states and figures, and reads messages of %(topics)s.")
-            % names,
-            *more,
+            % values,
+            *right_sentences,
         ]
     return [
         _("%s sees names, states and figures, but no headers or bodies of messages.")
         % view.name,
-        *more,
+        *right_sentences,
     ]
 
 
@@ -148,7 +153,7 @@ class ChangeUser(Edit, UserAction):
     title = lazy("User %(name)s")
 
     def stored_settings(self) -> dict[str, Any]:
-        """As it is; but for the password, which nobody can read."""
+        """Return the settings of the account. Its password cannot be read."""
         view = accounts.named(name=self.name, actor=self.actor)
         rights = {
             right: ", ".join(view.rights.get(right, ())) for right in RightsForm.base_fields
@@ -157,24 +162,25 @@ class ChangeUser(Edit, UserAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._update(fields, dry_run=True)
-        found = super().preview(fields)
+        preview = super().preview(fields)
         if not fields["password"]:
-            return found
-        said = _(
+            return preview
+        sentence = _(
             "The password will be changed. All sessions of %s end, and the old password "
             "becomes invalid."
         )
-        effects = found.effects if found.table else ()  # else it says that nothing changes
-        return Preview(effects=[*effects, said % self.name], table=found.table)
+        # Without a table, the only effect is "Nothing changes."
+        effects = preview.effects if preview.table else ()
+        return Preview(effects=[*effects, sentence % self.name], table=preview.table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
-        then = {**self.stored_settings(), **self._merge(fields).changed}
+        settings = {**self.stored_settings(), **self._merge(fields).changed}
         return accounts.update(
-            name=self.name, administrator=then["administrator"], active=then["active"],
-            rights=read_rights(then), password=fields["password"],
+            name=self.name, administrator=settings["administrator"], active=settings["active"],
+            rights=read_rights(settings), password=fields["password"],
             actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
@@ -185,12 +191,12 @@ class DeleteUser(Delete, UserAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
-        owns = accounts.owned(name=self.name, actor=self.actor)
-        if owns:
-            what = _(
+        owned_names = accounts.owned(name=self.name, actor=self.actor)
+        if owned_names:
+            sentence = _(
                 "The name stays an owner of %s. A new account with this name will manage them."
             )
-            effects.append(what % ", ".join(owns))
+            effects.append(sentence % ", ".join(owned_names))
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
