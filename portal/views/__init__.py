@@ -1,1 +1,1 @@
-"""Pages. A view makes one call to the lower layers and renders what it returns."""
+"""Pages. Each view makes a single call to the lower layers and renders the result."""
