@@ -15,5 +15,5 @@ from metadata.config import config
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
-    private.at_start(config.data_dir)
+    private.protect_or_exit(config.data_dir)
     execute_from_command_line(sys.argv)

@@ -99,10 +99,10 @@ def middle(rows: int) -> str:
     (node,) = map(node_pools.node, sweeping.retry_nodes())
     kept = dead_letter_sql.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
-        places = dead_letter_sql.dead_places(
+        places = dead_letter_sql.list_dead_positions(
             session,
-            kept=kept,
-            after=dead_letter_sql.Place(0, 0),
+            selection=kept,
+            after=dead_letter_sql.DeadPosition(0, 0),
             upto=1 << 60,
             most=rows // 2,
         )
@@ -157,11 +157,11 @@ def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
         took.append(time.monotonic() - at)
     lasted = time.monotonic() - begun
     at = time.monotonic()
-    redrive_rows.stop(group="billing", redrive=made.id, actor=me)
+    redrive_rows.stop_redrive(group="billing", redrive=made.id, actor=me)
     ended.set()
     working.join()
     stopped_s = time.monotonic() - at
-    done = redrive_rows.named(group="billing", redrive=made.id, actor=me).redriven
+    done = redrive_rows.find_redrive(group="billing", redrive=made.id, actor=me).redriven
     return {
         "request s": asked_s,
         "messages a second": done / lasted,

@@ -80,7 +80,7 @@ def _mysql(where: Database, *, isolation: str, limit_s: int) -> dict[str, Any]:
             "charset": "utf8mb4",
             "isolation_level": isolation,
             "init_command": SESSION,
-            **tls.arguments(*where.encryption),
+            **tls.connect_arguments(*where.encryption),
             "local_infile": 0,  # or a server may ask this process for any file
             "connect_timeout": 2,
             "read_timeout": limit_s,

@@ -27,7 +27,7 @@ from catmq_site.jobs import tasks  # noqa: E402  its models need the application
 tasks.connect()
 
 
-_TRUSTED = addresses.networks(config.trusted_proxies)
+_TRUSTED = addresses.parse_networks(config.trusted_proxies)
 _PATH_PREFIX = config.path_prefix
 
 
@@ -36,7 +36,7 @@ def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
     prefix.
     """
     if _TRUSTED and "HTTP_X_FORWARDED_FOR" in environ:
-        environ["REMOTE_ADDR"] = addresses.client_of(
+        environ["REMOTE_ADDR"] = addresses.client_address(
             environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED
         )
     if _PATH_PREFIX:  # links and redirects get it back from FORCE_SCRIPT_NAME

@@ -1,4 +1,4 @@
-"""Sweeps: the same act for many items or nodes, of which a bad one stops none of the rest."""
+"""Run one action for many items or nodes: a failure is logged, and the rest continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metadata.grouping import grouped
 
 
 class Progress(NamedTuple):
-    """Progress of a long run: `done` of `total`, 0 where nobody knows the total."""
+    """Progress of a long run: `done` of `total`, which is 0 if it is unknown."""
 
     what: str
     done: int
@@ -25,95 +25,96 @@ class Progress(NamedTuple):
 
 
 class OnNode(Protocol):
-    """Anything that lies on one node."""
+    """A row that belongs to one node."""
 
     @property
     def node_id(self) -> int: ...
 
 
 T = TypeVar("T")
-Lying = TypeVar("Lying", bound=OnNode)
+RowOnNode = TypeVar("RowOnNode", bound=OnNode)
 log = logging.getLogger(__name__)
 
 
-def each(
+def run_each(
     items: Iterable[T], *, act: Callable[[T], object], name: Callable[[T], str]
 ) -> int:
-    """Run `act` for every item; return for how many it was done: not those where it answers
-    False, or raises.
+    """Run `act` for every item and return for how many it succeeded.
 
-    What it raises is logged under the item's name, what nobody expected with its traceback:
-    a sweep comes again and again, and would meet the same item first each time.
+    An item counts unless `act` returns False or raises. Errors are logged under the item's
+    name, unexpected ones with a traceback.
     """
     done = 0
-    for one in items:
+    for item in items:
         try:
-            done += act(one) is not False
+            # Continue after an error: the next sweep starts with the same item, so a bad
+            # one would keep the others from ever being reached.
+            done += act(item) is not False
         except CatmqError as error:
-            log.warning("%s failed, will retry: %s", name(one), error.detail)
+            log.warning("%s failed, will retry: %s", name(item), error.detail)
         except Exception:
-            log.exception("%s failed", name(one))
+            log.exception("%s failed", name(item))
     return done
 
 
 @contextmanager
-def later(what: str) -> Iterator[None]:
-    """Log a failure of what is not urgent: a sweep does it later."""
+def log_failure(subject: str) -> Iterator[None]:
+    """Log a CatmqError of work that a later sweep repeats, and suppress it."""
     try:
         yield
     except CatmqError as error:
-        log.warning("%s failed, will retry: %s", what, error.detail)
+        log.warning("%s failed, will retry: %s", subject, error.detail)
 
 
-def ask(
-    asked: Mapping[int, T],
-    question: Callable[[Session, T], object],
+def query_nodes(
+    arguments: Mapping[int, T],
+    query: Callable[[Session, T], object],
     *,
-    what: str,
+    subject: str,
     prepare: Callable[[Node], object] | None = None,
     level: int = logging.WARNING,
 ) -> dict[str, str]:
-    """Ask each node, {id: what it is asked about}, on a connection that only reads; return
-    the skipped ones.
+    """Run a read-only query on each node and return the nodes that were skipped.
 
-    A node that does not answer is skipped and logged: {name: why}. `prepare` gets a node
-    ready first.
+    `arguments` holds the second argument of `query` by node id. `prepare` is called with
+    the node before its query. A node that fails is logged and returned as {node name: error
+    text}; `subject` says in the log what was to be read.
     """
     skipped = {}
-    for node_id, about in asked.items():
+    for node_id, argument in arguments.items():
         try:
             node = node_pools.node(node_id)
             if prepare is not None:
                 prepare(node)
             with node.reading() as session:
-                question(session, about)
+                query(session, argument)
         except (CatmqError, OSError) as error:
             info = snapshot.current().nodes.get(node_id)
             name = info.name if info is not None else str(node_id)
             skipped[name] = error.detail if isinstance(error, CatmqError) else str(error)
             log.log(
-                level, "%s could not be read from node %s: %s", what, name, skipped[name]
+                level, "%s could not be read from node %s: %s", subject, name, skipped[name]
             )
     return skipped
 
 
-def require_any(
-    skipped: Mapping[str, str], *, asked: Mapping[int, object], name: str = "nodes"
+def require_answer(
+    skipped: Mapping[str, str], *, nodes: Mapping[int, object], name: str = "nodes"
 ) -> None:
-    """Raise NodeUnavailable if every node that was asked was skipped."""
-    if skipped and len(skipped) == len(asked):
+    """Raise NodeUnavailable if every queried node was skipped."""
+    if skipped and len(skipped) == len(nodes):
         raise NodeUnavailable(
             f"No answer from {name} {', '.join(skipped)}.", retry_after_ms=1000
         )
 
 
-def online() -> dict[int, NodeInfo]:
-    """The nodes that ought to answer, by id."""
+def online_nodes() -> dict[int, NodeInfo]:
+    """Return the nodes that are not set offline, by id."""
     return {node_id: info for node_id, info in _nodes() if info.state != "offline"}
 
 
 def retry_nodes() -> dict[int, NodeInfo]:
-    """The nodes that hold retries and dead letters, by id."""
+    """Return the nodes that hold retries and dead letters, by id."""
     return {node_id: info for node_id, info in _nodes() if info.kind == "failure"}
 
 
@@ -121,11 +122,11 @@ def _nodes() -> list[tuple[int, NodeInfo]]:
     return sorted(snapshot.current().nodes.items())
 
 
-def by_node(rows: Iterable[Lying]) -> dict[int, list[Lying]]:
-    """Group rows by the id of the node that they lie on."""
+def group_by_node(rows: Iterable[RowOnNode]) -> dict[int, list[RowOnNode]]:
+    """Group rows by the id of their node."""
     return grouped((row.node_id, row) for row in rows)
 
 
 def queues_by_node(queues: Iterable[int]) -> dict[int, list[int]]:
-    """Ids of queues, by the id of their node. Raises NotFound (queue_not_found)."""
+    """Group queue ids by the id of their node. Raises NotFound (queue_not_found)."""
     return grouped((snapshot.find_queue(queue).node_id, queue) for queue in queues)

@@ -254,7 +254,7 @@ def parse_database_url(url: str) -> Database:
     ):
         raise ConfigError("must look like mysql://user:password@host:3306/database")
     try:
-        encryption = tls.of_query(parts.query)
+        encryption = tls.parse_query(parts.query)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     account = (unquote(parts.username or ""), unquote(parts.password or ""))
@@ -268,9 +268,9 @@ def load(environ: Mapping[str, str]) -> Config:
     Raises ConfigError, naming the variable.
     """
     kinds = {one.name: str(one.type) for one in fields(Config)}
-    given = _given(environ, known={variable_of(name): name for name in kinds})
+    given = _given(environ, known={variable_name(name): name for name in kinds})
     values = {
-        name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()
+        name: _parse(variable_name(name), kinds[name], text) for name, text in given.items()
     }
     config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
     _check(config)
@@ -282,13 +282,13 @@ def load(environ: Mapping[str, str]) -> Config:
     return made
 
 
-def meanings() -> dict[str, str]:
+def setting_comments() -> dict[str, str]:
     """Return the comment above each field of Config, by field name."""
     fields = MEANING.findall(inspect.getsource(Config))
     return {name: " ".join(re.findall(r"# (.+)", comment)) for comment, name in fields}
 
 
-def variable_of(name: str) -> str:
+def variable_name(name: str) -> str:
     return PREFIX + name.upper()
 
 
@@ -352,7 +352,7 @@ def _check(config: Config) -> None:
         least = 0 if one.name in MAY_BE_ZERO else 1
         if type(value) is int and value < least:
             raise ConfigError(
-                f"{variable_of(one.name)} must be at least {least}, not {value}."
+                f"{variable_name(one.name)} must be at least {least}, not {value}."
             )
     if config.max_waiters >= config.threads:
         raise ConfigError(
@@ -427,7 +427,7 @@ def _check_mail_domains(config: Config) -> None:
                 f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org."
             )
     for one in config.alarm_emails:
-        if not mail.may_go_to(one, config.mail_domains):
+        if not mail.is_allowed_recipient(one, config.mail_domains):
             raise ConfigError(
                 f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS."
             )
@@ -436,9 +436,9 @@ def _check_mail_domains(config: Config) -> None:
 def _check_networks(config: Config) -> None:
     for name in ("trusted_proxies", "java_networks"):
         try:
-            addresses.networks(getattr(config, name))
+            addresses.parse_networks(getattr(config, name))
         except ValueError as error:
-            raise ConfigError(f"{variable_of(name)}: {error}.") from None
+            raise ConfigError(f"{variable_name(name)}: {error}.") from None
     if config.java_networks and (
         problem := addresses.width_problem(config.trusted_proxies)
     ):

@@ -197,7 +197,11 @@ class NoWritableQueue(Unavailable, code=Code.NO_WRITABLE_QUEUE):
 
 
 class MetadataUnavailable(Unavailable, code=Code.METADATA_UNAVAILABLE):
-    """The metadata database did not answer in time; sends, pulls and commits go on."""
+    """The metadata database did not answer in time. Sends, pulls and commits continue."""
+
+    @classmethod
+    def no_answer(cls) -> MetadataUnavailable:
+        return cls("The metadata database did not answer.", retry_after_ms=1000)
 
 
 class Unrecorded(MetadataUnavailable):

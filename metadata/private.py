@@ -47,7 +47,7 @@ def protect(directory: Path) -> bool:
     return True
 
 
-def at_start(directory: Path) -> None:
+def protect_or_exit(directory: Path) -> None:
     """The same for a process that starts: it says what it mended, and ends with one line
     where it cannot.
     """

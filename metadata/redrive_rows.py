@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.clock import database_now
-from metadata.db.prune import Rule
-from metadata.db.rows import group_by_name, group_named, select, shown
+from metadata.db.prune import PruneRule
+from metadata.db.rows import find_group, lock_group, make_view, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Redrive
@@ -28,7 +28,7 @@ TARGETS = tuple(Redrive.To.values)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RedriveSelection:
     """Dead messages of a redrive: `rows` by node, or those of a topic and a kind of error
     where given.
     """
@@ -49,7 +49,7 @@ class RedriveView:
     id: int
     group: str
     group_id: int
-    chosen: Chosen
+    chosen: RedriveSelection
     to: str
     rate: int
     state: str
@@ -66,10 +66,10 @@ class RedriveView:
 
 
 @transactional
-def request(
+def request_redrive(
     *,
     group: str,
-    chosen: Chosen,
+    chosen: RedriveSelection,
     to: str,
     rate: int | None,
     bounds: Mapping[int, int],
@@ -81,8 +81,8 @@ def request(
     Raises Invalid, NotFound, Conflict(in_use) while another one of the group runs.
     """
     access.require(actor, "manage", group, what="group")
-    check(to=to, rate=rate)
-    group_row = group_by_name(group)
+    check_options(to=to, rate=rate)
+    group_row = lock_group(group)
     other = group_row.redrives.filter(state=Redrive.State.RUNNING).first()
     if other is not None:
         raise Conflict(
@@ -121,7 +121,7 @@ def request(
     return _view(row)
 
 
-def check(*, to: str, rate: int | None) -> None:
+def check_options(*, to: str, rate: int | None) -> None:
     """Raise Invalid for a target or a rate that there cannot be."""
     if to not in TARGETS:
         raise Invalid.field("to", f"must be one of {', '.join(TARGETS)}")
@@ -130,16 +130,16 @@ def check(*, to: str, rate: int | None) -> None:
 
 
 @transactional
-def stop(*, group: str, redrive: int, actor: Actor) -> RedriveView:
+def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     """The redrive, stopped; what it has brought back stays so. Needs `manage`. Raises
     NotFound.
     """
     access.require(actor, "manage", group, what="group")
-    row = group_by_name(group).redrives.filter(pk=redrive).first()
+    row = lock_group(group).redrives.filter(pk=redrive).first()
     if row is None:
         raise _missing(group, redrive)
-    running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
-    if running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
+    list_running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
+    if list_running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
         before_, after = (
             {"state": "running"},
             {"id": redrive, "state": "stopped", "redriven": row.redriven},
@@ -151,7 +151,7 @@ def stop(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     return _view(row)
 
 
-def page(
+def list_redrives(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> list[RedriveView]:
     """The redrives of a group, the newest first, older than the one called `after`. Needs
@@ -168,7 +168,7 @@ def page(
         return [_view(row) for row in rows[:limit]]
 
 
-def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
+def find_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     with reachable():
         row = (
             Redrive.objects.filter(group=_seen(group, actor), pk=redrive)
@@ -182,10 +182,10 @@ def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
 
 def _seen(group: str, actor: Actor) -> ConsumerGroup:
     access.require(actor, "manage", group, what="group")
-    return group_named(group)
+    return find_group(group)
 
 
-def running(limit: int = 100) -> list[RedriveView]:
+def list_running(limit: int = 100) -> list[RedriveView]:
     """The redrives that are to go on, the oldest first."""
     with reachable():
         if not select(_ANY, [Redrive.State.RUNNING]):
@@ -260,7 +260,7 @@ def advance(
 
 
 @transactional
-def finish(redrive: int, *, state: str, detail: str = "") -> None:
+def finish_redrive(redrive: int, *, state: str, detail: str = "") -> None:
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
@@ -277,7 +277,7 @@ def finish(redrive: int, *, state: str, detail: str = "") -> None:
         )
 
 
-prune = Rule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)
+prune = PruneRule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)
 
 
 def _missing(group: str, redrive: int) -> NotFound:
@@ -290,10 +290,10 @@ def _view(row: Redrive) -> RedriveView:
         if row.chosen is None
         else {int(node): tuple(mine) for node, mine in row.chosen.items()}
     )
-    return shown(
+    return make_view(
         RedriveView,
         row,
-        chosen=Chosen(rows, row.topic_id, row.topic, row.error_class),
+        chosen=RedriveSelection(rows, row.topic_id, row.topic, row.error_class),
         bounds={int(node): bound for node, bound in row.bounds.items()},
         places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
         deleting={int(node): tuple(mine) for node, mine in row.deleting.items()},

@@ -38,5 +38,5 @@ class Import(Endpoint):
         nothing.
         """
         asked = call.fields(ImportRequest, most_bytes=MOST_BYTES)
-        plan = imports.take_in(**asked, actor=call.actor)
+        plan = imports.import_definitions(**asked, actor=call.actor)
         return call.answer(definition_shapes.imported(plan, dry_run=asked["dry_run"]))

@@ -190,7 +190,7 @@ def sample() -> None:
     """Tells the other workers what this one counted; a loop of every worker."""
     with suppress(MetadataUnavailable):
         metrics_history.evict_groups(snapshot.current().groups.keys())
-    board.publish(metrics_history.totals)
+    board.publish(metrics_history.group_totals)
 
 
 class GroupCollector:

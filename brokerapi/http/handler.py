@@ -20,7 +20,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import ResolverMatch, get_resolver
 
 from brokerapi.http import errors
-from metadata.db.transactions import give_back
+from metadata.db.transactions import release_connections
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.concurrency import limiter
 
@@ -87,7 +87,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
         return response_for_exception(request, error)
     finally:
-        give_back()
+        release_connections()
 
 
 @lru_cache(MOST_KNOWN_PATHS)

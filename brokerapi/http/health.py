@@ -30,7 +30,11 @@ def readiness() -> Health:
     do).
     """
     if draining.because():
-        complaint = [registration.complaint()] if registration.complaint() else []
+        complaint = (
+            [registration.registration_problem()]
+            if registration.registration_problem()
+            else []
+        )
         return Health(status="unready", because=[draining.because(), *complaint])
     try:
         known = snapshot.current()
@@ -58,8 +62,10 @@ def readiness() -> Health:
         because.append(
             f"the metadata database has not answered for {snapshot.age_s():.0f} s"
         )
-    if registration.complaint():
-        because.append(f"this broker is not registered: {registration.complaint()}")
+    if registration.registration_problem():
+        because.append(
+            f"this broker is not registered: {registration.registration_problem()}"
+        )
     if silent and len(silent) == len(latencies):
         return Health(status="unready", because=because)
     return Health(status="degraded" if because else "ok", because=because)

@@ -141,17 +141,17 @@ def give_back_place(waiter: Asker) -> None:
 
 def browse_or_wait(
     *, topic: str, place: tuple[int, int], limit: int, wait_ms: int, actor: Actor
-) -> browse.Browsed:
+) -> browse.MessagePage:
     """Messages of a queue from an offset on (`place`), waiting up to `wait_ms` for the
     first behind its head.
 
-    Answers at once where no place to wait is free. Raises as `browse.by_offset`.
+    Answers at once where no place to wait is free. Raises as `browse.read_page`.
     """
     queue, offset = place
     until = time.monotonic() + wait_ms / 1000
     with _BrowserPlace(actor) as place_to_wait:
         while True:
-            found = browse.by_offset(
+            found = browse.read_page(
                 topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
             )
             at_end = not found.messages and found.next is None

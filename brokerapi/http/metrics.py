@@ -127,11 +127,11 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -
     SENT.inc(stored)
     known = snapshot.current().topic(topic)
     if known is not None:
-        metrics_history.sent(
+        metrics_history.count_sent(
             topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused
         )
         if stored:
-            producers.sent(topic_id=known.id, messages=stored, **sender._asdict())
+            producers.count_sent(topic_id=known.id, messages=stored, **sender._asdict())
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
@@ -146,7 +146,7 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
                 weight = sum(
                     [len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None]
                 )
-                metrics_history.pulled(
+                metrics_history.count_pulled(
                     topic_id=info.topic_id,
                     group_id=group_id,
                     messages=len(queue.rows),
@@ -164,7 +164,7 @@ def count_committed(group_id: int, committed: Iterable[Committed | Recorded]) ->
         positions += one.state == "ok"
         info = known.get(one.queue) if one.handled else None
         if info is not None:
-            metrics_history.handled(
+            metrics_history.count_handled(
                 topic_id=info.topic_id, group_id=group_id, messages=one.handled
             )
     COMMITTED.inc(positions)

@@ -23,7 +23,7 @@ from messagestore.consume.positions import Claim
 from metadata.cache import snapshot
 from metadata.membership import consumers, java_members
 from metadata.membership.consumers import HeartbeatAnswer, OwnedQueue
-from metadata.membership.java_members import JavaMember, Told
+from metadata.membership.java_members import JavaMember, LastAnswer
 
 NORMAL, FAILED = 1, 2  # kinds of topics
 THREADS = 10
@@ -94,7 +94,7 @@ def _tell(
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
     if told.content != member.told.content:
-        if not java_members.tell(member=member, told=told):
+        if not java_members.record_answer(member=member, told=told):
             return Seen(member, OUTDATED)  # another broker was quicker
         member = replace(member, version=member.version + 1, told=told)
     return Seen(member, answer.generation, _group(member, queues))
@@ -105,11 +105,11 @@ def started(before: JavaMember, after: JavaMember) -> bool:
     return after.told.rb_version > before.told.rb_version
 
 
-def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> Told:
+def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> LastAnswer:
     before = member.told
     running = _digest([(one["queueId"], one["threadSize"]) for one in queues])
     restarts = running != before.queues
-    return Told(
+    return LastAnswer(
         generation=generation,
         queues=running,
         content=_content(queues),

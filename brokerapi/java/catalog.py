@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.java.endpoint import MOST_GROUPS, MOST_NAMES, Body, JavaEndpoint, JavaRequest
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -75,7 +75,7 @@ def _topics(group: str, actor: Actor) -> list[str]:
 
     Raises Forbidden without any right on the group, NotFound.
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     known = snapshot.find_group(group)
     current = snapshot.current()
     topics = (
@@ -104,7 +104,7 @@ def _writable(name: str, actor: Actor) -> list[int]:
     """Ids of the queues of a topic that take messages. Raises Forbidden without any right
     on it, NotFound.
     """
-    if not access.sees(actor, name):
+    if not access.may_see(actor, name):
         access.require(actor, "produce", name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues
@@ -123,5 +123,5 @@ class GetMessageCount(JavaEndpoint):
     def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
         group = asked.consumerGroupName or ""
         topics = asked.topics or _topics(group, call.actor)
-        offsets = lag.group_offsets(group=group, actor=call.actor)
+        offsets = group_lag.group_offsets(group=group, actor=call.actor)
         return {"count": sum(one.lag or 0 for one in offsets if one.topic in topics)}

@@ -61,7 +61,7 @@ MOST_KNOWN = 10_000  # addresses
 SETTLED_S = 120.0
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
-_networks = addresses.networks(config.java_networks)
+_networks = addresses.parse_networks(config.java_networks)
 _guard = threading.Lock()
 _buckets: dict[str, Bucket] = {}  # requests that an address may still make, in this process
 
@@ -235,7 +235,7 @@ class Unchanged:
 
     def answered(self) -> None:
         """Count the request."""
-        java_callers.count(address=self.address, sdk=self.sdk, outcome="answered")
+        java_callers.count_request(address=self.address, sdk=self.sdk, outcome="answered")
         metrics.count_again("POST", self.route)
 
 
@@ -269,7 +269,7 @@ class JavaEndpoint(Endpoint):
             outcome = "limited" if isinstance(error, RateLimited) else "refused"
             return self.refused(call, error)
         finally:
-            java_callers.count(address=address, sdk=sdk, outcome=outcome)
+            java_callers.count_request(address=address, sdk=sdk, outcome=outcome)
 
     def answer_to(self, call: Call, asked: Any) -> dict[str, Any]:
         raise NotImplementedError

@@ -51,7 +51,7 @@ def consumer_of(member_id: int) -> ConsumerId | None:
     MetadataUnavailable.
     """
     if member_id not in _known and member_id > 0:
-        found = java_members.consumer_of(member_id)
+        found = java_members.find_consumer(member_id)
         if found is None:
             return None
         note(found)
@@ -63,7 +63,7 @@ def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
     MetadataUnavailable.
     """
     ids = {member for member in member_ids if member > 0}
-    for consumer in java_members.consumers_of(
+    for consumer in java_members.find_consumers(
         [member for member in ids if member not in _known]
     ):
         note(consumer)

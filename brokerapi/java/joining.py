@@ -58,7 +58,7 @@ class Register(JavaEndpoint):
         for field in ("name", "clientIp", "sdkVersion"):
             if not (getattr(asked, field) or "").strip():
                 raise Invalid.field(field, "is missing")
-        return {"id": java_members.new_number()}
+        return {"id": java_members.new_java_id()}
 
 
 class JoinRequest(JavaRequest):
@@ -97,7 +97,7 @@ class RegisterConsumerGroup(JavaEndpoint):
 
 def _existing(named: Collection[str]) -> list[str]:
     """Return the groups without those that were deleted; all of them if none is left."""
-    deleted = groups.deleted(list(named)[: polling.MOST_DELETED])
+    deleted = groups.deletion_times(list(named)[: polling.MOST_DELETED])
     for group in sorted(deleted):
         log.warning("group %s was deleted, and a Java client still names it", group)
     return [group for group in named if group not in deleted] or list(named)
@@ -131,7 +131,7 @@ def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
     joined = membership.join(
         group=group,
         name=member_name(name),
-        incarnation=java_members.incarnation(java_id),
+        incarnation=java_members.incarnation_of_client(java_id),
         instance_id=instance_name(name) if broadcasts else None,
         sdk=client_of(name, asked.sdkVersion or ""),
         address=actor.address,
@@ -139,7 +139,7 @@ def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
     )
     consumer = consumer_ids.check(joined.consumer_id)
     handles.note(consumer)
-    java_members.link(consumer=consumer, java_id=java_id)
+    java_members.link_client(consumer=consumer, java_id=java_id)
 
 
 def member_name(name: str) -> str:
@@ -209,7 +209,7 @@ class _Beating(NamedTuple):
 
     def is_valid(self) -> bool:
         """Return True if it is not too old, and nobody has left or expired."""
-        if time.monotonic() >= self.until or java_beats.has_news(self.members):
+        if time.monotonic() >= self.until or java_beats.needs_full_check(self.members):
             return False
         return not holds.has_changed(self.generations)
 
@@ -239,7 +239,7 @@ def _is_gone(call: Call, java_id: int) -> bool:
     if _counts(java_id):
         return False
     try:
-        members, has_joined = java_members.beating(java_id)
+        members, has_joined = java_members.heartbeating_members(java_id)
         if not has_joined:
             return not java_members.is_young(java_id)
         seen = {}
@@ -271,7 +271,7 @@ def _note_beating(
     if len(_beating) >= MOST_BEATING:
         _beating.clear()
     ids = tuple(one.member_id for one in members)
-    java_beats.note_found(ids)
+    java_beats.note_present(ids)
     _beating[java_id] = _Beating(time.monotonic() + SETTLED_S, ids, generations)
 
 
@@ -285,11 +285,11 @@ class DeRegister(JavaEndpoint):
     body = Body(LeaveRequest)
 
     def answer_to(self, call: Call, asked: LeaveRequest) -> dict[str, Any]:
-        for member in java_members.of_client(asked.id or 0):
+        for member in java_members.memberships_of_client(asked.id or 0):
             try:
                 consumers.leave(consumer=member.consumer, actor=call.actor)
             except NotFound:  # its group was deleted
                 continue
             handles.forget(member.consumer.member_id)
-        java_members.forget(asked.id or 0)
+        java_members.forget_client(asked.id or 0)
         return {}

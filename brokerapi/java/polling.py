@@ -144,7 +144,7 @@ class _PollAgain(Unchanged):
         return True
 
     def holds(self) -> bool:
-        return not java_beats.has_news(self._members) and super().holds()
+        return not java_beats.needs_full_check(self._members) and super().holds()
 
     def answered(self) -> None:
         super().answered()
@@ -177,8 +177,8 @@ def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[st
     """
     _recent.pop(java_id, None)
     if members:
-        java_beats.note_news(one.consumer.member_id for one in members)
-        java_members.join_anew(java_id)
+        java_beats.require_full_check(one.consumer.member_id for one in members)
+        java_members.require_rejoin(java_id)
     holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
@@ -205,7 +205,7 @@ def _note_answer(java_id: int) -> None:
 def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
     return [
         one
-        for one in java_members.of_client(java_id, versions=versions)
+        for one in java_members.memberships_of_client(java_id, versions=versions)
         if one.group in versions
     ]
 
@@ -248,7 +248,7 @@ def _deleted_groups(
 ) -> dict[str, int]:
     """Name → time of deletion, ms, of the groups that a client names and that were deleted."""
     missing = sorted(versions.keys() - {one.group for one in members})
-    return groups.deleted(missing[:MOST_DELETED]) if missing else {}
+    return groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
 
 
 def _ended(deleted: Mapping[str, int], versions: Mapping[str, int]) -> dict[str, Any]:
@@ -322,8 +322,10 @@ def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
     ):
         return None
     same = versions == {one.group: one.version for one in known.members}
-    if java_beats.has_news(one.consumer.member_id for one in known.members):
-        java_members.forget(java_id)  # what is remembered of it may be older than that
+    if java_beats.needs_full_check(one.consumer.member_id for one in known.members):
+        java_members.forget_client(
+            java_id
+        )  # what is remembered of it may be older than that
         return None
     if not same:
         return None
@@ -338,7 +340,7 @@ def _settle(
 ) -> None:
     if any(one.session_timeout_ms < SETTLED_FROM_MS for one in members):
         return
-    java_beats.note_found(one.consumer.member_id for one in members)
+    java_beats.note_present(one.consumer.member_id for one in members)
     if len(_settled) >= MOST_RECENT:
         _settled.clear()
     _settled[java_id] = _Settled(
@@ -363,15 +365,17 @@ def _news_for_settled(
     _note_settled(settled)
 
     def is_over() -> bool:
-        return java_beats.has_news(ids) or call.has_hung_up()
+        return java_beats.needs_full_check(ids) or call.has_hung_up()
 
     with holds.place(f"poll {java_id}", call.actor) as most_s:
         until = time.monotonic() + min(_hold_s(java_id, members) - call.waited_s(), most_s)
         holds.wait(settled.generations, until, is_over=is_over)
-        has_changed = holds.has_changed(settled.generations) or java_beats.has_news(ids)
+        has_changed = holds.has_changed(settled.generations) or java_beats.needs_full_check(
+            ids
+        )
         if not has_changed or call.has_hung_up():
             return {}
-        java_members.forget(java_id)
+        java_members.forget_client(java_id)
         return _look(java_id, _members(java_id, versions), versions)[0]
 
 

@@ -246,7 +246,7 @@ def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
     not tell.
     """
     group, queue = consumer.group_id, pulled.queue
-    if handling_traces.percent(group_id=group, queue=queue):
+    if handling_traces.sample_percent(group_id=group, queue=queue):
         attempts = [
             Attempt(queue, one.offset, one.attempt, "delivered", ago_ms=0, took_ms=None)
             for one in pulled.messages
@@ -389,7 +389,7 @@ def _commit(consumer: ConsumerId, given: list[QueueOffset], *, released: bool) -
     if released:
         moved = {one.queue for one in committed if one.state == "ok" and one.handled}
         queues = {one.queue: one.epoch for one in stored if one.queue in moved}
-        ownership.begin_anew(
+        ownership.raise_epochs(
             group_id=consumer.group_id, queues=queues, instance_id=consumer.instance_id
         )
     if any(one.state == "unavailable" for one in committed):

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from brokerapi.http import formats
 from brokerapi.shapes.base import Answer, Request
 from brokerapi.shapes.fields import body_of
-from messagestore.engine.messages import headers_of
+from messagestore.engine.messages import parse_headers
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.config import config
 
@@ -66,7 +66,7 @@ def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
         queue=row.queue,
         key=row.key,
         tag=row.tag,
-        headers=headers_of(row.headers),
+        headers=parse_headers(row.headers),
         trace_id=row.trace_id,
         producer=row.producer,
         stored_at_ms=row.stored_at_ms,

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
-from messagestore.engine.messages import MOST_DELAY_MS
+from messagestore.engine.messages import MAX_DELAY_MS
 from messagestore.retries.failures import Failure, Report
 from metadata.config import config
 from metadata.errors import Invalid
@@ -37,7 +37,7 @@ class FailedMessage(Request, kw_only=True):
     first_failed_at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] | None = None
     last: bool = False
     final: bool = False
-    delay_ms: Annotated[int, Meta(ge=0, le=MOST_DELAY_MS)] | None = None
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
 
     def failure(self, index: int) -> Failure:
         """The message for the layer below. Raises Invalid."""

@@ -13,16 +13,16 @@ from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
 from brokerapi.shapes.fields import body_of
 from messagestore.engine.messages import (
+    MessageSearch,
     NewMessage,
     StoredMessage,
     StoredRow,
-    Wanted,
-    headers_of,
     message_id,
+    parse_headers,
     stored_message,
 )
-from messagestore.inspect.browse import Browsed
-from messagestore.inspect.search import Found, Times
+from messagestore.inspect.browse import MessagePage
+from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.produce.publish import Fate, Receipt, Run
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
@@ -291,7 +291,7 @@ def stored_rows(
             f"{queue}-{offset}",
             key,
             tag,
-            headers_of(headers) if headers else None,
+            parse_headers(headers) if headers else None,
             trace_id,
             stored_at_ms,
             attempt,
@@ -318,7 +318,7 @@ class MessagesAnswer(Answer, kw_only=True):
     next: int | str | None
 
 
-def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
+def browsed(found: MessagePage | SearchResult, kind: formats.Format) -> MessagesAnswer:
     messages = [stored(message, kind, message.queue) for message in found.messages]
     return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
 
@@ -343,10 +343,10 @@ class BrowseQuery(Request, kw_only=True):
     header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
     after: str | UnsetType = UNSET
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> MessageSearch:
         """Return the key, tag, trace id, text and header that a message must carry."""
         part = _given(self.contains)
-        return Wanted(
+        return MessageSearch(
             _given(self.key),
             _given(self.tag),
             _given(self.trace_id),
@@ -363,13 +363,13 @@ class BrowseQuery(Request, kw_only=True):
             raise Invalid.field("header", f"{given!r} is not name:value")
         return name, value
 
-    def times(self) -> Times:
+    def times(self) -> TimeRange:
         """Return the times between which it was stored."""
-        return Times(_given(self.from_ms), _given(self.to_ms))
+        return TimeRange(_given(self.from_ms), _given(self.to_ms))
 
     def is_search(self) -> bool:
         """Return True if it asks for more than a place in a queue."""
-        return self.wanted() != Wanted() or self.times() != Times()
+        return self.wanted() != MessageSearch() or self.times() != TimeRange()
 
 
 def _given(value: T | UnsetType) -> T | None:

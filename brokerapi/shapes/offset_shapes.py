@@ -9,12 +9,12 @@ from typing import Any, get_args
 from rest_framework import serializers
 
 from brokerapi.shapes.fields import Answer, Flag, FromTo, Number, Request, Text, numbers
-from messagestore.consume.lag import QueueLag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.consume.offset_reset import Move
 from metadata.groups import offset_resets
-from metadata.membership.history import RebalanceView
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.progress import State
+from metadata.membership.rebalance_history import RebalanceView
+from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.lag_trend import TrendState
 
 Rate = partial(serializers.FloatField, allow_null=True)
 
@@ -110,7 +110,7 @@ class ProgressAnswer(Answer):
     instance, past it.
     """
 
-    state = serializers.ChoiceField(choices=list(get_args(State)), source="said.state")
+    state = serializers.ChoiceField(choices=list(get_args(TrendState)), source="said.state")
     per_s = Rate(
         source="said.per_s",
         help_text="messages per second by which the lag grows or shrinks; null: neither",

@@ -25,7 +25,7 @@ from messagestore.shares.leasing import Wanted
 from messagestore.shares.listing import LeasedRuns
 from metadata.cache import snapshot
 from metadata.config import config
-from metadata.rules.groups.sharing import MOST_MESSAGES
+from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
 
 MOST_REPORTS = 1_000
 MOST_HELD = 10_000
@@ -54,9 +54,9 @@ class RunReport(HeldRun, kw_only=True):
     """
 
     all: bool = False
-    finished: Annotated[tuple[tuple[Id, Id], ...], Meta(max_length=MOST_MESSAGES)] = ()
-    release: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
-    unseen: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
+    finished: Annotated[tuple[tuple[Id, Id], ...], Meta(max_length=MAX_RUN_MESSAGES)] = ()
+    release: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUN_MESSAGES)] = ()
+    unseen: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUN_MESSAGES)] = ()
     renew: bool = False
     begun: bool | None = None
     delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0

@@ -18,7 +18,7 @@ class Brokers(Endpoint):
         return call.answer(
             {
                 "brokers": [
-                    BrokerAnswer.of(one) for one in discovery.listed(actor=call.actor)
+                    BrokerAnswer.of(one) for one in discovery.list_brokers(actor=call.actor)
                 ]
             }
         )
@@ -28,7 +28,9 @@ class Broker(Endpoint):
     @operation("showBroker", tag="brokers", answer=BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
-        return call.answer(BrokerAnswer.of(discovery.named(name=broker, actor=call.actor)))
+        return call.answer(
+            BrokerAnswer.of(discovery.find_broker(name=broker, actor=call.actor))
+        )
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
@@ -45,5 +47,5 @@ class Broker(Endpoint):
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:
         """Removes a broker that is no longer alive from the registry."""
-        broker_rows.forget(name=broker, confirm=call.confirm(), actor=call.actor)
+        broker_rows.forget_broker(name=broker, confirm=call.confirm(), actor=call.actor)
         return call.done()

@@ -89,7 +89,7 @@ class Redrives(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, newest first."""
         asked = call.query(NewestQuery)
-        rows = redrive_rows.page(
+        rows = redrive_rows.list_redrives(
             group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor
         )
         shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
@@ -104,14 +104,14 @@ class Redrive(Endpoint):
         """A redrive and its progress."""
         return call.answer(
             dead_shapes.redrive(
-                redrive_rows.named(group=group, redrive=redrive, actor=call.actor)
+                redrive_rows.find_redrive(group=group, redrive=redrive, actor=call.actor)
             )
         )
 
     @operation("stopRedrive", tag="failures", status=204)
     def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """Stops a redrive. Messages that were already sent are not taken back."""
-        redrive_rows.stop(group=group, redrive=redrive, actor=call.actor)
+        redrive_rows.stop_redrive(group=group, redrive=redrive, actor=call.actor)
         return call.done()
 
 

@@ -21,7 +21,7 @@ from brokerapi.shapes.offset_shapes import (
     OffsetsUndo,
     PastMoveAnswer,
 )
-from messagestore.consume import lag, offset_reset
+from messagestore.consume import group_lag, offset_reset
 from metadata.groups import groups, offset_resets
 
 
@@ -73,7 +73,7 @@ class Offsets(Endpoint):
         trend.
         """
         return call.answer(
-            offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor))
+            offset_shapes.offsets(group, *group_lag.standing(group=group, actor=call.actor))
         )
 
     @operation("resetOffsets", tag="groups", request=OffsetsReset, answer=OffsetsMoved)
@@ -100,7 +100,9 @@ class OffsetMoves(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """Offset resets of a group, newest first."""
-        page = offset_resets.page(group=group, actor=call.actor, **call.named(NewestQuery))
+        page = offset_resets.list_moves(
+            group=group, actor=call.actor, **call.named(NewestQuery)
+        )
         return call.answer(PastMoveAnswer.page("moves", page))
 
 

@@ -15,7 +15,7 @@ class Keys(Endpoint):
     @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", KeyAnswer))
     def get(self, call: Call) -> HttpResponse:
         """Names and rights of the API keys. Secrets are not stored."""
-        page = api_keys.page(window=call.window(), actor=call.actor)
+        page = api_keys.list_keys(window=call.window(), actor=call.actor)
         return call.answer(KeyAnswer.page("keys", page))
 
     @operation("createKey", tag="keys", request=KeyCreate, answer=NewKeyAnswer, status=201)
@@ -33,7 +33,7 @@ class Key(Endpoint):
     @operation("showKey", tag="keys", answer=KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
-        return call.answer(KeyAnswer.of(api_keys.named(name=key, actor=call.actor)))
+        return call.answer(KeyAnswer.of(api_keys.find_key(name=key, actor=call.actor)))
 
     @operation("changeKey", tag="keys", request=KeyChange, answer=KeyAnswer)
     def patch(self, call: Call, key: str) -> HttpResponse:

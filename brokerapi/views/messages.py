@@ -51,7 +51,9 @@ class Messages(Endpoint):
                 message_shapes.browsed(_searched(call, topic, asked), call.kind)
             )
         if isinstance(asked.message_id, str):
-            found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
+            found = browse.read_message(
+                topic=topic, message_id=asked.message_id, actor=call.actor
+            )
         elif isinstance(asked.queue, int):
             found = longpoll.browse_or_wait(
                 topic=topic,
@@ -80,10 +82,10 @@ class Traces(Endpoint):
         """Members that handled a message, when and for how long, if it is in the sample of
         their group.
         """
-        (one,) = browse.by_id(
+        (one,) = browse.read_message(
             topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
         ).messages
-        found = handling_traces.of_message(
+        found = handling_traces.traces_of_message(
             queue=one.queue, offset=one.offset, actor=call.actor
         )
         return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})
@@ -117,12 +119,12 @@ def _sender(call: Call) -> metrics.Sender:
     )
 
 
-def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.Found:
+def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.SearchResult:
     if isinstance(asked.message_id, str):
         raise Invalid.field(
             "message_id", "names one message: leave out the search conditions"
         )
-    return search.search(
+    return search.search_messages(
         topic=topic,
         wanted=asked.wanted(),
         times=asked.times(),

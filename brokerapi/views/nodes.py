@@ -29,7 +29,7 @@ class Nodes(Endpoint):
     )
     def get(self, call: Call) -> HttpResponse:
         """The nodes, by name."""
-        page = node_rows.page(window=call.window(), actor=call.actor)
+        page = node_rows.list_nodes(window=call.window(), actor=call.actor)
         return call.answer(NodeAnswer.page("nodes", page))
 
     @operation(
@@ -46,7 +46,7 @@ class Node(Endpoint):
     @operation("showNode", tag="nodes", answer=NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
         """One node."""
-        return call.answer(NodeAnswer.of(node_rows.named(name=node, actor=call.actor)))
+        return call.answer(NodeAnswer.of(node_rows.find_node(name=node, actor=call.actor)))
 
     @operation("changeNode", tag="nodes", request=NodeChange, answer=NodeAnswer)
     def patch(self, call: Call, node: str) -> HttpResponse:

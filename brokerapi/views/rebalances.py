@@ -8,7 +8,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes.base import NewestQuery
 from brokerapi.shapes.offset_shapes import RebalanceAnswer, RebalanceMoves, RebalanceRequest
-from metadata.membership import history, rebalance
+from metadata.membership import rebalance, rebalance_history
 
 
 class Rebalances(Endpoint):
@@ -20,7 +20,7 @@ class Rebalances(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
-        found, following = history.page(
+        found, following = rebalance_history.list_rebalances(
             group=group, actor=call.actor, **call.named(NewestQuery)
         )
         behind = None if following is None else str(following)
@@ -34,5 +34,5 @@ class Rebalance(Endpoint):
     def post(self, call: Call, group: str) -> HttpResponse:
         """Rebalances a group now. `dry_run` changes nothing."""
         dry_run = call.fields(RebalanceRequest, manages=("group", group))["dry_run"]
-        done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
+        done = rebalance.rebalance_by_hand(group=group, dry_run=dry_run, actor=call.actor)
         return call.answer(RebalanceMoves.of(done, dry_run=dry_run))

@@ -53,7 +53,9 @@ class Subscription(Endpoint):
     @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
-        view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
+        view = subscription_rows.find_subscription(
+            group=group, topic=topic, actor=call.actor
+        )
         return call.answer(SubscriptionAnswer.of(view))
 
     @operation(

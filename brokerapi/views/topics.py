@@ -33,7 +33,9 @@ class Topics(Endpoint):
     def get(self, call: Call) -> HttpResponse:
         """The topics on which the key has any right, by name."""
         kind = call.query(TopicsQuery).kind
-        page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
+        page = topic_rows.list_topics(
+            window=call.window(TopicsQuery), kind=kind, actor=call.actor
+        )
         return call.answer(TopicSummary.page("topics", page))
 
     @operation(
@@ -77,7 +79,7 @@ class SendTokens(Endpoint):
         """The send tokens of a topic. Java clients must name one of them; without any, none
         is needed.
         """
-        found = send_tokens.listed(topic=topic, actor=call.actor)
+        found = send_tokens.list_tokens(topic=topic, actor=call.actor)
         return call.answer({"tokens": [SendTokenAnswer.of(one) for one in found]})
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
@@ -107,7 +109,7 @@ class Producers(Endpoint):
         """The producers that sent to a topic in the last seven days, the last one first; at
         most 200.
         """
-        found = producers.of_topic(topic=topic, actor=call.actor)
+        found = producers.list_producers(topic=topic, actor=call.actor)
         return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
 
 

@@ -29,13 +29,15 @@ def connect() -> None:
     """Give metadata its way to ask for background work; called once by every process that
     changes it.
     """
-    from catmq_site.jobs.pipeline import place
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.pipeline import place
+    from catmq_site.background.table import JOBS
 
     rebalance.set_background(ask_for_rebalance)
-    listed = {name: runs.Listed(job.text, job.every_minutes) for name, job in JOBS.items()}
-    runs.announce(listed, ask_for_job)
-    pipeline.announce(ask_for_run, place)
+    listed = {
+        name: runs.ScheduledJob(job.text, job.every_minutes) for name, job in JOBS.items()
+    }
+    runs.set_scheduled_jobs(listed, ask_for_job)
+    pipeline.set_runner(ask_for_run, place)
 
 
 def ask_for_rebalance(group_id: int) -> None:
@@ -83,7 +85,7 @@ def run_job(name: str) -> None:
     A process apart stays in django-q's process group: the server that stops takes it along,
     and it its Spark.
     """
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.table import JOBS
 
     if JOBS[name].apart:
         _apart("run_job", name)
@@ -105,8 +107,8 @@ def _apart(*arguments: str) -> None:
 
 def run_here(name: str) -> int:
     """Run the job in this process and record the run; return how many things it did."""
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.table import JOBS
 
-    with runs.record(name) as run:
+    with runs.record_run(name) as run:
         run.count = JOBS[name].run()
     return run.count

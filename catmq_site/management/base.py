@@ -55,7 +55,7 @@ class CatmqCommand(BaseCommand):
         tasks.connect()
         try:
             if self.checks_keys:
-                fingerprints.require()
+                fingerprints.require_same_keys()
             self.run(**options)
         except CatmqError as error:
             raise CommandError(
@@ -108,7 +108,7 @@ def one_line(error: CatmqError) -> str:
 
 def _advice(error: DatabaseError) -> str:
     where = config.database
-    advice = where and tls.advice(error, host=where.host, ca=where.encryption.ca)
+    advice = where and tls.find_remedy(error, host=where.host, ca=where.encryption.ca)
     return advice or "Is it up? Did `manage.py prepare` run?"
 
 

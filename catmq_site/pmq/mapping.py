@@ -21,8 +21,8 @@ from metadata.errors import Invalid
 from metadata.grouping import grouped
 from metadata.rules import mail
 from metadata.rules.definitions import VERSION
-from metadata.rules.groups.delivery import check_filter
-from metadata.rules.membership.eligibility import networks
+from metadata.rules.groups.delivery import check_tag_filter
+from metadata.rules.membership.eligibility import parse_networks
 from metadata.rules.setting_types import Kind, Whole
 from metadata.rules.settings import DELIVERY, GROUP, TOPIC
 from metadata.rules.topics.names import check_name
@@ -186,8 +186,10 @@ class Mapping:
             )
         good: list[str] = []
         bad: list[str] = []
-        for one in mail.addresses(text(row, emails)):
-            fits = mail.is_address(one) and mail.may_go_to(one, config.mail_domains)
+        for one in mail.parse_addresses(text(row, emails)):
+            fits = mail.is_address(one) and mail.is_allowed_recipient(
+                one, config.mail_domains
+            )
             (good if fits else bad).append(one)
         if bad:
             self._note(
@@ -280,7 +282,7 @@ class Mapping:
         good, bad = [], []
         for one in text(row, column).replace(";", ",").replace(",", " ").split():
             try:
-                networks(one)
+                parse_networks(one)
             except ValueError:
                 bad.append(one)
             else:
@@ -326,7 +328,7 @@ class Mapping:
 
     def _is_filter(self, pair: str, tags: str) -> bool:
         try:
-            check_filter(tags.strip(","))
+            check_tag_filter(tags.strip(","))
         except ValueError as error:
             said = f"its tag filter {tags!r} cannot be meant ({error}): subscribe by hand"
             self._leave("subscription", pair, said)

@@ -74,7 +74,7 @@ def _session(where: Database) -> Iterator[Any]:
             charset="utf8mb4",
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=READ_TIMEOUT_S,
-            **tls.arguments(mode, where.encryption.ca),
+            **tls.connect_arguments(mode, where.encryption.ca),
         )
     except (Error, tls.Refused) as error:
         raise _told(error, where) from None
@@ -114,7 +114,7 @@ def _told(error: Exception, where: Database) -> Invalid | Unavailable:
     """Return the error without the account, whose password may be in a text of the driver."""
     said = str(error.args[-1]) if error.args else str(error)
     place = f"{where.host}:{where.port}/{where.name}"
-    advice = tls.advice(error, host=where.host, ca=where.encryption.ca)
+    advice = tls.find_remedy(error, host=where.host, ca=where.encryption.ca)
     if error.args and error.args[0] in UNREACHABLE and not advice:
         return Unavailable(f"{place} does not answer: {said}", retry_after_ms=1_000)
     return Invalid.field("--from", f"{place}: {said}{f'. {advice}' if advice else ''}")

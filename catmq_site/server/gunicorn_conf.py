@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 os.environ["CATMQ_PROCESS"] = "broker"  # before the settings are read
 
-from catmq_site.server import master
+from catmq_site.background import broker_memory
 from metadata import private
 from metadata.config import config as ours  # `config` would be a setting of gunicorn's
 
 if TYPE_CHECKING:
-    from catmq_site.server.maintenance import Loops
+    from catmq_site.background.loop_threads import LoopThreads
 
 # gunicorn's own says nothing of starts at its level
 log = logging.getLogger("catmq_site.gunicorn")
@@ -63,7 +63,7 @@ errorlog = "-"
 loglevel = "warning"
 proc_name = "catmq-broker"
 
-_loops: Loops | None = None
+_loops: LoopThreads | None = None
 
 
 def on_starting(server: Any) -> None:
@@ -76,11 +76,11 @@ def on_starting(server: Any) -> None:
     end = server.stop
 
     def stop(graceful: bool = True) -> None:
-        master.stop()
+        broker_memory.stop()
         end(graceful)
 
     server.stop = stop
-    private.at_start(ours.data_dir)
+    private.protect_or_exit(ours.data_dir)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def load() -> None:
     too. While it loads, collections would find nothing again and again.
     """
     gc.disable()
-    for name in ("catmq_site.wsgi", "catmq_site.urls", "catmq_site.server.maintenance"):
+    for name in ("catmq_site.wsgi", "catmq_site.urls", "catmq_site.background.table"):
         importlib.import_module(name)
     gc.enable()
     gc.collect()
@@ -127,16 +127,17 @@ def post_worker_init(worker: Any) -> None:
     """
     global _loops
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
-    from catmq_site.server import maintenance
+    from catmq_site.background import table
+    from catmq_site.background.loop_threads import LoopThreads
     from messagestore.heads.heads import board
     from metadata.db import leases
     from metadata.db.contact import contact
 
-    board.share(master.HEADS, master.BELLS)
-    contact.share(master.CONTACT)
-    leases.share(master.LEASES)
+    board.share(broker_memory.HEADS, broker_memory.BELLS)
+    contact.share(broker_memory.CONTACT)
+    leases.share(broker_memory.LEASES)
     gc.freeze()
-    _loops = maintenance.Loops(maintenance.loops())
+    _loops = LoopThreads(table.loops())
     _loops.start()
     signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
     signal.siginterrupt(signal.SIGTERM, False)
@@ -159,7 +160,7 @@ def leave(worker: Any, number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi.http import draining
 
-    if master.stopping():
+    if broker_memory.stopping():
         draining.drain()
     else:
         draining.leave()
@@ -179,12 +180,12 @@ def worker_exit(server: Any, worker: Any) -> None:
     log.info(
         "Worker %d ends: %s",
         worker.pid,
-        "the broker stops" if master.stopping() else "it alone",
+        "the broker stops" if broker_memory.stopping() else "it alone",
     )
     from brokerapi.http import draining
     from messagestore.pool import node_pools
 
-    if master.stopping():
+    if broker_memory.stopping():
         draining.drain()
     draining.leave()
     _loops.stop()

@@ -47,7 +47,7 @@ YOUNG_S = 2.0  # a client that reads may be that late
 LOOK_S = 1.0  # between two looks for too many
 # a thread waits so long for a connection's next request before it gives it back
 NEXT_MS = 25
-TRUSTED = addresses.networks(config.trusted_proxies)
+TRUSTED = addresses.parse_networks(config.trusted_proxies)
 
 
 class Incoming:

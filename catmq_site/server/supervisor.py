@@ -415,7 +415,7 @@ def main() -> int:
         make_usable(data)
         from metadata import config, private  # reads and checks the settings
 
-        private.at_start(config.config.data_dir)
+        private.protect_or_exit(config.config.data_dir)
         Supervisor(data=data, host=chosen.host, port=chosen.port).run()
     except (Refused, ValueError, OSError) as error:
         say(str(error))

@@ -30,7 +30,8 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from brokerapi.http.repeats import CAME_AT, REPEAT
 from catmq_site import logs
-from catmq_site.server import answers, master, refusals
+from catmq_site.background import broker_memory
+from catmq_site.server import answers, refusals
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, REST, Channel
 from catmq_site.server.crowds import Crowd
@@ -148,7 +149,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """
         self.set_accept_enabled(False)
         for listener in self.sockets:
-            if master.stopping():  # else the other workers take them
+            if broker_memory.stopping():  # else the other workers take them
                 self.accept_waiting(listener)
             listener.close()
 

@@ -13,7 +13,7 @@ from messagestore.tables.shares import position_sql
 from metadata.actors import Actor
 from metadata.groups import ownership
 from metadata.groups.ownership import QueueOwner
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 
 
 def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
@@ -24,9 +24,9 @@ def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
     NotFound(group_not_found), Invalid, NodeUnavailable.
     """
     offsets: dict[int, int] = {}
-    queue_rows = ownership.of_topic(group=group, topic=topic, actor=actor)
-    is_share = instances.is_share(queue_rows[0].group_id)
-    for node_id, node_rows in sweeping.by_node(queue_rows).items():
+    queue_rows = ownership.list_queues_of_topic(group=group, topic=topic, actor=actor)
+    is_share = broadcast_instances.is_share_group(queue_rows[0].group_id)
+    for node_id, node_rows in sweeping.group_by_node(queue_rows).items():
         with node_pools.node(node_id).reading() as session:
             offsets |= _on_node(session, node_rows, is_share=is_share)
     return offsets

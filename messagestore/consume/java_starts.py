@@ -39,7 +39,9 @@ class JavaStarts:
     def run_once(self) -> int:
         """Restart clients that stopped pulling; return the number of restarted clients."""
         now = time.monotonic()
-        silent_queues = [queue for queue in java_pulls.silent() if not _is_stopped(queue)]
+        silent_queues = [
+            queue for queue in java_pulls.find_silent_queues() if not _is_stopped(queue)
+        ]
         # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the
         # start
         # again.
@@ -52,7 +54,7 @@ class JavaStarts:
             (queue.consumer, queue) for queue in dead_queues
         ).items():
             handled_queues = _handled(silent)
-            if handled_queues and java_pulls.start_again(
+            if handled_queues and java_pulls.order_restart(
                 consumer=consumer, queues=handled_queues
             ):
                 log.warning(
@@ -67,7 +69,7 @@ class JavaStarts:
 def _is_stopped(silent: SilentQueue) -> bool:
     current = snapshot.current()
     info = current.queues.get(silent.queue)
-    return info is None or current.stopped(silent.consumer.group_id, info)
+    return info is None or current.is_stopped(silent.consumer.group_id, info)
 
 
 def _handled(silent_queues: list[SilentQueue]) -> list[int]:

@@ -19,9 +19,9 @@ from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import NodeUnavailable
 from metadata.grouping import grouped
-from metadata.membership import grants
+from metadata.membership import granted_queues
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.membership.grants import Grant
+from metadata.membership.granted_queues import Grant
 from metadata.models import ConsumerGroup
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ def claim_granted() -> None:
     queues = snapshot.current().queues
     # A grant of a queue that this snapshot does not have yet is left to its owner's
     # acquire.
-    known_grants = [grant for grant in grants.take(SERVE_S) if grant.queue in queues]
+    known_grants = [
+        grant for grant in granted_queues.take(SERVE_S) if grant.queue in queues
+    ]
     for node_id, node_grants in grouped(
         (queues[grant.queue].node_id, grant) for grant in known_grants
     ).items():
@@ -133,7 +135,7 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
         origin = (
             current.topics.get(topic.failure_of) if topic.failure_of is not None else None
         )
-        stopped = current.stopped(group.id, info)
+        stopped = current.is_stopped(group.id, info)
         owned_queues.append(
             OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None)
         )

@@ -35,7 +35,7 @@ from metadata.errors import Code, Invalid, NotFound
 from metadata.groups import groups, offset_resets, ownership
 from metadata.groups.groups import GroupView
 from metadata.groups.ownership import QueueOwner
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 
 MOST_NAMED = 50  # instances that an error lists
 
@@ -135,7 +135,7 @@ def reset(
     _check_instance(groups.describe(name=group, actor=actor), instance)
     queue_rows = [
         row
-        for row in ownership.queues(group=group, actor=actor)
+        for row in ownership.list_queues(group=group, actor=actor)
         if row.instance == instance
     ]
     queue_rows = _chosen(queue_rows, group, topic, queues)
@@ -162,9 +162,10 @@ def undo(
     `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
-    former_moves = offset_resets.of(group=group, reset=reset)
+    former_moves = offset_resets.moves_of_reset(group=group, reset=reset)
     queue_rows = {
-        (row.queue, row.instance): row for row in ownership.queues(group=group, actor=actor)
+        (row.queue, row.instance): row
+        for row in ownership.list_queues(group=group, actor=actor)
     }
     pairs = [
         (queue_rows[former.queue, former.instance], former)
@@ -206,7 +207,9 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
                 f"group {group.name} is not broadcasting, so it has no instances",
             )
         return
-    instance_names = [name for name, _ in instances.names(group.id).values()]
+    instance_names = [
+        name for name, _ in broadcast_instances.list_instances(group.id).values()
+    ]
     if instance not in instance_names:
         problem = (
             "name the instance" if instance is None else f"there is no instance {instance}"
@@ -349,7 +352,7 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     # Stored before the node changes, so that the move has an audit row even if this process
     # ends.
     # Only a move that done() completed can be undone.
-    stored_move = offset_resets.begin(
+    stored_move = offset_resets.begin_move(
         row=row,
         reset=move.reset,
         from_offset=move.from_offset,
@@ -374,7 +377,7 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
         instance_id=row.instance_id,
     )
     # The offset that the UPDATE replaced is exact. The planned one may be older.
-    offset_resets.done(move=stored_move, from_offset=rewound.former)
+    offset_resets.finish_move(move=stored_move, from_offset=rewound.former)
     if rewound.former == move.from_offset:
         return move
     with node_pools.node(row.node_id).reading() as session:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple, TypeVar
 
-from messagestore.consume import instances, node_owners
+from messagestore.consume import broadcast_positions, node_owners
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.nodes.replica_inspection import JUMP
@@ -31,7 +31,7 @@ from metadata.errors import (
 )
 from metadata.grouping import grouped
 from metadata.groups import ownership
-from metadata.membership import history
+from metadata.membership import rebalance_history
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         (claim.queue, claim.epoch) for claim in queues if results[claim.queue].state == "ok"
     ]
     if acquired_queues:
-        history.acquired(consumer=consumer, queues=acquired_queues)
+        rebalance_history.record_acquired(consumer=consumer, queues=acquired_queues)
     return [results[claim.queue] for claim in queues]
 
 
@@ -177,7 +177,9 @@ def _acquire(
         # created, or
         # while the node was unavailable. Its row is inserted now, and the claim is
         # repeated.
-        instances.place(consumer=consumer, queues=[claim.queue for claim in missing])
+        broadcast_positions.place(
+            consumer=consumer, queues=[claim.queue for claim in missing]
+        )
         missing, more_outdated = _claim(node, consumer, missing, results)
         outdated += more_outdated
     for claim in missing:

@@ -48,7 +48,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.groups.filters import MessageFilter
 
 SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
@@ -123,7 +123,7 @@ def _by_node(
         info = known_queues.get(ask.queue)
         if info is None:
             answers[ask.queue] = PulledQueue(ask.queue, unknown_state, [], ask.offset)
-        elif current.stopped(consumer.group_id, info):
+        elif current.is_stopped(consumer.group_id, info):
             answers[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
@@ -239,7 +239,7 @@ class _NodePull:
         offsets were scanned.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
-        only = snapshot.current().only(group_id, ask.queue)
+        only = snapshot.current().message_filter(group_id, ask.queue)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=group_id, queue=ask.queue
         )
@@ -371,7 +371,9 @@ def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueu
     low = fresh_head.low if fresh_head else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
-        corruption.report(ask.queue, offset=ask.offset, why=say("missing", end=str(head)))
+        corruption.report(
+            ask.queue, offset=ask.offset, why=alarm_text("missing", end=str(head))
+        )
     return PulledQueue(
         ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap
     )

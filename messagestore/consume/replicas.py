@@ -95,7 +95,7 @@ def _read(
         return answer._replace(state="cleaned", low=position.low)
     if ask.offset == head or budget.spent():
         return answer
-    only = snapshot.current().only(group_id, ask.queue)
+    only = snapshot.current().message_filter(group_id, ask.queue)
     rows = message_sql.select_rows(
         session,
         queue=ask.queue,

@@ -1,19 +1,19 @@
-"""Meaning of a node's error for the statement that met it.
+"""Translation of a node's database errors into product errors.
 
-    RolledBack     nothing was stored: may be repeated, or go to another queue
-      Refused      the head row said no (missing, read-only, another node epoch)
-      Duplicate    a primary key exists already: never repeated blindly
+    RolledBack     nothing was stored: repeat, or send to another queue
+      Refused      the head row refused the write (missing, read-only, another node epoch)
+      Duplicate    the primary key exists already: do not repeat blindly
       ReadOnly     the server takes no writes
-    Unreachable    no connection could be made, so nothing was sent either
+    Unreachable    no connection could be made, so nothing was sent
       NoPartition  the table has no partition for these offsets yet
-    SlowNode       nobody waited for the end; only for what may be repeated
-    Ambiguous      it may or may not have been stored: only the same batch id to the same queue
-    Final          repeating cannot help: a person must look
-      Altered      a table is missing, or somebody altered it
+    SlowNode       the caller stopped waiting; only for requests that may be repeated
+    Ambiguous      unknown outcome: repeat only the same batch id to the same queue
+    Final          a repeat cannot help: an operator has to act
+      Altered      a table is missing or was altered
       Denied       the account lacks a right
 
-They are the product's own errors, so one that nobody handles still answers truthfully. The
-numbers are those of MySQL and MariaDB; anything not listed is Final, because an unknown
+All of them are product errors, so an unhandled error still gives the client a correct answer.
+The numbers are those of MySQL and MariaDB. An unlisted number is Final, because an unknown
 error is a bug.
 """
 
@@ -24,22 +24,22 @@ import sqlite3
 
 from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
 
-REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
+# ER_BAD_NULL_ERROR: @b is NULL because the UPDATE of the head row matched no row.
+REFUSED = 1048
 DUPLICATE = 1062
 NO_PARTITION = 1526
 FULL = frozenset({1114, 1021})
-# A file could not be written, mostly one in the server's tmpdir: of the binary log's cache,
-# or of a sort. The
-# disk is full if the system's error is 28 (ENOSPC).
-UNWRITTEN = frozenset({3, 1026, 1030})
+# A file could not be written, usually in the server's tmpdir (binary log cache, sort). The
+# disk is full only if the text has the system error 28 (ENOSPC).
+FILE_ERRORS = frozenset({3, 1026, 1030})
 NO_MEMORY = frozenset({1037, 1038, 1041})
-# a value does not fit its column: that was altered, or a limit is above it
-UNFIT = frozenset({1366, 1406})
+# A value does not fit its column: the column was altered, or a limit allows too much.
+VALUE_TOO_LARGE = frozenset({1366, 1406})
 READ_ONLY = frozenset({1290, 1836})
-# Deadlock, record changed, lock wait.
+# Deadlock, record changed since the last read, lock wait timeout.
 ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY
-# Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT;
-# server stops; network.
+# Connection lost (2026 with TLS) or killed, commands out of sync, statement interrupted, error
+# during COMMIT, server shutdown, network error.
 AMBIGUOUS = frozenset(
     {
         2006,
@@ -61,20 +61,24 @@ AMBIGUOUS = frozenset(
         1161,
     }
 )
-# the whole connection is gone, and most likely its siblings
+# The connection is gone, and most likely all others to the server.
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}
-_TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
-# 28 "No space …, errno 28 - No …
+_TABLE_REMEDY = (
+    "The table is missing or was altered: restore it, "
+    "then run manage.py verify on its topic."
+)
+# Two spellings: `28 "No space …"` and `errno 28 - No …`. A 28 after `=` is
+# something else, such as the id of a space.
 _NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)
-# SQLite has no number for each
-_ALTERED = ("no such table", "no such column", "has no column named")
-_RIGHT = "The node's account lacks a right: manage.py grants prints what it needs."
+# SQLite reports these as SQLITE_ERROR, so only the text tells them apart.
+_ALTERED_TEXTS = ("no such table", "no such column", "has no column named")
+_RIGHT_REMEDY = "The node's account lacks a right: manage.py grants prints what it needs."
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
-# no such table or column, another number of them
-_MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})
+# No such table or column, or another number of columns.
+_WRONG_TABLE = frozenset({1146, 1054, 1136, 1364, 1932})
 REMEDIES = {
-    **dict.fromkeys(_MISFIT, _TABLE),
-    **dict.fromkeys(_DENIED, _RIGHT),
+    **dict.fromkeys(_WRONG_TABLE, _TABLE_REMEDY),
+    **dict.fromkeys(_DENIED, _RIGHT_REMEDY),
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
     1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or "
     "send less at once.",
@@ -104,7 +108,7 @@ class Unreachable(NodeUnavailable):
 
 
 class SlowNode(NodeUnavailable):
-    """The answer did not come as soon as the request wanted it; the node may be well."""
+    """The answer did not begin within the request's time limit; the node may be healthy."""
 
 
 class NoPartition(RolledBack):
@@ -112,8 +116,9 @@ class NoPartition(RolledBack):
 
 
 class Ambiguous(OutcomeUnknown):
-    """The end of the statement was not seen; `lost`: because the connection broke or was
-    silent too long.
+    """The outcome of a statement is unknown.
+
+    `lost`: because the connection broke, or stayed silent for too long.
     """
 
     lost = False
@@ -140,7 +145,7 @@ _BY_NUMBER = {
 
 
 def is_full(number: int, text: str) -> bool:
-    """Return True if a MySQL error says that a disk of the node is full.
+    """Return True if a MySQL error means that a disk of the node is full.
 
     >>> is_full(3, 'Error writing file ... (Errcode: 28 "No space left on device")')
     True
@@ -148,11 +153,11 @@ def is_full(number: int, text: str) -> bool:
     ...     'Got error 168 "Unknown (generic) error from engine" from storage engine InnoDB')
     False
     """
-    return number in FULL or (number in UNWRITTEN and _NO_SPACE.search(text) is not None)
+    return number in FULL or (number in FILE_ERRORS and _NO_SPACE.search(text) is not None)
 
 
-def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
-    """The fault of a MySQL error number, before any ROLLBACK was tried."""
+def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
+    """Return the error for a MySQL error number, as it is before any ROLLBACK."""
     detail = f"Node {node} answered {number}: {text}"
     if number in _BY_NUMBER:
         return _BY_NUMBER[number](detail)
@@ -163,15 +168,18 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
     if number in ROLLED_BACK:
         return RolledBack(detail)
     if number in AMBIGUOUS:
-        fault = Ambiguous(detail)
-        fault.lost = number in LOST
-        return fault
-    kind = Altered if number in _MISFIT else Denied if number in _DENIED else Final
-    return kind(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
+        error = Ambiguous(detail)
+        error.lost = number in LOST
+        return error
+    error_class = (
+        Altered if number in _WRONG_TABLE else Denied if number in _DENIED else Final
+    )
+    return error_class(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 
-def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
-    """The fault of an SQLite error."""
+def from_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
+    """Return the error for an SQLite error."""
+    # The low byte is the primary result code; the rest only refines it.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     detail = f"Node {node} answered {getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')}: {error}"
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM):
@@ -182,6 +190,6 @@ def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final
         return Duplicate(detail)
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT):
         return Ambiguous(detail)
-    if code == sqlite3.SQLITE_ERROR and any(sign in str(error) for sign in _ALTERED):
-        return Altered(f"{detail}. {_TABLE}")
+    if code == sqlite3.SQLITE_ERROR and any(text in str(error) for text in _ALTERED_TEXTS):
+        return Altered(f"{detail}. {_TABLE_REMEDY}")
     return Final(detail)

@@ -1,4 +1,4 @@
-"""Messages: as they come in, as they are stored, and what is wrong with one."""
+"""Messages as sent and as stored, and the checks of a message against the limits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 from metadata.config import config
 from metadata.errors import FieldError, Invalid, TooLarge
 
-MOST_DELAY_MS: Final = 366 * 86_400_000
+MAX_DELAY_MS: Final = 366 * 86_400_000
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be stored. `queue` is the queue's global id, or None to let key or batch
-    decide.
+    """A message to be stored.
 
-    With `queue_strict` it goes to that queue or fails; without it another queue of the
-    topic will do. With `delay_ms`, or with `deliver_at_ms` (ms since 1970 UTC), it comes
-    into its queue when it is due.
+    `queue` is the queue's global id; None lets the key or the batch choose. With
+    `queue_strict` the message goes to that queue or fails; without it another queue of the
+    topic may take it. A message with `delay_ms` or `deliver_at_ms` (ms since 1970 UTC)
+    enters its queue when it is due.
     """
 
     body: bytes
@@ -51,17 +51,20 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """The id: computed, never stored."""
+        """The message id, computed from queue and offset."""
         return message_id(self.queue, self.offset)
 
 
 def masked(message: StoredMessage) -> StoredMessage:
-    """The outside of a message: what it says is left out, for people who may not read it."""
+    """Return the message without body and headers, for people who may not read them."""
     return msgspec.structs.replace(message, body=b"", headers=None)
 
 
-class Wanted(NamedTuple):
-    """Values that a wanted message carries; None: anything. `body_part`: bytes in its body."""
+class MessageSearch(NamedTuple):
+    """Values that a message has to carry; None matches any value.
+
+    `body_part`: bytes that occur in its body.
+    """
 
     key: str | None = None
     tag: str | None = None
@@ -70,17 +73,20 @@ class Wanted(NamedTuple):
     header: tuple[str, str] | None = None  # name and value
 
     def header_texts(self) -> tuple[str | None, str | None]:
-        """The header as it stands in the JSON text of headers: as the first one, and as a
-        later one.
+        """Return the header as JSON text at the start of the headers, and after another
+        header.
+
+        Both are None if no header is searched for.
         """
         if self.header is None:
             return None, None
+        # The column holds the JSON object as text, so a search compares with both forms.
         name, value = (msgspec.json.encode(part).decode() for part in self.header)
         return f"{{{name}:{value}", f",{name}:{value}"
 
 
-# A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id,
-# stored at, attempt.
+# A row of a message table: offset, key, tag, headers (JSON text), body, trace id, stored at,
+# attempt. Indexes into it are faster than building a message only to look at its size.
 StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
 ROW_OFFSET: Final = 0
 ROW_BODY: Final = 4
@@ -90,16 +96,24 @@ ROW_STORED_AT: Final = 6
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:
     offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
     return StoredMessage(
-        queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt
+        queue,
+        offset,
+        key,
+        tag,
+        parse_headers(headers),
+        body,
+        trace_id,
+        stored_at_ms,
+        attempt,
     )
 
 
-def headers_of(text: str | None) -> dict[str, str] | None:
+def parse_headers(text: str | None) -> dict[str, str] | None:
     return msgspec.json.decode(text, type=dict[str, str]) if text else None
 
 
 def message_id(queue: int, offset: int) -> str:
-    """The id of the message at an offset.
+    """Return the id of the message at an offset.
 
     >>> message_id(7, 41)
     '7-41'
@@ -108,7 +122,7 @@ def message_id(queue: int, offset: int) -> str:
 
 
 def parse_message_id(text: str) -> tuple[int, int]:
-    """(queue, offset) of a message id. Raises Invalid.
+    """Return queue and offset of a message id. Raises Invalid.
 
     >>> parse_message_id("7-41")
     (7, 41)
@@ -122,7 +136,7 @@ def parse_message_id(text: str) -> tuple[int, int]:
 
 
 def validate(messages: Sequence[NewMessage]) -> None:
-    """Raise Invalid or TooLarge naming every message and field over a limit."""
+    """Raise Invalid or TooLarge, naming every message and field above its limit."""
     if not messages:
         raise Invalid.field("messages", "is empty: send at least one message")
     if len(messages) > config.max_messages:
@@ -132,33 +146,35 @@ def validate(messages: Sequence[NewMessage]) -> None:
         )
     errors = [
         error
-        for index in _closer_look(messages)
-        for error in _wrong(index, messages[index])
+        for index in _find_suspects(messages)
+        for error in _errors_of_message(index, messages[index])
     ]
     if errors:
-        over_body = any(error.field.endswith(".body") for error in errors)
-        kind = TooLarge if over_body else Invalid
-        raise kind(f"{errors[0].field}: {errors[0].message}", errors=errors)
+        has_large_body = any(error.field.endswith(".body") for error in errors)
+        error_class = TooLarge if has_large_body else Invalid
+        raise error_class(f"{errors[0].field}: {errors[0].message}", errors=errors)
 
 
-def _closer_look(messages: Sequence[NewMessage]) -> list[int]:
-    """The indexes of messages that need one; most have only a body and a short key."""
-    most_bytes, most_chars = config.max_body_bytes, config.max_key_chars
+def _find_suspects(messages: Sequence[NewMessage]) -> list[int]:
+    """Return the indexes of messages that need all checks."""
+    # Most messages have only a body and a short key, and sending is the hot path: this
+    # comprehension spares them the checks of each field.
+    max_bytes, max_chars = config.max_body_bytes, config.max_key_chars
     return [
         index
-        for index, m in enumerate(messages)
-        if len(m.body) > most_bytes
-        or (m.key is not None and len(m.key) > most_chars)
-        or m.tag is not None
-        or m.trace_id is not None
-        or m.headers is not None
-        or m.delay_ms is not None
-        or m.deliver_at_ms is not None
-        or not m.queue_strict
+        for index, message in enumerate(messages)
+        if len(message.body) > max_bytes
+        or (message.key is not None and len(message.key) > max_chars)
+        or message.tag is not None
+        or message.trace_id is not None
+        or message.headers is not None
+        or message.delay_ms is not None
+        or message.deliver_at_ms is not None
+        or not message.queue_strict
     ]
 
 
-def _wrong(index: int, message: NewMessage) -> list[FieldError]:
+def _errors_of_message(index: int, message: NewMessage) -> list[FieldError]:
     limits = (
         ("body", len(message.body), config.max_body_bytes, "bytes"),
         ("key", len(message.key or ""), config.max_key_chars, "characters"),
@@ -166,49 +182,28 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
         ("trace_id", len(message.trace_id or ""), config.max_trace_id_chars, "characters"),
     )
     errors = [
-        FieldError(
-            f"messages[{index}].{field}", f"has {size} {unit}; at most {limit} are allowed"
-        )
+        (field, f"has {size} {unit}; at most {limit} are allowed")
         for field, size, limit, unit in limits
         if size > limit
     ]
-    errors += _wrong_delay(index, message)
-    if message.queue is None and not message.queue_strict:
-        errors.append(
-            FieldError(f"messages[{index}].queue_strict", "names no queue: give queue, too")
-        )
-    headers = message.headers
-    if headers:
-        size = sum(
-            len(name.encode()) + len(value.encode()) for name, value in headers.items()
-        )
-        if len(headers) > config.max_headers or size > config.max_headers_bytes:
-            limit = (
-                f"at most {config.max_headers} of {config.max_headers_bytes} bytes "
-                "together are allowed"
-            )
-            errors.append(
-                FieldError(
-                    f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}"
-                )
-            )
-    return errors
-
-
-def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
-    """Return the errors of a delay by itself; a time of delivery is compared with its
-    node's clock later.
-    """
+    # deliver_at_ms is compared with the clock of the queue's node later, by the delayed
+    # store.
     if message.delay_ms is not None and message.deliver_at_ms is not None:
-        return [
-            FieldError(
-                f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms"
-            )
-        ]
-    if message.delay_ms is not None and not 0 < message.delay_ms <= MOST_DELAY_MS:
-        what = f"is {message.delay_ms}; it lies between 1 and {MOST_DELAY_MS} ms (a year)"
-        return [FieldError(f"messages[{index}].delay_ms", what)]
-    return []
+        errors.append(("deliver_at_ms", "give either delay_ms or deliver_at_ms"))
+    elif message.delay_ms is not None and not 0 < message.delay_ms <= MAX_DELAY_MS:
+        text = f"is {message.delay_ms}; it lies between 1 and {MAX_DELAY_MS} ms (a year)"
+        errors.append(("delay_ms", text))
+    if message.queue is None and not message.queue_strict:
+        errors.append(("queue_strict", "names no queue: give queue, too"))
+    headers = message.headers or {}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    if len(headers) > config.max_headers or size > config.max_headers_bytes:
+        text = (
+            f"{len(headers)} of {size} bytes; at most {config.max_headers} of "
+            f"{config.max_headers_bytes} bytes together are allowed"
+        )
+        errors.append(("headers", text))
+    return [FieldError(f"messages[{index}].{field}", text) for field, text in errors]
 
 
 def headers_text(headers: dict[str, str] | None) -> str | None:
@@ -216,10 +211,11 @@ def headers_text(headers: dict[str, str] | None) -> str | None:
 
 
 def digest(messages: Sequence[NewMessage]) -> bytes:
-    """16 bytes that tell two batches apart: sha256 over their canonical MessagePack.
+    """Return 16 bytes that identify a batch's content: SHA-256 of its canonical
+    MessagePack.
 
-    It is taken from the parsed messages, so a retry in JSON of a batch first sent in
-    MessagePack agrees.
+    The input is the parsed messages, so a retry in JSON of a batch that was first sent in
+    MessagePack has the same digest.
     """
     rows = [
         (m.body, m.key, m.tag, sorted(m.headers.items()) if m.headers else (), m.trace_id)

@@ -1,12 +1,13 @@
-"""One connection to a node: what it can do, and how it does it on MySQL / MariaDB.
+"""Sessions: the protocol of a connection to a node, and its form on MySQL and MariaDB.
 
-A session runs whole strings and reads every result: with several statements in a string,
-`query()`
-returns although a later statement failed, and the error comes only when its result is asked
-for. The end of the results proves nothing either: a connection that breaks between two of
-them looks to the driver's callers like their end, so results are counted against
-statements. `clean` is true only while nothing is open and nothing is unread; a session that
-is not clean is closed by the pool, never used again.
+A session sends several statements as a single string and reads the result of each. With several
+statements in a string, `query()` returns although a later statement failed; the error comes
+only when that result is read. Nor is the end of the results a proof: if the connection
+breaks between two results, the driver reports the end. So results are counted against
+statements.
+
+`clean` is True only while no transaction is open and no result is unread. The pool closes a
+session that is not clean and never uses it again.
 """
 
 from __future__ import annotations
@@ -31,37 +32,40 @@ PLAIN = Tls("off")
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
-MALFORMED = 2027  # what the driver calls an answer that is none
-COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
+MALFORMED = 2027  # CR_MALFORMED_PACKET
+LOG_EVERY_S = 60.0  # between log lines for the same node and reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-    "SHOW VARIABLES WHERE Variable_name IN"  # a server that lacks one of them leaves it out
+    # SHOW VARIABLES leaves out a variable that the server lacks; SELECT @@x would fail.
+    "SHOW VARIABLES WHERE Variable_name IN"
     " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', "
     "'performance_schema')"
 )
-# A broker frozen inside a transaction must give its locks back: MariaDB can end just that,
-# MySQL the session.
-# And MySQL would answer with sizes of tables that are a day old.
-_FROZEN = {
+# The server has to release the locks of a broker that is frozen inside a transaction. MariaDB
+# can end the transaction alone, MySQL only the session. And MySQL caches table sizes in
+# information_schema for a day unless the expiry is 0.
+_FROZEN_CLIENT_SETTINGS = {
     "mariadb": "idle_write_transaction_timeout=5",
     "mysql": "wait_timeout=30, information_schema_stats_expiry=0",
 }
 
-_POSES = (
+_WRONG_GREETING = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
     "Give the address of "
     "the server itself. {1}"
 )
 Rows = Sequence[tuple[Any, ...]]
-Fits = Callable[[Rows], int]  # how many of the rows that were fetched next are still wanted
-FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
+# Returns how many of the rows fetched next still fit into the caller's limit.
+CountFitting = Callable[[Rows], int]
+FETCH_SIZE = 16  # rows fetched at once from a result that may exceed the limit
 
 
 class Result(NamedTuple):
-    """Result of one statement: its rows, or how many rows it matched; `number`: its
-    LAST_INSERT_ID(…).
+    """Result of a statement: its rows, or the number of rows that it matched.
+
+    `number` is its LAST_INSERT_ID().
     """
 
     rows: Sequence[tuple[Any, ...]]
@@ -70,9 +74,7 @@ class Result(NamedTuple):
 
 
 class Runnable(Protocol):
-    """A section as `messagestore.engine.statements` makes them; `count`: how many
-    statements it holds.
-    """
+    """A section of SQL (see `engine/statements.py`); `count`: its number of statements."""
 
     @property
     def count(self) -> int: ...
@@ -83,20 +85,19 @@ class Runnable(Protocol):
 
 
 def escaped(raw: bytes) -> bytes:
-    """The inside of a string in SQL. The server needs no more than these two; the driver
-    looks at every byte.
-
-    No character of utf8mb4, which our connections speak, has a quote or a backslash behind
-    its first byte, and their sql_mode keeps the backslash special.
+    """Return bytes escaped for use inside a quoted SQL string.
 
     >>> escaped(b"it's")
     b"it''s"
     """
+    # Two replacements are enough and much faster than the driver's loop over every byte: in
+    # utf8mb4, which all sessions use, no character has a quote or a backslash after its
+    # first byte, and our sql_mode keeps the backslash an escape character.
     return raw.replace(b"\\", b"\\\\").replace(b"'", b"''")
 
 
 def quoted(raw: bytes) -> bytes:
-    """Bytes as a string in SQL."""
+    """Return bytes as an SQL string literal."""
     return b"'" + escaped(raw) + b"'"
 
 
@@ -105,90 +106,93 @@ class Step(NamedTuple):
     parameters: Mapping[str, object]
 
 
-def counted(steps: Sequence[Step]) -> int:
+def count_statements(steps: Sequence[Step]) -> int:
     return sum(step.statement.count for step in steps)
 
 
 class Session(Protocol):
-    """One connection; used by one thread at a time.
+    """A connection to a node, used by one thread at a time.
 
-    `shows_durable_only`: whether what others committed is seen only when it is on disk.
+    `shows_durable_only`: commits of other sessions become visible only when they are on
+    disk.
     """
 
     engine: str
     shows_durable_only: bool
     clean: bool
     idle_limit_s: float
-    # monotonic; of the statement that waits for its answer now, where that is known
+    # time.monotonic() of the start of the statement in flight; None if there is none
     busy_since: float | None
-    answered_at: float  # monotonic; of the last answer
-    # within which an answer must begin, or `SlowNode` is raised; None: no limit
+    answered_at: float  # time.monotonic() of the last answer
+    # An answer has to begin within this time, or `SlowNode` is raised. None: no limit.
     patience_s: float | None
 
-    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """Run sections in order, each statement by itself; one result per statement. Raises
-        `db_errors.*`.
+    def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
+        """Run sections in order, each statement in its own transaction.
 
-        Rows of the last statement are taken while they fit; the others stay out of this
-        process's memory.
+        Returns a result per statement. With `count_fitting`, rows of the last statement
+        are fetched only while they fit; the others never enter this process's memory.
+        Raises `db_errors.*`.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
-        """Run sections as one transaction; one result per statement.
+        """Run sections in a transaction and return a result per statement.
 
-        Raises `db_errors.*`; then nothing is stored, unless the fault is Ambiguous.
+        Raises `db_errors.*`. Nothing is stored then, unless the error is Ambiguous.
         """
 
     def cut(self) -> None:
-        """End the wait of another thread for an answer, as if the connection had broken."""
+        """End another thread's wait for an answer, as if the connection had broken."""
 
     def catch_up(self) -> bool:
-        """Return True if a late answer has come, or will not come; `clean` again if it was
-        read.
+        """Return True if a late answer has come, or cannot come any more.
+
+        The session is `clean` again if the answer was read.
         """
 
     def is_over(self) -> bool:
-        """Return True if the node closed the idle connection: what is not sent yet is not
-        stored.
+        """Return True if the node has closed the idle connection.
+
+        A string that was not sent yet is then certainly not stored.
         """
 
     def close(self) -> None: ...
 
 
-class Unfit(Exception):
-    """A server answers, and cannot be used: it is too old, or not of the kind that its
-    greeting says.
-    """
+class UnsupportedServer(Exception):
+    """A server answers but cannot be used: it is too old, or not what its greeting claims."""
 
 
-_complained: dict[tuple[str, str], float] = {}
+_logged_at: dict[tuple[str, str], float] = {}
 
 
 def syncs_before_it_shows(variables: Mapping[str, str]) -> bool:
-    """Return True if a server syncs a commit to disk before it shows it to others
-    (durability.py).
+    """Return True if a server syncs a commit to disk before other sessions see it.
 
-    It does with a binary log of its own that is synced. InnoDB's redo log is synced
-    afterwards, and MariaDB
-    12.3 can keep the binary log in there.
+    See heads/durability.py, which has to wait for the sync otherwise.
     """
-    own = variables["log_bin"] == "ON" and not variables.get("binlog_storage_engine")
-    return own and variables["sync_binlog"] == "1"
+    # A synced binary log is written before the commit becomes visible. InnoDB's redo log is
+    # synced after that, and MariaDB 12.3 can keep the binary log inside InnoDB.
+    has_own_binlog = variables["log_bin"] == "ON" and not variables.get(
+        "binlog_storage_engine"
+    )
+    return has_own_binlog and variables["sync_binlog"] == "1"
 
 
-def unreachable(name: str, where: str, error: Exception) -> db_errors.Unreachable:
-    """Return the error for clients of a failed connect; where the node is and what it said
-    is for the log.
+def unreachable(name: str, address: str, error: Exception) -> db_errors.Unreachable:
+    """Log a failed connect, and return the error for clients.
+
+    Clients do not see the address and the server's answer; both are only in the log.
     """
-    said, now = f"{where}: {error.args[-1]}", time.monotonic()
-    if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
-        _complained[name, said] = now
-        log.warning("Node %s cannot be reached at %s", name, said)
+    reason, now = f"{address}: {error.args[-1]}", time.monotonic()
+    if now - _logged_at.get((name, reason), -LOG_EVERY_S) >= LOG_EVERY_S:
+        _logged_at[name, reason] = now
+        log.warning("Node %s cannot be reached at %s", name, reason)
     return db_errors.Unreachable(f"Node {name} cannot be reached.")
 
 
 class MySqlSession:
-    """A connection to MySQL or MariaDB. Raises NodeUnavailable when none can be made."""
+    """A connection to MySQL or MariaDB. Raises NodeUnavailable if it cannot be made."""
 
     engine = "mysql"
 
@@ -213,7 +217,7 @@ class MySqlSession:
         self.busy_since: float | None = None
         self.answered_at = time.monotonic()
         self.patience_s: float | None = None
-        self._statements = 0  # of the string that was sent last
+        self._statements = 0  # in the string that was sent last
         try:
             tls.check_driver(encryption.mode, host, MySQLdb.get_client_info(), os.environ)
             self._db = MySQLdb.connect(
@@ -222,78 +226,95 @@ class MySqlSession:
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s,
                 write_timeout=READ_TIMEOUT_S,
-                **tls.arguments(*encryption),
+                **tls.connect_arguments(*encryption),
             )  # fmt: skip
             if tls.is_plain(encryption.mode, self._db.server_capabilities):
                 self._db.close()
                 raise tls.PlainText
         except (MySQLdb.Error, tls.Refused) as error:
             raise unreachable(name, f"{host}:{port}", error) from error
-        # A second descriptor: the driver may close its own at any time, and the number may
-        # be given again.
+        # A duplicate of the descriptor: the driver may close its own at any time, and the
+        # kernel may then reuse the number for another file.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
         self._closing = threading.Lock()
         self.greeting = self._db.get_server_info(), self._db.thread_id()
         self.flavour = (
             "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         )
-        # below wait_timeout
+        # Shorter than the server's wait_timeout, so that the pool closes idle sessions first.
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0
-        told = dict(self._settings(name, f"{host}:{port}")[-1].rows)
-        self.max_packet = int(told["max_allowed_packet"])
-        self.shows_durable_only = syncs_before_it_shows(told)
-        # MySQL is to lose the one in information_schema; where performance_schema is off,
-        # its own is empty.
-        here = self.flavour == "mysql" and told["performance_schema"] == "ON"
-        self.processlist = f"{'performance' if here else 'information'}_schema.processlist"
+        variables = dict(self._apply_settings(name, f"{host}:{port}")[-1].rows)
+        self.max_packet = int(variables["max_allowed_packet"])
+        self.shows_durable_only = syncs_before_it_shows(variables)
+        # MySQL deprecates information_schema.processlist. Its successor in performance_schema is
+        # empty if that schema is off.
+        has_processlist = (
+            self.flavour == "mysql" and variables["performance_schema"] == "ON"
+        )
+        self.processlist = (
+            f"{'performance' if has_processlist else 'information'}_schema.processlist"
+        )
 
-    def _settings(self, name: str, where: str) -> list[Result]:
+    def _apply_settings(self, name: str, address: str) -> list[Result]:
+        """Set the session's variables and return the results. Raises Unreachable."""
         try:
-            text = _SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour])
+            text = _SESSION_SETTINGS.format(frozen=_FROZEN_CLIENT_SETTINGS[self.flavour])
             return self.send(text.encode(), statements=text.count(";") + 1)
-        except db_errors.Ambiguous as fault:
+        except db_errors.Ambiguous as error:
             self.close()
-            raise unreachable(name, where, fault) from fault
-        except db_errors.Final as fault:  # it lacks what a server of its kind has
+            raise unreachable(name, address, error) from error
+        except db_errors.Final as error:
+            # The server lacks a setting that every server of its kind has.
             self.close()
             version = self.greeting[0]
-            fits = engines.is_supported(version)
-            said = Unfit(
-                _POSES.format(version, fault.detail) if fits else engines.too_old(version)
+            is_supported = engines.is_supported(version)
+            reason = UnsupportedServer(
+                _WRONG_GREETING.format(version, error.detail)
+                if is_supported
+                else engines.too_old_message(version)
             )
-            raise unreachable(name, where, said) from said
+            raise unreachable(name, address, reason) from reason
 
-    def literal(self, given: object) -> bytes:
-        """A value as SQL, escaped for this connection."""
-        if isinstance(given, str):
-            return quoted(given.encode())
-        if isinstance(given, bytes):
-            return b"_binary" + quoted(given)
-        return b"NULL" if given is None else str(int(given)).encode()  # type: ignore[call-overload]
+    def literal(self, value: object) -> bytes:
+        """Return a value as an SQL literal for this connection."""
+        if isinstance(value, str):
+            return quoted(value.encode())
+        if isinstance(value, bytes):
+            return b"_binary" + quoted(value)
+        return b"NULL" if value is None else str(int(value)).encode()  # type: ignore[call-overload]
 
-    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """See Session: one string, one round trip."""
+    def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
+        """See Session.run. All sections are sent in a single round trip."""
         return self.send(
-            b";".join(map(self.render, steps)), statements=counted(steps), fits=fits
+            b";".join(map(self.render, steps)),
+            statements=count_statements(steps),
+            count_fitting=count_fitting,
         )
 
     def transact(self, *steps: Step) -> list[Result]:
-        """See Session: one string, one round trip."""
-        whole = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
-        return self.send(whole, statements=counted(steps) + 2)[1:-1]
+        """See Session.transact. All sections are sent in a single round trip."""
+        text = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
+        return self.send(text, statements=count_statements(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:
         return step.statement.render(step.parameters, self.literal)
 
     def send(
-        self, text: bytes, *, statements: int, ends: bool = True, fits: Fits | None = None
+        self,
+        text: bytes,
+        *,
+        statements: int,
+        ends_transaction: bool = True,
+        count_fitting: CountFitting | None = None,
     ) -> list[Result]:
-        """Run a string of so many statements and read the result of each; `ends` is False
-        while a transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
+        """Run a string of `statements` statements and read the result of each.
 
-        After an error that left nothing stored the transaction is rolled back, and the
-        session stays usable only if the server acknowledged that; after any other it is not
-        clean. Nor is it when rows of the last result did not fit.
+        `ends_transaction` is False while a transaction stays open. Raises `db_errors.*`,
+        and SlowNode after `patience_s`.
+
+        After an error that left nothing stored, the transaction is rolled back; the session
+        stays usable only if the server acknowledged that. After any other error the session
+        is not clean. Nor is it when rows of the last result did not fit.
         """
         self.clean = False
         self._statements = statements
@@ -302,40 +323,44 @@ class MySqlSession:
             if self.patience_s is None:
                 self._db.query(text)
             else:
+                # Send and receive apart, so that the wait in between can end early.
                 self._db.send_query(text)
-                self._await_answer(self.patience_s)
-            results, whole = (
-                (self._read(), True) if fits is None else self._read_while(fits)
+                if not self._wait_readable(self.patience_s):
+                    raise db_errors.SlowNode(f"Node {self._name} is slow.")
+                self._db.read_query_result()
+            results, is_complete = (
+                (self._read_results(), True)
+                if count_fitting is None
+                else self._read_fitting(count_fitting)
             )
         except self._error as error:
-            fault, is_open = self._fault(error)
-            if is_open:
+            error_for_caller, may_be_open = self._translate(error)
+            # Without an acknowledged ROLLBACK nobody knows if the locks are released and
+            # the rows gone, so the outcome becomes unknown and the session is discarded.
+            if may_be_open:
                 with suppress(self._error):
                     self._db.query(b"ROLLBACK")
                     self.clean = True
                 if not self.clean:
-                    fault = db_errors.Ambiguous(
-                        f"{fault.detail}; and the ROLLBACK was not acknowledged"
+                    error_for_caller = db_errors.Ambiguous(
+                        f"{error_for_caller.detail}; and the ROLLBACK was not acknowledged"
                     )
-            raise fault from error
-        self.clean = ends and whole
-        if whole:
-            self._answered()
+            raise error_for_caller from error
+        # A partial result leaves rows in the stream, so the session cannot be reused.
+        self.clean = ends_transaction and is_complete
+        if is_complete:
+            self._note_answer()
         self.busy_since = None
         return results
 
-    def _await_answer(self, seconds: float) -> None:
-        if not self._answers_within(seconds):
-            raise db_errors.SlowNode(f"Node {self._name} is slow.")
-        self._db.read_query_result()
+    def _wait_readable(self, seconds: float) -> bool:
+        """Wait until the socket has data or is closed; return False after `seconds`."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
 
-    def _answers_within(self, seconds: float) -> bool:
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(seconds * 1000))
-
-    def _read(self) -> list[Result]:
-        """Every result of a string whose answer has begun."""
+    def _read_results(self) -> list[Result]:
+        """Return the result of each statement of a string whose answer has begun."""
         results = []
         while True:
             rows = self._db.store_result()
@@ -345,88 +370,92 @@ class MySqlSession:
             else:
                 results.append(Result(rows.fetch_row(0), matched))
             if self._db.next_result() == -1:
-                self._must_be_all(len(results))
+                self._require_all_results(len(results))
                 return results
 
-    def _must_be_all(self, results: int) -> None:
-        """Raise the driver's error unless every statement was answered when no more results
-        come.
-
-        -1 is the end for the driver, and also what it says when the connection broke
-        between two results.
-        """
+    def _require_all_results(self, count: int) -> None:
+        """Raise the driver's error unless every statement was answered."""
+        # next_result() returns -1 at the end, and also when the connection broke between
+        # results.
         if number := self._db.errno():
             raise self._error(number, self._db.error())
-        if results != self._statements:
+        if count != self._statements:
             raise self._error(
-                MALFORMED, f"{results} results came back for {self._statements} statements"
+                MALFORMED, f"{count} results came back for {self._statements} statements"
             )
 
-    def _answered(self) -> None:
+    def _note_answer(self) -> None:
         self.busy_since = None
         self.answered_at = time.monotonic()
 
     def catch_up(self) -> bool:
-        if not self._answers_within(0):
+        if not self._wait_readable(0):
             return False
         try:
             self._db.read_query_result()
-            self._read()
+            self._read_results()
         except self._error as error:
-            self._fault(error)
+            self._translate(error)
         else:
             self.clean = True
-            self._answered()
+            self._note_answer()
         return True
 
-    def _read_while(self, fits: Fits) -> tuple[list[Result], bool]:
-        """Every result, of the last one what fits, and whether that was all of it."""
+    def _read_fitting(self, count_fitting: CountFitting) -> tuple[list[Result], bool]:
+        """Return the results, and False if rows of the last result did not fit."""
         results: list[Result] = []
         while True:
-            last = len(results) == self._statements - 1
-            rows, whole = taken(self._db.use_result().fetch_row, fits if last else len)
+            is_last = len(results) == self._statements - 1
+            rows, is_complete = fetch_fitting(
+                self._db.use_result().fetch_row, count_fitting if is_last else len
+            )
             results.append(Result(rows, len(rows)))
-            if not whole:
+            if not is_complete:
                 return results, False
             if self._db.next_result() == -1:
-                self._must_be_all(len(results))
+                self._require_all_results(len(results))
                 return results, True
 
-    def _fault(self, error: Exception) -> tuple[CatmqError, bool]:
-        """Return the fault, and whether a transaction may be open that a ROLLBACK ends."""
+    def _translate(self, error: Exception) -> tuple[CatmqError, bool]:
+        """Return the product error, and True if a transaction may be open."""
         self.busy_since = None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
-        fault = db_errors.of_mysql(number, text, self._name)
-        if not (isinstance(fault, db_errors.Ambiguous) and fault.lost):
+        db_error = db_errors.from_mysql(number, text, self._name)
+        if not (isinstance(db_error, db_errors.Ambiguous) and db_error.lost):
             self.answered_at = time.monotonic()
-        return fault, isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT
+        return db_error, isinstance(
+            db_error, db_errors.RolledBack
+        ) or number in db_errors.VALUE_TOO_LARGE
 
     def cut(self) -> None:
-        with self._closing, suppress(OSError):  # the other side was faster
+        with self._closing, suppress(OSError):  # the server may have closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def is_over(self) -> bool:
-        """See Session. A server that is asked nothing says nothing, but when it ends the
-        connection.
-        """
-        return self._answers_within(0)
+        """See Session.is_over."""
+        # Between two strings a server sends nothing, except when it ends the connection.
+        return self._wait_readable(0)
 
     def close(self) -> None:
-        """Close the connection; the server rolls back what was open."""
+        """Close the connection; the server rolls back an open transaction."""
         with self._closing:
+            # Under the lock: `cut` must not shut down a descriptor that was closed and
+            # reused.
             self._socket.close()
         try:
             self._db.close()
         except self._error:
-            self.clean = False  # already gone: there is nothing left to close
+            self.clean = False  # the connection was gone already
 
 
-def taken(fetch: Callable[[int], Rows], fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
-    """The first rows of a result that fit, and whether those were all."""
+def fetch_fitting(
+    fetch: Callable[[int], Rows], count_fitting: CountFitting
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """Return the first rows of a result that fit, and True if those were all rows."""
     rows: list[tuple[Any, ...]] = []
-    while fetched := fetch(FETCHED_AT_ONCE):
-        count = fits(fetched)
+    while fetched := fetch(FETCH_SIZE):
+        count = count_fitting(fetched)
         rows.extend(fetched[:count])
         if count < len(fetched):
             return rows, False

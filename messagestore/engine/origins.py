@@ -1,4 +1,4 @@
-"""Origin of a copy of a failed message, as it is stored with the copy."""
+"""Origin of a copy of a failed message, stored with the copy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The message that failed: where it was sent and when it failed first; `error` is the
-    last one.
+    """The message that failed: where it was sent, and when it failed first.
 
-    Copies that others wrote may leave parts out.
+    `error` is the error of its latest failure. Copies that other programs wrote may lack
+    fields.
     """
 
     topic: str = ""

@@ -1,31 +1,32 @@
-"""Changes of the tables of nodes, in the order in which releases made them;
-`nodes/upgrade.py` applies them.
+"""Changes of the tables of nodes, in the order of releases; `nodes/upgrade.py` applies
+them.
 
 A release reads and writes nodes of its own VERSION and of the one before, so brokers of two
-releases work on one node, before and after `manage.py upgrade_nodes`. Three rules keep it
-so. A step adds a column at the end (NULL, or with a constant default) or a table, and never
-takes one away. On MySQL and MariaDB it is
-`ALGORITHM=INSTANT`, so that no table is copied. And it is one statement, or one transaction
-on SQLite: so its
-`column` tells whether it was made, also when the run that made it was killed.
+releases can share a node before and after `manage.py upgrade_nodes`. Three rules make that
+possible:
 
-What cannot be done so is another kind of table, for new queues. New tables have all steps
-at once: whoever adds a step adds its column to the CREATE TABLE, too.
+- A step adds a column at the end (NULL, or with a constant default) or a table. It never
+  removes any.
+- On MySQL and MariaDB it runs with `ALGORITHM=INSTANT`, so that no table is copied.
+- It is one statement, or one transaction on SQLite. So its `column` exists if and only if
+  the step was applied, even if the run was killed.
+
+A change that cannot follow these rules needs another kind of table, for new queues. New
+tables have all steps from the start: a new step adds its column to the CREATE TABLE, too.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-QUEUES = "message_<queue>"  # in the place of a table's name: the tables of all queues
+QUEUES = "message_<queue>"  # as a table name: the message tables of all queues
 
 
 class SchemaStep(NamedTuple):
-    """A change of one table, or of those of all QUEUES. The step is made where the `column`
-    exists.
+    """A change of a table, or of the message tables of all QUEUES.
 
-    `statement` is a section of sql/<engine>.sql, with the hole `{table}` for that of a
-    queue.
+    The step was applied if `column` exists. `statement` is a section of sql/<engine>.sql,
+    with the placeholder `{table}` if it changes the tables of queues.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Sessions on SQLite files: one writer at a time per file, in the order of arrival."""
+"""Sessions on SQLite files: one writer per file at a time, in order of arrival."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import IO
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import (
     LOCK_TIMEOUT_S,
-    Fits,
+    CountFitting,
     Result,
     Step,
-    taken,
+    fetch_fitting,
     unreachable,
 )
 from metadata.errors import CatmqError
@@ -29,46 +29,42 @@ log = logging.getLogger(__name__)
 
 
 class FileLock:
-    """One writer at a time for an SQLite file: in turn within the process, then `flock`
-    between processes.
+    """The write lock of an SQLite file: a queue inside the process, `flock` between
+    processes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
         self._guard = threading.Lock()
+        # The first event is set: its thread holds the lock.
         self._queue: deque[threading.Event] = deque()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the lock. Raises `db_errors.RolledBack` after LOCK_TIMEOUT_S."""
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        turn = self._enqueue()
-        try:
-            if not turn.wait(LOCK_TIMEOUT_S):
-                raise db_errors.RolledBack(
-                    f"{self._path.name}: locked by others for {LOCK_TIMEOUT_S} s"
-                )
-            with open(self._path, "ab") as handle:
-                self._flock(handle.fileno(), deadline)
-                yield
-        finally:
-            self._leave(turn)
-
-    def _enqueue(self) -> threading.Event:
         turn = threading.Event()
         with self._guard:
             self._queue.append(turn)
             if len(self._queue) == 1:
                 turn.set()
-        return turn
-
-    def _leave(self, turn: threading.Event) -> None:
-        with self._guard:
-            self._queue.remove(turn)
-            if self._queue:
-                self._queue[0].set()
+        try:
+            if not turn.wait(LOCK_TIMEOUT_S):
+                raise db_errors.RolledBack(
+                    f"{self._path.name}: locked by others for {LOCK_TIMEOUT_S} s"
+                )
+            with open(self._path, "ab") as lock_file:
+                self._flock(lock_file.fileno(), deadline)
+                yield
+        finally:
+            # A waiter that timed out leaves the queue, too; the first one gets the lock.
+            with self._guard:
+                self._queue.remove(turn)
+                if self._queue:
+                    self._queue[0].set()
 
     def _flock(self, descriptor: int, deadline: float) -> None:
+        # Polling instead of a blocking flock, which could not time out.
         pause = 0.0002
         while True:
             try:
@@ -87,27 +83,24 @@ _file_locks: dict[str, FileLock] = {}
 _file_locks_guard = threading.Lock()
 
 
-def _file_lock(path: Path) -> FileLock:
-    with _file_locks_guard:
-        return _file_locks.setdefault(os.fspath(path), FileLock(path))
-
-
 class SqliteSession:
-    """A connection to an SQLite file. Raises NodeUnavailable when it cannot be opened."""
+    """A connection to an SQLite file. Raises NodeUnavailable if it cannot be opened."""
 
     engine = "sqlite"
     idle_limit_s = 300.0
-    busy_since: float | None = None  # a file is not away
+    busy_since: float | None = None  # a file is never unreachable
     answered_at = 0.0
-    patience_s: float | None = None  # nor is it late
-    # synchronous=FULL: the log is synced before readers are told of its end
+    patience_s: float | None = None  # nor slow
+    # synchronous=FULL: the WAL is synced before readers see its new end.
     shows_durable_only = True
 
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name
         self._path = path
-        self._lock = _file_lock(path)
-        self._held: list[IO[bytes]] = []  # locks that end with the session
+        with _file_locks_guard:
+            self._lock = _file_locks.setdefault(os.fspath(path), FileLock(path))
+        # Open as long as the session: closing a file releases its lock.
+        self._lock_files: list[IO[bytes]] = []
         self.clean = True
         try:
             self._db = sqlite3.connect(
@@ -118,36 +111,43 @@ class SqliteSession:
         except sqlite3.Error as error:
             raise unreachable(name, str(path), error) from error
 
-    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
+    def run(self, *steps: Step, count_fitting: CountFitting | None = None) -> list[Result]:
         results: list[Result] = []
         try:
-            for step in steps[:-1]:
-                results += self._each(step)
-            results += (
-                self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)]
-            )
+            for step in steps if count_fitting is None else steps[:-1]:
+                results += self._run_section(step)
+            if count_fitting is not None:
+                last = steps[-1]
+                (text,) = last.statement.single(last.parameters)
+                cursor = self._db.execute(text, last.parameters)
+                rows, _ = fetch_fitting(cursor.fetchmany, count_fitting)
+                # An open cursor would hold a read lock of the file.
+                cursor.close()
+                results.append(Result(rows, len(rows)))
         except sqlite3.Error as error:
-            raise db_errors.of_sqlite(error, self._name) from error
+            raise db_errors.from_sqlite(error, self._name) from error
         return results
 
     def transact(self, *steps: Step) -> list[Result]:
         results: list[Result] = []
         with self.transaction():
             for step in steps:
-                results += self._each(step)
+                results += self._run_section(step)
         return results
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction; rolled back on any exception."""
+        """Run one write transaction; it is rolled back on any exception."""
         with self._lock.held():
             self.clean = False
             try:
+                # IMMEDIATE takes the write lock now; a deferred transaction could fail at
+                # its first write.
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._roll_back(db_errors.of_sqlite(error, self._name)) from error
+                raise self._roll_back(db_errors.from_sqlite(error, self._name)) from error
             except BaseException:
                 self._roll_back(db_errors.RolledBack("abandoned"))
                 raise
@@ -159,23 +159,17 @@ class SqliteSession:
         self.clean = not isinstance(fault, db_errors.Ambiguous)
         return fault
 
-    def _each(self, step: Step) -> list[Result]:
+    def _run_section(self, step: Step) -> list[Result]:
         results = []
         for text in step.statement.single(step.parameters):
             cursor = self._db.execute(text, step.parameters)
             results.append(Result(cursor.fetchall(), cursor.rowcount))
         return results
 
-    def _some(self, step: Step, fits: Fits) -> Result:
-        (text,) = step.statement.single(step.parameters)
-        cursor = self._db.execute(text, step.parameters)
-        rows, _ = taken(cursor.fetchmany, fits)
-        cursor.close()
-        return Result(rows, len(rows))
-
     def lock_file(self, purpose: str) -> bool:
-        """Take an advisory lock beside the file until this session is closed; False if
-        another holds it.
+        """Take an advisory lock on `<file>.<purpose>` until this session is closed.
+
+        Returns False if another session holds it.
         """
         handle = open(self._path.with_name(f"{self._path.name}.{purpose}"), "ab")  # noqa: SIM115
         try:
@@ -183,20 +177,20 @@ class SqliteSession:
         except BlockingIOError:
             handle.close()
             return False
-        self._held.append(handle)
+        self._lock_files.append(handle)
         return True
 
     def cut(self) -> None:
-        """See Session; nobody waits for a file."""
+        """See Session.cut: no thread waits for a file."""
 
     def catch_up(self) -> bool:
         return True
 
     def is_over(self) -> bool:
-        """See Session: there is no other side."""
+        """See Session.is_over: a file has no server that could close the connection."""
         return False
 
     def close(self) -> None:
         self._db.close()
-        for handle in self._held:
+        for handle in self._lock_files:
             handle.close()

@@ -1,11 +1,9 @@
-"""SQL statements, read from `sql/<engine>.sql` and known by name.
+"""SQL statements by name, read from `sql/<engine>.sql`.
 
 A file is a list of sections `-- name: <name>`; a section holds one or more statements
-separated by `;`. Values are written `:name`, holes for identifiers and row lists `{name}`.
-Only
-`tables`
-imports this module, so every statement that reaches a node is in these files and run on one
-page.
+separated by `;`. Values are written `:name`, placeholders for identifiers and row lists
+`{name}`. Only the package `tables` imports this module, so these files hold every statement
+that reaches a node.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ _TOKEN = re.compile(r"(?<![:\w]):([a-z_]+)|\{([a-z_]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A named statement, cut at its values and holes.
+    """A named section, split at its values and placeholders.
 
-    `pieces` alternates text with names; `values[i]` says whether the i-th name is a value
-    (escaped) or a hole (put in as it is). `count`: how many statements the section holds,
-    each of which the server must answer.
+    `pieces` are the texts between the `names`. `values[i]` is True if the i-th name is a
+    value (escaped), False if it is a placeholder (inserted as it is). `count`: the
+    statements in the section; the server has to answer each.
     """
 
     name: str
@@ -41,61 +39,57 @@ class Statement:
     def render(
         self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
     ) -> bytes:
-        """The statement as bytes to send, every value turned into a literal by the
-        connection.
+        """Return the section as bytes to send, with values turned into literals by
+        `literal`.
 
-        Raises KeyError for a name that is not given.
+        Raises KeyError for a name without a parameter.
         """
-        out = [self.pieces[0]]
+        parts = [self.pieces[0]]
         for index, name in enumerate(self.names):
-            given = parameters[name]
+            value = parameters[name]
             if self.values[index]:
-                out.append(literal(given))
+                parts.append(literal(value))
             else:
-                out.append(given if isinstance(given, bytes) else str(given).encode())
-            out.append(self.pieces[index + 1])
-        return b"".join(out)
+                parts.append(value if isinstance(value, bytes) else str(value).encode())
+            parts.append(self.pieces[index + 1])
+        return b"".join(parts)
 
     def single(self, parameters: Mapping[str, object]) -> list[str]:
-        """The section's statements one by one, holes filled, values left as `:name` for the
-        driver.
-        """
+        """Return the single statements: placeholders filled, values left as `:name`."""
+        # SQLite's driver binds `:name` itself, and runs a single statement per call.
         text = _TOKEN.sub(
             lambda token: str(parameters[token[2]]) if token[2] else token[0], self.text
         )
-        return [
-            statement
-            for statement in (part.strip() for part in text.split(";"))
-            if statement
-        ]
+        return [part.strip() for part in text.split(";") if part.strip()]
 
 
 def parse(text: str) -> dict[str, Statement]:
-    """The statements of a file's text, by name.
+    """Return the statements of a file's text, by name.
 
     >>> parse("-- name: head\\nSELECT head FROM {table} WHERE queue_id = :queue")["head"].names
     ('table', 'queue')
     """
-    parts = _SECTION.split(text)
+    sections = _SECTION.split(text)
     return {
-        name: _cut(name, body) for name, body in zip(parts[1::2], parts[2::2], strict=True)
+        name: _split(name, body)
+        for name, body in zip(sections[1::2], sections[2::2], strict=True)
     }
 
 
-def _cut(name: str, body: str) -> Statement:
+def _split(name: str, body: str) -> Statement:
     text = _COMMENT.sub("", body).strip().rstrip(";")
-    pieces, names, values, at = [], [], [], 0
+    pieces, names, values, position = [], [], [], 0
     for token in _TOKEN.finditer(text):
-        pieces.append(text[at : token.start()].encode())
+        pieces.append(text[position : token.start()].encode())
         names.append(token[1] or token[2])
         values.append(token[1] is not None)
-        at = token.end()
-    pieces.append(text[at:].encode())
+        position = token.end()
+    pieces.append(text[position:].encode())
     count = len([part for part in text.split(";") if part.strip()])
     return Statement(name, text, tuple(pieces), tuple(names), tuple(values), count)
 
 
 @cache
 def load(engine: str) -> dict[str, Statement]:
-    """All statements of an engine (`mysql` or `sqlite`), by name."""
+    """Return all statements of an engine (`mysql` or `sqlite`), by name."""
     return parse((_DIRECTORY / f"{engine}.sql").read_text("utf-8"))

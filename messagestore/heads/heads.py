@@ -118,7 +118,7 @@ class HeadBoard:
             if head <= before:
                 return
             self._heads[queue] = head
-            known_heads.seen(queue, head)
+            known_heads.note_read(queue, head)
             # Of a share group at most as many waiters are woken as there are new messages:
             # the
             # others would find nothing to lease.

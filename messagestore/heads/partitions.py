@@ -27,7 +27,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
-from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, running
+from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, sql_steps
 from messagestore.tables.shapes import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
@@ -63,7 +63,7 @@ def alter(
         if attempt:
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         open_transactions = (
-            [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
+            [] if urgent else partition_sql.list_long_transactions(session, seconds=LONG_S)
         )
         if open_transactions:
             oldest = open_transactions[0]
@@ -83,7 +83,7 @@ def take_turn(session: Session, *, queue: int) -> None:
 
     Raises NodeUnavailable if another session has the lock.
     """
-    table = running.message_table(queue)
+    table = sql_steps.message_table(queue)
     if not partition_sql.take_table_lock(session, table=table, seconds=2):
         raise NodeUnavailable(f"Table {table} is locked by another session.")
 
@@ -111,7 +111,7 @@ def extend(queue: int, *, urgent: bool = True) -> int:
                 )
                 alter(
                     session,
-                    table=running.message_table(queue),
+                    table=sql_steps.message_table(queue),
                     change=change,
                     urgent=urgent,
                 )
@@ -161,7 +161,7 @@ def _missing_ends(
     per_s, now_per_s = _rates(session, queue, newest=last_size)
     ends: list[int] = []
     for number in range(missing_count):
-        size = partitions.size(
+        size = partitions.partition_size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
             # The same for all new partitions, so that a burst lets their size grow only
@@ -190,14 +190,16 @@ def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     day_first = first_at(
         session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS
     )
-    first_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=day_first)
+    first_stored_at = message_sql.read_stored_at_ms(session, queue=queue, offset=day_first)
     span_s = (
         (now - first_stored_at) / 1000
         if day_first == head.low and first_stored_at is not None
         else DAY_MS / 1000
     )
     recent_first = max(head.low, head.head - newest)
-    recent_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=recent_first)
+    recent_stored_at = message_sql.read_stored_at_ms(
+        session, queue=queue, offset=recent_first
+    )
     recent_s = (
         0.0 if recent_stored_at is None else max((now - recent_stored_at) / 1000, 1.0)
     )

@@ -1,6 +1,6 @@
 """Durable heads in memory that the workers of one broker share.
 
-The master creates the memory before it forks (catmq_site/server/master.py); a process
+The master creates the memory before it forks (catmq_site/background/broker_memory.py); a process
 without a master has memory of its own. It is a table of 64-bit cells:
 
 * the time when a head was last raised

@@ -13,7 +13,7 @@ def first_at(session: Session, *, queue: int, bounds: tuple[int, int], at_ms: in
     low, high = bounds
     while low < high:
         middle = (low + high) // 2
-        stored_at = message_sql.stored_at_ms(session, queue=queue, offset=middle)
+        stored_at = message_sql.read_stored_at_ms(session, queue=queue, offset=middle)
         if stored_at is not None and stored_at < at_ms:
             low = middle + 1
         else:

@@ -19,12 +19,12 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
-from metadata.monitoring import alarms, dead_letter_counts, health_checks
+from metadata.monitoring import alarms, dead_letter_counts, health_checks, lag_alarms
+from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
-from metadata.monitoring.health_checks import Found
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
@@ -32,64 +32,73 @@ AWAY_S = 45.0  # so long must a node be away: two looks
 HOUR_S = 3600
 
 
-def look(*, every_minutes: Mapping[str, int]) -> int:
+def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     """One look at everything; how many alarms began or ended. `every_minutes`: how often
     each job comes.
 
     Raises MetadataUnavailable.
     """
     known = snapshot.current()
-    away = nodes_away()
-    turned = alarms.keep(kind="node_away", found=away.found, begins_after_s=AWAY_S)
-    turned += _keep("node_filling", lambda: nodes_filling(away.found))
-    turned += _keep("dead_growing", dying)
+    away = find_nodes_away()
+    turned = alarms.reconcile(kind="node_away", found=away.found, begins_after_s=AWAY_S)
+    turned += _keep("node_filling", lambda: find_nodes_filling(away.found))
+    turned += _keep("dead_growing", find_dying_groups)
     cut_off = {
         known.topics[queue.topic_id].name
         for queue in known.queues.values()
         if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
     }
     turned += _keep(
-        "lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off)
+        "lag",
+        lambda: lag_alarms.hold_cut_off_topics(
+            lag_alarms.find_lagging_subscriptions(), topics=cut_off
+        ),
     )
     turned += _keep(
         "no_consumer",
-        lambda: health_checks.hold(health_checks.idle(), topics=cut_off),
+        lambda: lag_alarms.hold_cut_off_topics(
+            lag_alarms.find_subscriptions_without_consumer(), topics=cut_off
+        ),
         begins_after_s=config.alarm_idle_s,
     )
-    turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
+    turned += _keep(
+        "job_failed", lambda: health_checks.find_failed_jobs(dict(every_minutes))
+    )
     names = [name for one in known.queues if (name := known.queue_name(one)) is not None]
-    turned += health_checks.end_of_the_gone(
+    turned += health_checks.end_alarms_of_removed(
         nodes=[one.name for one in known.nodes.values()], queues=names
     )
-    return turned + alarms.end_quiet()
+    return turned + alarms.end_quiet_alarms()
 
 
-def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) -> int:
+def _keep(
+    kind: str, seen: Callable[[], AlarmFindings], *, begins_after_s: float = 0.0
+) -> int:
     found = seen()
-    return alarms.keep(
+    return alarms.reconcile(
         kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s
     )
 
 
-def nodes_away() -> Found:
+def find_nodes_away() -> AlarmFindings:
     """Nodes that ought to answer, and do not, or that refuse every write."""
-    seen = Found()
-    for node_id, info in sweeping.online().items():
+    seen = AlarmFindings()
+    for node_id, info in sweeping.online_nodes().items():
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
-                seen.add(info.name, of_error(fault))
+                seen.add(info.name, error_text(fault))
         except CatmqError as error:
-            seen.add(info.name, of_error(error.detail))
+            seen.add(info.name, error_text(error.detail))
     return seen
 
 
-def nodes_filling(away: Mapping[str, str]) -> Found:
+def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
     """Nodes that will store nothing more within the days that settings name, if they grow
     as they did.
     """
-    seen = Found()
-    growing = size_rows.growth()
+    seen = AlarmFindings()
+    growing = size_rows.read_growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
@@ -99,7 +108,9 @@ def nodes_filling(away: Mapping[str, str]) -> Found:
     return seen
 
 
-def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> None:
+def _look_at_room(
+    seen: AlarmFindings, node_id: int, info: NodeInfo, per_day: float
+) -> None:
     try:
         with node_pools.node(node_id).reading() as session:
             space = disks.measure(session, info)
@@ -109,15 +120,15 @@ def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> 
         return
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
-        near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, say("filling", days=f"{days:,.1f}"), is_so=near)
+        near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
+        seen.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
 
 
-def dying() -> Found:
+def find_dying_groups() -> AlarmFindings:
     """Groups of which many messages died in the last hour; counts the dead of all groups."""
     counts = count_dead()
     known = snapshot.current().groups
-    seen = Found()
+    seen = AlarmFindings()
     if counts is None:
         seen.unclear.update(info.name for info in known.values())
         return seen
@@ -126,8 +137,8 @@ def dying() -> Found:
     )
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
-            detail = say("dead", new=count.last_hour, total=count.messages)
-            is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            detail = alarm_text("dead", new=count.last_hour, total=count.messages)
+            is_so = alarm_rules.is_passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen
 
@@ -137,14 +148,14 @@ def count_dead() -> dict[int, Count] | None:
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
-        for group, messages, last_hour, newest_ms in dead_letter_sql.tally_dead(
+        for group, messages, last_hour, newest_ms in dead_letter_sql.count_dead_by_group(
             session, within_s=HOUR_S
         ):
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
 
     asked = sweeping.retry_nodes()
-    skipped = sweeping.ask(
-        asked, read, what="Number of dead letters", prepare=delayed_store.prepare
+    skipped = sweeping.query_nodes(
+        asked, read, subject="Number of dead letters", prepare=delayed_store.prepare
     )
     return None if skipped else counts

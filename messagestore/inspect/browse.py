@@ -24,7 +24,7 @@ KEYS_BYTES = 256 * 1024  # of bodies, which come with the keys
 
 
 @dataclass(frozen=True, slots=True)
-class Browsed:
+class MessagePage:
     """Messages in order, how many rows were looked at, and the offset to go on from (None
     at the head).
 
@@ -38,7 +38,9 @@ class Browsed:
     masked: bool = False
 
 
-def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> Browsed:
+def read_page(
+    *, topic: str, queue: int, offset: int, limit: int, actor: Actor
+) -> MessagePage:
     """At most `limit` messages of a queue from an offset on; fewer when they weigh more
     than an answer may.
 
@@ -60,7 +62,7 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         )
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_from(
+        messages = message_sql.select_messages(
             session,
             queue=queue,
             first=start,
@@ -69,12 +71,12 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         )
     following = messages[-1].offset + 1 if messages else start
     shown = tuple(messages) if reads else tuple(map(masked, messages))
-    return Browsed(
+    return MessagePage(
         shown, len(messages), following if following < head.head else None, not reads
     )
 
 
-def keys_from(
+def read_keys(
     *, topic: str, queue: int, offset: int, limit: int, actor: Actor
 ) -> list[str | None]:
     """Keys of at most `limit` messages from an offset on; fewer where bodies weigh more
@@ -88,7 +90,7 @@ def keys_from(
         return []
     first = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        found = message_sql.select_from(
+        found = message_sql.select_messages(
             session,
             queue=queue,
             first=first,
@@ -98,7 +100,7 @@ def keys_from(
     return [one.key for one in found]
 
 
-def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
+def read_message(*, topic: str, message_id: str, actor: Actor) -> MessagePage:
     """The message with an id. Needs `browse` on the topic. Raises NotFound
     (message_not_found), Invalid.
     """
@@ -107,7 +109,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     reads = _reads(topic, queue, actor)
     head = durability.head_of(queue=queue)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_from(
+        messages = message_sql.select_messages(
             session, queue=queue, first=offset, end=offset + 1, most_bytes=1
         )
     # its row may be there until its partition goes
@@ -121,16 +123,16 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
         raise NotFound(
             f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND
         )
-    return Browsed(
+    return MessagePage(
         tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads
     )
 
 
-def sender(*, topic: str, queue: int, offset: int, actor: Actor) -> str:
+def read_sender(*, topic: str, queue: int, offset: int, actor: Actor) -> str:
     """Return the name of the API key or account that sent a message; '' if it is not there.
 
     In a retry topic it is the sender of the message that failed, or `redrive`. Needs what
-    `by_id` needs.
+    `read_message` needs.
     """
     _reads(topic, queue, actor)
     with node_pools.node_of(queue).reading() as session:

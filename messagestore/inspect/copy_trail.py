@@ -89,7 +89,7 @@ class _Records:
         return batch in self.places or batch in self.waiting or batch in self.dead
 
 
-def follow(
+def follow_failures(
     *, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int
 ) -> Trail:
     """Follow the failures of a message that a group has committed, to its last copy."""
@@ -173,20 +173,20 @@ class _Walk:
         records, hexed = _Records(), failure_sql.literal_batches(ids)
 
         def read(session: Session, info: NodeInfo) -> None:
-            places = failure_sql.copy_places(session, batches=hexed)
+            places = failure_sql.read_copy_places(session, batches=hexed)
             records.places.update(
                 (batch, (info.id, place)) for batch, place in places.items()
             )
-            records.waiting.update(failure_sql.waiting_copies(session, batches=hexed))
-            dead = dead_letter_sql.dead_copies(
+            records.waiting.update(failure_sql.read_waiting_copies(session, batches=hexed))
+            dead = dead_letter_sql.read_dead_copies(
                 session, group_id=self._group_id, batches=hexed
             )
             records.dead.update((batch, (info.id, row)) for batch, row in dead.items())
 
-        skipped = sweeping.ask(
+        skipped = sweeping.query_nodes(
             sweeping.retry_nodes(),
             read,
-            what="Copies of a message",
+            subject="Copies of a message",
             prepare=delayed_store.prepare,
         )
         records.complete = not skipped

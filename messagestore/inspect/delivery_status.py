@@ -68,7 +68,7 @@ class DeliveryStatus:
     partly: bool = False
 
 
-def of_message(
+def trace_message(
     *,
     topic: str,
     queue: int,
@@ -91,7 +91,7 @@ def of_message(
     seen = [
         one
         for one in readers
-        if one.mode != "broadcasting" and access.sees(actor, one.name)
+        if one.mode != "broadcasting" and access.may_see(actor, one.name)
     ]
     found = []
     with node_pools.node_of(queue).reading() as session:
@@ -180,7 +180,7 @@ def _with_failures(
     """Add what became of the message's failures, for an actor that may see them."""
     if not access.may(actor, "manage", status.group, what="group"):
         return replace(status, partly=True)
-    trail = copy_trail.follow(
+    trail = copy_trail.follow_failures(
         group_id=group.id,
         topic_id=about.topic_id,
         queue=about.queue,

@@ -1,5 +1,5 @@
 """Causes of a group's lag: facts from nodes and metadata, put to
-`metadata.rules.groups.lagging`.
+`metadata.rules.groups.lag_causes`.
 """
 
 from __future__ import annotations
@@ -8,30 +8,30 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from messagestore.consume.lag import QueueLag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.heads import corruption
 from messagestore.inspect import browse
 from messagestore.shares.known_queues import MAX_RUNS
 from metadata.actors import Actor
 from metadata.errors import CatmqError
 from metadata.groups.groups import GroupView, MemberView
-from metadata.monitoring import progress
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import (
+from metadata.monitoring import lag_trends
+from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.lag_causes import (
     BEHIND,
     Cause,
-    Facts,
+    GroupFacts,
     Reader,
     ReadQueue,
-    causes,
-    hottest,
+    find_causes,
+    find_hot_queue,
 )
 from metadata.rules.topics.names import failure_name
 
 SAMPLED = 50  # messages of the hottest queue, whose keys are looked at
 
 
-def of_group(
+def explain_lag(
     *,
     view: GroupView,
     offsets: Sequence[QueueLag],
@@ -42,17 +42,19 @@ def of_group(
     if found is None or not any(one.lag != 0 for one in offsets):
         return []
     facts = _facts(view, offsets, found)
-    hot = hottest(facts) if facts.trend in BEHIND else None
+    hot = find_hot_queue(facts) if facts.trend in BEHIND else None
     if hot is not None and hot.owner is not None:
         facts = replace(facts, keys=_keys(hot, offsets, actor))
-    return causes(facts)
+    return find_causes(facts)
 
 
-def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -> Facts:
+def _facts(
+    view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress
+) -> GroupFacts:
     behind = {one.topic for one in offsets if one.lag}
     settings = [one.delivery for one in view.subscriptions if one.topic in behind]
-    lately = progress.lately(group_id=view.id)
-    return Facts(
+    lately = lag_trends.read_recent_events(group_id=view.id)
+    return GroupFacts(
         trend=found.said.state,
         queues=_queues(view, offsets),
         members=[_reader(one) for one in view.members],
@@ -104,7 +106,7 @@ def _keys(hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor) -> list[str
     """
     first = next((one.committed for one in offsets if one.queue == hot.id), None) or 0
     with suppress(CatmqError):  # what else is known can be said without them
-        return browse.keys_from(
+        return browse.read_keys(
             topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor
         )
     return []

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 Look = Callable[[Session, Head], list[Row]]
 
 
-def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
+def make_report(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
     """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on
     everything.
 
@@ -51,14 +51,16 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
 
 def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
     chosen = (
-        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+        topic_rows.list_ready()
+        if topic is None
+        else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for one in chosen:
         access.require(actor, "admin", one.name)
     return chosen
 
 
-def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
+def find_unreadable_queues(*, topic: str | None, actor: Actor) -> dict[int, str]:
     """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs
     `admin`.
     """
@@ -95,7 +97,7 @@ def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
             yield from _of_queue(topic, queue, _size(topic, queue, days))
 
 
-def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or
     too few queues.
     """
@@ -107,9 +109,9 @@ def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         ]
         problems = [row["problem"] for row in rows if row["problem"]]
         sent = sum(row.get("messages", 0) for row in rows)
-        groups = len(subscribers.readings(topic.id))
+        groups = len(subscribers.active_subscriptions(topic.id))
         held = sum(row.get("held", 0) for row in rows)
-        verdict = reports.verdict(
+        verdict = reports.judge_topic(
             sent=sent, groups=groups, queues=len(topic.queues), days=days
         )
         yield {
@@ -143,8 +145,8 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     are kept.
     """
     for topic in chosen:
-        for group in subscribers.readings(topic.id):
-            points = metrics_history.points(
+        for group in subscribers.active_subscriptions(topic.id):
+            points = metrics_history.read_points(
                 for_s=days * 86_400, topic_id=topic.id, group_id=group.group_id
             )
             ages = sorted(point.lag_ms for point in points if point.lag_ms is not None)
@@ -176,7 +178,11 @@ def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
             "topics": len(mine),
             "queues": len(queues),
             "groups": len(
-                {one.group_id for topic in mine for one in subscribers.readings(topic.id)}
+                {
+                    one.group_id
+                    for topic in mine
+                    for one in subscribers.active_subscriptions(topic.id)
+                }
             ),
             "messages": sum(row.get("messages", 0) for row in rows),
             "bytes": sum(row.get("bytes", 0) for row in rows),
@@ -189,7 +195,7 @@ def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
     "volume": volume,
     "size_and_expiry": size_and_expiry,
-    "topics": topics_,
+    "topics": rate_topics,
     "capacity": capacity,
     "latency": latency,
     "departments": departments,
@@ -254,7 +260,7 @@ def _recent(queue: QueueView, days: int) -> Look:
 def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
     """About what a row takes, by the newest ones."""
     first = max(head.low, head.head - 100)
-    rows, size = partition_sql.row_bytes(
+    rows, size = partition_sql.measure_rows(
         session, queue=queue.queue, first=first, end=head.head
     )
     return size / rows if rows else 0.0
@@ -272,10 +278,10 @@ def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
         row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
         row |= {"oldest_at_ms": None, "newest_at_ms": None}
         if head.low < head.head:
-            row["oldest_at_ms"] = message_sql.stored_at_ms(
+            row["oldest_at_ms"] = message_sql.read_stored_at_ms(
                 session, queue=queue.queue, offset=head.low
             )
-            row["newest_at_ms"] = message_sql.stored_at_ms(
+            row["newest_at_ms"] = message_sql.read_stored_at_ms(
                 session, queue=queue.queue, offset=head.head - 1
             )
         return [

@@ -160,10 +160,14 @@ class Reader:
 
         def read(session: Session, places: set[tuple[int, int]]) -> None:
             self._stored |= dict(
-                node_sql.stored_at_of(session, places=sorted(places - self._stored.keys()))
+                node_sql.read_stored_times(
+                    session, places=sorted(places - self._stored.keys())
+                )
             )
 
-        sweeping.ask(wanted, read, what="Age of unread messages", level=logging.INFO)
+        sweeping.query_nodes(
+            wanted, read, subject="Age of unread messages", level=logging.INFO
+        )
 
     def _seconds(
         self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo
@@ -190,7 +194,7 @@ def _ask() -> _Nodes:
         if info.kind == "failure":
             nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
-    sweeping.ask(sweeping.online(), read, what="Lag", level=logging.INFO)
+    sweeping.query_nodes(sweeping.online_nodes(), read, subject="Lag", level=logging.INFO)
     return nodes
 
 

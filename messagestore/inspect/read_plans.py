@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from messagestore import sweeping
 from messagestore.heads import durability
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import promotion_sql, queue_sql, running
+from messagestore.tables import promotion_sql, queue_sql, sql_steps
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -88,9 +88,9 @@ def read_plan(
     answer, StoreCorrupt.
     """
     access.require(actor, "admin", topic)
-    access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
-    found = topic_rows.named(name=topic, actor=actor)
-    by_node = sweeping.by_node(_chosen(found, queues))
+    access.require_failure_origin(actor, "admin", topic, snapshot.origin_of(topic))
+    found = topic_rows.find_topic(name=topic, actor=actor)
+    by_node = sweeping.group_by_node(_chosen(found, queues))
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
     places = [_place(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
@@ -139,7 +139,7 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
             queue=one.queue,
             number=one.number,
             node=one.node,
-            table=running.message_table(one.queue),
+            table=sql_steps.message_table(one.queue),
             low=known[one.queue].low,
             head=known[one.queue].head,
             gaps=tuple(gaps.get(one.queue, ())),

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from messagestore.engine.messages import (
+    MessageSearch,
     StoredMessage,
-    Wanted,
     masked,
     message_id,
     parse_message_id,
@@ -49,7 +49,7 @@ _places = Places(most=PLACES, most_of_one=PLACES_OF_ONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Messages in the order of their queues, how many offsets were looked at for them, and
     the message id to go on from (None: that was all). `masked`: bodies and headers are left
     out: the actor may not."""
@@ -61,23 +61,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeRange:
     """Stored at or after `from_ms` and before `to_ms`, ms since 1970 UTC; None: no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
 
 
-def search(
+def search_messages(
     *,
     topic: str,
-    wanted: Wanted,
-    times: Times,
+    wanted: MessageSearch,
+    times: TimeRange,
     actor: Actor,
     queue: int | None = None,
     limit: int = 100,
     after: str | None = None,
-) -> Found:
+) -> SearchResult:
     """At most `limit` messages that are all that is wanted, from the message id `after` on.
 
     Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found,
@@ -134,7 +134,7 @@ def _place(actor: Actor) -> Iterator[None]:
 
 
 class _Look:
-    def __init__(self, wanted: Wanted, times: Times, limit: int) -> None:
+    def __init__(self, wanted: MessageSearch, times: TimeRange, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
         self._ends_at = time.monotonic() + MOST_S
         self._messages: list[StoredMessage] = []
@@ -142,8 +142,8 @@ class _Look:
         self._chunk = min(CHUNK, 10 * LEAST_CHUNK)
         self._next: str | None = None
 
-    def found(self) -> Found:
-        return Found(tuple(self._messages), self._scanned, self._next)
+    def found(self) -> SearchResult:
+        return SearchResult(tuple(self._messages), self._scanned, self._next)
 
     def goes_on(self, queue: int, start: int) -> bool:
         """Look through a queue from an offset on; return True if there is room and time for
@@ -202,7 +202,7 @@ class _Look:
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
         begun = time.monotonic()
-        found = message_sql.search_from(
+        found = message_sql.search_range(
             session,
             queue=queue,
             bounds=(first, end),

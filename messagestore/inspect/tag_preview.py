@@ -17,9 +17,9 @@ from messagestore.tables import message_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
-from metadata.rules.groups.delivery import tags_of
-from metadata.rules.groups.filters import MessageFilter, headers_of
-from metadata.rules.settings import SUBSCRIPTION, checked
+from metadata.rules.groups.delivery import parse_tags
+from metadata.rules.groups.filters import MessageFilter, header_filter
+from metadata.rules.settings import SUBSCRIPTION, check_settings
 
 MOST = 1_000  # messages that are looked at, of all queues together
 
@@ -48,10 +48,10 @@ def tag_matches(
     NotFound.
     """
     access.require_look(actor, topic, snapshot.origin_of(topic))
-    wanted = checked(
+    wanted = check_settings(
         SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers}
     )
-    only = MessageFilter(tags_of(wanted["tags"]), headers_of(wanted["headers"]))
+    only = MessageFilter(parse_tags(wanted["tags"]), header_filter(wanted["headers"]))
     shares = _shares(sorted(snapshot.find_topic(topic).queues))
     counts: list[tuple[int, int]] = []
 
@@ -59,8 +59,8 @@ def tag_matches(
         mine = {queue: shares[queue] for queue in queues}
         counts.append(message_sql.count_matching(session, shares=mine, only=only))
 
-    away = sweeping.ask(
-        sweeping.queues_by_node(shares), count, what="Number of matching messages"
+    away = sweeping.query_nodes(
+        sweeping.queues_by_node(shares), count, subject="Number of matching messages"
     )
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching, tuple(sorted(away)))

@@ -91,10 +91,10 @@ class _Form(msgspec.Struct):
     form: int
 
 
-def take(*, actor: Actor) -> Mark:
+def take_mark(*, actor: Actor) -> Mark:
     """Return a mark of now, with nodes that are away in `missing`. Needs `admin`."""
     access.require_everything(actor, "all", what="node")
-    before = id_rows.counters()
+    before = id_rows.read_counters()
     snapshot.refresh()
     nodes, missing = [], []
     for info in sorted(snapshot.current().nodes.values(), key=lambda one: one.name):

@@ -22,7 +22,7 @@ from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
 from metadata.cache import snapshot
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 
 log = logging.getLogger(__name__)
 KIND = "corrupt"
@@ -54,11 +54,11 @@ def review(*, calm_s: float = CALM_S) -> int:
     many.
     """
     ended = []
-    for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
-        info = snapshot.current().queue_called(name)
+    for name, offset in alarms.list_calm_alarms(kind=KIND, calm_s=calm_s):
+        info = snapshot.current().find_queue_by_name(name)
         if info is None or problem(queue=info.id, offset=offset) is None:
             ended.append(name)
-    return alarms.end(kind=KIND, names=ended) if ended else 0
+    return alarms.end_alarms(kind=KIND, names=ended) if ended else 0
 
 
 def problem(*, queue: int, offset: int | None) -> str | None:
@@ -86,7 +86,7 @@ def _raise(queue: int, mark: Mark) -> bool:
     if name is None:
         return False
     now = time.monotonic()
-    alarms.raise_alarm(kind=KIND, name=name, detail=of_error(mark.why), place=mark.offset)
+    alarms.raise_alarm(kind=KIND, name=name, detail=error_text(mark.why), place=mark.offset)
     mark.told_at = now
     return True
 
@@ -95,12 +95,12 @@ def _head_too_low(session: Session, queue: int) -> str | None:
     before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
-    _, highest = audit_sql.offset_ends(session, queue=queue, first=before.head)
+    _, highest = audit_sql.read_offset_ends(session, queue=queue, first=before.head)
     # what was stored meanwhile is no contradiction
     after = queue_sql.read_head(session, queue=queue)
     if highest is None or after is None or highest < after.head:
         return None
-    return say("end_too_low", end=str(after.head), stored=str(highest))
+    return alarm_text("end_too_low", end=str(after.head), stored=str(highest))
 
 
 def _hole(session: Session, queue: int, offset: int | None) -> str | None:
@@ -118,4 +118,4 @@ def _hole(session: Session, queue: int, offset: int | None) -> str | None:
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
         return None
-    return say("missing_at", offset=str(offset), end=str(position.head))
+    return alarm_text("missing_at", offset=str(offset), end=str(position.head))

@@ -27,7 +27,7 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
@@ -56,7 +56,7 @@ class Space(NamedTuple):
 def measure(session: Session, info: NodeInfo) -> Space | None:
     """The room on a node; None if nobody can say. Raises the node's faults."""
     used, reusable = (
-        partition_sql.used_bytes(session)
+        partition_sql.read_used_bytes(session)
         if info.capacity_gb or info.engine == "sqlite"
         else (0, 0)
     )
@@ -81,7 +81,7 @@ class DiskWatch:
     def run_once(self) -> int:
         """One pass; how many nodes changed their state."""
         changed = 0
-        for node_id, info in sweeping.online().items():
+        for node_id, info in sweeping.online_nodes().items():
             begun = time.monotonic()
             if begun < self._not_before.get(node_id, 0.0):
                 continue
@@ -101,18 +101,18 @@ def look(node_id: int, info: NodeInfo) -> bool:
     state = "ok" if space is None else _state(info, space)
     if state == info.disk:
         return False
-    node_rows.note_disk(node_id=node_id, state=state)
-    what = say("unlimited")
+    node_rows.record_disk_state(node_id=node_id, state=state)
+    what = alarm_text("unlimited")
     if space is not None:
         percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
-        what = say("space", percent=percent, total=total)
+        what = alarm_text("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
     _alarm(info.name, state, what)
     return True
 
 
 def _state(info: NodeInfo, space: Space) -> str:
-    return disks.state(
+    return disks.next_disk_state(
         info.disk,
         free_percent=space.free_percent,
         full_below=config.min_free_percent,
@@ -126,7 +126,7 @@ def _alarm(node: str, state: str, what: str) -> None:
         if kind in lasting:
             alarms.raise_alarm(kind=kind, name=node, detail=what)
         else:
-            alarms.end(kind=kind, names=[node])
+            alarms.end_alarms(kind=kind, names=[node])
 
 
 def record() -> int:
@@ -137,20 +137,20 @@ def record() -> int:
     queues: dict[int, dict[int, int]] = {}
 
     def measured(session: Session, info: NodeInfo) -> None:
-        used, reusable = partition_sql.used_bytes(session)
+        used, reusable = partition_sql.read_used_bytes(session)
         there = queue_sql.read_heads(session, queues=None)
         nodes[info.id] = (max(used - reusable, 0), len(there))
         queues[info.id] = queue_bytes(session, there)
 
-    sweeping.ask(sweeping.online(), measured, what="Size")
-    size_rows.note_queues(queues)
-    return size_rows.note(nodes)
+    sweeping.query_nodes(sweeping.online_nodes(), measured, subject="Size")
+    size_rows.record_queue_sizes(queues)
+    return size_rows.record_sizes(nodes)
 
 
 def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:
     """{queue id: bytes}; those of an embedded node are estimated by a few messages of each."""
     if session.engine == "mysql":
-        found = partition_sql.queue_bytes(session)
+        found = partition_sql.read_queue_bytes(session)
         return {queue: found[queue] for queue in queues if queue in found}
     weighed = {}
     for queue in queues:
@@ -167,7 +167,7 @@ def _estimated(session: Session, queue: int) -> int:
     total = 0.0
     for first in range(head.low, head.head, width):
         end = min(first + width, head.head)
-        rows, size = partition_sql.row_bytes(
+        rows, size = partition_sql.measure_rows(
             session, queue=queue, first=first, end=min(first + SAMPLE, end)
         )
         total += (size / rows + ROW_BYTES) * (end - first) if rows else 0

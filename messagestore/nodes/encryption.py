@@ -42,21 +42,25 @@ def failure(error: CatmqError, info: NodeInfo) -> Answer | None:
     if error.__cause__ is None or len(error.__cause__.args) < 2:
         return None
     number, *_, said = error.__cause__.args
-    key = tls.failure(number, str(said), ca=info.tls_ca)
+    key = tls.classify_error(number, str(said), ca=info.tls_ca)
     if (
         number == ACCESS_DENIED
         and info.tls == "off"
         and _fault(replace(info, tls="on")) is None
     ):
         key = "tls_required"
-    return ("bad", key, dict(tls.words(info.host, info.tls_ca, str(said)))) if key else None
+    return (
+        ("bad", key, dict(tls.text_values(info.host, info.tls_ca, str(said))))
+        if key
+        else None
+    )
 
 
 def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
     """Yield what is to be said of the encryption of a connection, and of the server's
     certificate.
     """
-    facts = node_sql.tls_facts(session)
+    facts = node_sql.read_tls_facts(session)
     if not facts.cipher:
         if tls.is_local(info.host):
             yield "ok", "tls_local", {}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import MySqlSession, Session, Unfit
+from messagestore.engine.mysql_session import MySqlSession, Session, UnsupportedServer
 from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
@@ -30,7 +30,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
-from metadata.rules.grants import statements
+from metadata.rules.grants import grant_statements
 
 PROBE_QUEUE = 0  # no queue has this id: a registration tries a database with it
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
@@ -179,7 +179,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone
     afterwards. Raises NotFound (node_not_found).
     """
-    found = node_rows.named(name=name, actor=actor)
+    found = node_rows.find_node(name=name, actor=actor)
     info = snapshot.node_by_id(found.id)
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
@@ -209,7 +209,7 @@ def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
     known.
     """
     found = encryption.failure(error, info)
-    known = "" if isinstance(error.__cause__, Unfit) else remedy
+    known = "" if isinstance(error.__cause__, UnsupportedServer) else remedy
     return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
 
 
@@ -217,7 +217,7 @@ def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Fi
     """Yield the findings for and against a server by its settings; `unsafe`: it may lose
     messages.
     """
-    words = {"version": facts.version, "oldest": engines.oldest()}
+    words = {"version": facts.version, "oldest": engines.oldest_versions()}
     yield _either(
         engines.is_supported(facts.version), "version", "version", "old_version", **words
     )
@@ -243,7 +243,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     found = ""
     with suppress(db_errors.Final):  # no such table
         found = promotion_sql.read_identity(session)
-    owner = node_rows.with_identity(found) if found else None
+    owner = node_rows.find_name_by_identity(found) if found else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
@@ -255,7 +255,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
 def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     """Check that a registered node's database holds what it must."""
     try:
-        found = promotion_sql.read_standing(session)
+        found = promotion_sql.read_contents(session)
     except db_errors.Final:
         return Finding("data", "bad", "foreign")
     if info.identity and found.identity != info.identity:
@@ -271,7 +271,7 @@ def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
         found = promotion_sql.read_schema(session)
     except db_errors.Final:
         return
-    why = node_guard.misfit(info.name, found)
+    why = node_guard.describe_misfit(info.name, found)
     if why:
         yield Finding("schema", "bad", "misfit", {"why": why})
     elif info.id:
@@ -309,7 +309,7 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
         found = encryption.failure(error, info)
-        text = "unfit" if isinstance(error.__cause__, Unfit) else "away"
+        text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
         away = Finding("reachable", "bad", text, {"reason": reason(error, info)})
         yield Finding("tls", *found) if found else away
 
@@ -319,7 +319,7 @@ def _of_session(
 ) -> Iterator[Finding]:
     if info.engine == "mysql":
         yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
-        facts = node_sql.server_facts(session)
+        facts = node_sql.read_server_facts(session)
         rights = rights and not facts.read_only
         yield from of_way(session, unsafe=unsafe)
         yield from of_server(facts, database=info.database, unsafe=unsafe)
@@ -351,7 +351,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
         yield Finding("rights", "ok", "rights")
         return
     user, host = (
-        node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+        node_sql.read_account(session) if isinstance(session, MySqlSession) else ("", "")
     )
     for optional in (False, True):
         some = [one for one in lacking if one.optional == optional]
@@ -360,7 +360,7 @@ def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
             "why": "; ".join(one.why for one in some),
         }
         words["grant"] = " ".join(
-            statements(
+            grant_statements(
                 some, flavour="mysql", database=info.database, username=user, host=host
             )
         )
@@ -387,7 +387,7 @@ def _of_clock(session: Session) -> Finding:
 
 def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
-    others = node_rows.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    others = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
     if info.kind == "normal" and not any(one.kind == "failure" for one in others):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":

@@ -64,9 +64,9 @@ from metadata.errors import (
 )
 from metadata.grouping import grouped
 from metadata.groups import subscribers
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.nodes import failovers, node_rows
-from metadata.nodes.failovers import Begun
+from metadata.nodes.failovers import OfflineNode
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
@@ -201,11 +201,12 @@ def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
     # a database without the tables of a node has no messages
     with suppress(db_errors.Final):
         heads = queue_sql.read_heads(session, queues=None)
-        tables = {*audit_sql.message_tables(session)}
-        queues = [one.queue for one in failovers.queues(info.id)]
+        tables = {*audit_sql.list_message_tables(session)}
+        queues = [one.queue for one in failovers.list_queues(info.id)]
         missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
         ends = {
-            queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing
+            queue: audit_sql.read_offset_ends(session, queue=queue, first=0)
+            for queue in missing
         }
         return {
             queue: (lowest, highest + 1)
@@ -308,11 +309,11 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
         check_way(session, target, unsafe=False)
-        facts = node_sql.server_facts(session)._replace(read_only=False)
+        facts = node_sql.read_server_facts(session)._replace(read_only=False)
         check_server(facts, target, unsafe=False)
-    identity = promotion_sql.Standing("", {})
+    identity = promotion_sql.NodeContents("", {})
     with suppress(db_errors.Final):  # no such table: perhaps empty
-        identity = promotion_sql.read_standing(session)
+        identity = promotion_sql.read_contents(session)
     if info.identity and identity.identity not in ("", info.identity):
         what = f"The database at {target.host or target.database} has the data of another node."
         raise Invalid(what, code=Code.NODE_REFUSED)
@@ -324,7 +325,7 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
         raise Invalid(what, code=Code.NODE_REFUSED)
 
 
-def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
+def _fence(run: _Run, begun: OfflineNode, *, known_dead: bool) -> dict[int, int] | None:
     """Make sure that nobody writes to the old primary; return its last heads, None if it
     does not answer.
     """
@@ -347,7 +348,7 @@ def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | Non
     late: list[str] = []
 
     def nobody_is_behind() -> bool:
-        late[:] = snapshot_acks.behind(begun.change)
+        late[:] = snapshot_acks.find_late_workers(begun.change)
         return not late
 
     if not run.await_(nobody_is_behind):
@@ -372,7 +373,7 @@ def _lock(run: _Run, session: Session) -> None:
         run.note(
             f"the old primary is not read-only, only its queues are closed: {error.detail}"
         )
-    for connection in promotion_sql.connections(session):
+    for connection in promotion_sql.list_connections(session):
         with suppress(CatmqError):  # it ended by itself, or is not ours to end
             promotion_sql.kill_connection(session, connection=connection)
 
@@ -389,7 +390,7 @@ def _detach(
     it a primary.
     """
     try:
-        if promotion_sql.replication(session).threads:
+        if promotion_sql.read_replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
             promotion_sql.stop_replicating(session)
             run.say("the replica has stopped copying")
@@ -402,7 +403,7 @@ def _detach(
                 f"adopt_restored_node. Node {run.info.name} stays offline until then.",
                 code=Code.NODE_REFUSED,
             )
-        if node_sql.server_facts(session).read_only:
+        if node_sql.read_server_facts(session).read_only:
             promotion_sql.allow_writes(session)
     except db_errors.Final as error:
         raise Conflict(
@@ -426,7 +427,7 @@ def _catch_up(
         run.say("the replica holds everything")
         return
     promotion_sql.stop_receiving(session)
-    if not run.await_(lambda: promotion_sql.replication(session).caught_up):
+    if not run.await_(lambda: promotion_sql.read_replication(session).caught_up):
         run.note("the replica had not applied all it had received")
 
 
@@ -441,7 +442,7 @@ def _settle(
     session: Session,
     *,
     inspection: ReplicaInspection,
-    begun: Begun,
+    begun: OfflineNode,
     address: Mapping[str, object],
 ) -> Outcome:
     """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
@@ -459,7 +460,10 @@ def _settle(
     promotion_sql.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
         queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
-    counts, seen = delayed_sql.read_counts(session), failovers.delayed_seen(begun.node_id)
+    counts, seen = (
+        delayed_sql.read_counts(session),
+        failovers.read_delayed_counts(begun.node_id),
+    )
     delayed = 0 if inspection.complete else seen.lost(given=counts.given)
     if not inspection.complete:
         # A lost delayed message may still be asked for, or recalled, by its id. No other
@@ -494,14 +498,14 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     for topic_id, mine in grouped(
         (one.topic_id, one.queue) for one in inspection.queues
     ).items():
-        for reading in subscribers.readings(topic_id):
+        for reading in subscribers.active_subscriptions(topic_id):
             reader_sql.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
                 epoch=reading.base_epoch,
                 latest=False,
-                instances=instances.readers(reading.group_id),
+                instances=broadcast_instances.reader_names(reading.group_id),
             )
     epochs = [
         (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)

@@ -94,7 +94,11 @@ def adopt(*, name: str, actor: Actor) -> Plan:
 def _delayed(session: Session, info: NodeInfo, inspection: ReplicaInspection) -> int:
     """How many messages that waited for their time are missing, at most."""
     given = delayed_sql.read_counts(session).given
-    return 0 if inspection.complete else failovers.delayed_seen(info.id).lost(given=given)
+    return (
+        0
+        if inspection.complete
+        else failovers.read_delayed_counts(info.id).lost(given=given)
+    )
 
 
 def _heads_now(info: NodeInfo) -> dict[int, int] | None:
@@ -112,7 +116,7 @@ def _inspected(
     try:
         return ReplicaInspection.of(session, node_id, old_heads)
     except db_errors.Final:  # no such table: it is empty
-        queues, readers = failovers.queues(node_id), failovers.readers(node_id)
+        queues, readers = failovers.list_queues(node_id), failovers.list_readers(node_id)
         return ReplicaInspection(
             queues,
             readers,
@@ -139,7 +143,7 @@ def _plan(
         else target.database,
         primary_answers=answers,
         copies=copies,
-        brokers=snapshot_acks.serving(),
+        brokers=snapshot_acks.count_workers(),
         queues=len(inspection.queues),
         gaps=len(inspection.raised()),
         messages=sum(inspection.tail(queue) for queue in inspection.queues),

@@ -6,7 +6,7 @@ from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables import node_sql, promotion_sql
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import Code, Invalid
-from metadata.rules.grants import PROMOTION, Grant, statements
+from metadata.rules.grants import PROMOTION, Grant, grant_statements
 
 _SEE, _STOP, _WRITE = PROMOTION
 _MANAGED = {
@@ -25,8 +25,8 @@ _MANAGED = {
 def copies(session: Session) -> bool | None:
     """Return whether a server copies another one; None if the account may not see that."""
     return (
-        promotion_sql.replication(session).threads > 0
-        if promotion_sql.sees_all(session)
+        promotion_sql.read_replication(session).threads > 0
+        if promotion_sql.can_see_all_threads(session)
         else None
     )
 
@@ -48,7 +48,7 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
     stopping = _STOP.named(session.flavour)
     if copying and not promotion_sql.may_stop_replicating(session, right=stopping):
         lacking.append(_STOP)
-    if node_sql.server_facts(session).read_only and not promotion_sql.may_allow_writes(
+    if node_sql.read_server_facts(session).read_only and not promotion_sql.may_allow_writes(
         session
     ):
         lacking.append(_WRITE)
@@ -61,9 +61,9 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
 
 
 def _said(session: MySqlSession, lacking: list[Grant], target: NodeInfo, verb: str) -> str:
-    user, host = node_sql.account(session)
+    user, host = node_sql.read_account(session)
     names = ", ".join(one.named(session.flavour) for one in lacking)
-    grants = statements(
+    grants = grant_statements(
         lacking, flavour=session.flavour, database=target.database, username=user, host=host
     )
     return (

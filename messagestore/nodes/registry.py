@@ -40,9 +40,9 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
-from metadata.nodes.failovers import DelayedSeen
+from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
-from metadata.rules.grants import READER, statements
+from metadata.rules.grants import READER, grant_statements
 
 log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
@@ -89,7 +89,7 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
             check_way(session, info, unsafe=unsafe)
-            check_server(node_sql.server_facts(session), info, unsafe=unsafe)
+            check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in of_rights(session, info):
             _refuse(finding, info)
         _make_tables(session)
@@ -196,7 +196,7 @@ def set_reader(
     """
     if username:
         info = _with_account(name, username, password, actor)
-        needed = statements(
+        needed = grant_statements(
             READER, flavour="mysql", database=info.database, username=info.username
         )
         with _tried(info, f"It needs: {' '.join(needed)}") as session:
@@ -224,7 +224,7 @@ def _with_account(name: str, username: str, password: str, actor: Actor) -> Node
     """Return a node as another account reaches it. Raises Forbidden, NotFound, Invalid if
     it is a file.
     """
-    found = node_rows.named(name=name, actor=actor)
+    found = node_rows.find_node(name=name, actor=actor)
     if found.engine != "mysql":
         raise Invalid.field("username", f"node {name} is a file, which has no accounts")
     return replace(snapshot.node_by_id(found.id), username=username, password=password)
@@ -248,7 +248,7 @@ def _settle(view: NodeView, actor: Actor) -> None:
     while view.state != applied:
         applied = view.state
         _apply(view.id, applied)
-        view = node_rows.named(name=view.name, actor=actor)
+        view = node_rows.find_node(name=view.name, actor=actor)
 
 
 def _apply(node_id: int, state: str) -> None:
@@ -278,7 +278,7 @@ def ping(node_id: int) -> float:
     begun = time.monotonic()
     node = node_pools.node(node_id)
     with node.reading() as session:
-        node_guard.look(node.info, session)
+        node_guard.refresh_schema(node.info, session)
     return time.monotonic() - begun
 
 
@@ -322,7 +322,7 @@ def _look_at_misfits() -> None:
             suppress(CatmqError),
             session_pool.direct(known[node_id], any_schema=True) as session,
         ):
-            node_guard.look(known[node_id], session)
+            node_guard.refresh_schema(known[node_id], session)
 
 
 def _report_barred() -> None:
@@ -333,7 +333,9 @@ def _report_barred() -> None:
         if info is None or info.quarantined or info.epoch != bar.epoch:
             continue
         try:
-            failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
+            failovers.quarantine(
+                node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes")
+            )
         except CatmqError as error:
             log.warning(
                 "Quarantine of node %s not recorded, will retry: %s",
@@ -354,7 +356,7 @@ def report_heads() -> None:
             for one in known.queues.values()
             if one.node_id == node_id
         }
-        failovers.record_known({queue: head for queue, head in heads.items() if head})
+        failovers.record_seen_heads({queue: head for queue, head in heads.items() if head})
         _reported[node_id] = info.epoch
 
 
@@ -416,14 +418,14 @@ def note_heads() -> int:
     of those.
     """
     heads: dict[int, int] = {}
-    delayed: dict[int, DelayedSeen] = {}
+    delayed: dict[int, DelayedCounts] = {}
 
     def read(session: Session, info: NodeInfo) -> None:
         counts = delayed_sql.read_counts(session)
         heads.update(queue_sql.read_heads(session, queues=None))
-        delayed[info.id] = DelayedSeen(info.epoch, counts.given, counts.waiting)
+        delayed[info.id] = DelayedCounts(info.epoch, counts.given, counts.waiting)
 
-    sweeping.ask(sweeping.online(), read, what="Log end offsets")
+    sweeping.query_nodes(sweeping.online_nodes(), read, subject="Log end offsets")
     failovers.record_delayed(delayed)
     known = snapshot.current().queues
     return failovers.record_heads(

@@ -60,8 +60,8 @@ class ReplicaInspection:
         cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None
     ) -> ReplicaInspection:
         return cls(
-            queues=failovers.queues(node_id),
-            readers=failovers.readers(node_id),
+            queues=failovers.list_queues(node_id),
+            readers=failovers.list_readers(node_id),
             heads=queue_sql.read_heads(session, queues=None),
             committed=promotion_sql.read_highest_committed(session),
             old_heads=old_heads or {},

@@ -145,7 +145,7 @@ def check(mark: Mark, *, actor: Actor) -> RestoreCheck:
     """Compare metadata and every node with a mark; nothing is changed. Needs `admin`."""
     access.require_everything(actor, "all", what="node")
     snapshot.refresh()
-    now = id_rows.counters()
+    now = id_rows.read_counters()
     infos = {info.name: info for info in snapshot.current().nodes.values()}
     found: list[NodeCheck] = []
     highest: list[HighestIds] = []
@@ -195,7 +195,7 @@ def _compared(
     queues = _queues(info, marked, found)
     losing = {one.queue: one for one in queues if one.lost}
     groups = _groups(info, marked, found, losing)
-    delayed = failovers.delayed_seen(info.id).lost(given=given)
+    delayed = failovers.read_delayed_counts(info.id).lost(given=given)
     state, why = _state(info, marked, found, queues, delayed=delayed)
     return NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed)
 
@@ -232,7 +232,7 @@ def _queues(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> list[
     """
     now = {queue: head for queue, head, *_ in found.heads}
     before = {one.queue: one for one in marked.queues} if marked else {}
-    known = {one.queue: one for one in failovers.queues(info.id)}
+    known = {one.queue: one for one in failovers.list_queues(info.id)}
     old_gaps = set(marked.gaps) if marked else set()
     checked = []
     for queue in sorted(now.keys() | before.keys() | known.keys()):
@@ -300,7 +300,7 @@ def _positions(
     """
     known = {
         (one.group_id, one.reader, one.queue): one.committed
-        for one in failovers.readers(info.id)
+        for one in failovers.list_readers(info.id)
     }
     readers: Sequence[MarkedReader] = marked.readers if marked else ()
     for one in readers:

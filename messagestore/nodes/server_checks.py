@@ -63,7 +63,7 @@ def of_way(session: MySqlSession, *, unsafe: bool) -> Found:
     signs = list(_signs(session))
     if signs:
         return "way", "warn" if unsafe else "bad", "proxy", {"signs": "; ".join(signs)}
-    return "way", "ok", "direct", {"comment": node_sql.version_comment(session) or "-"}
+    return "way", "ok", "direct", {"comment": node_sql.read_version_comment(session) or "-"}
 
 
 def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
@@ -82,7 +82,7 @@ def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
             "needed": needed,
         }
         yield "limits", "warn", "packet", words
-    limits = node_sql.limits(session)
+    limits = node_sql.read_time_limits(session)
     for name, per_s in (("max_statement_time", 1), ("max_execution_time", 1000)):
         seconds = float(limits.get(name, 0)) / per_s
         if 0 < seconds < READ_TIMEOUT_S:
@@ -96,18 +96,18 @@ def of_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[Found]:
 
 def _signs(session: MySqlSession) -> Iterator[str]:
     greeting, thread = session.greeting
-    place = node_sql.connection_place(session, mark="")
-    said, is_ = engines.server_of(greeting), engines.server_of(place.version)
+    place = node_sql.read_connection_info(session, mark="")
+    said, is_ = engines.parse_version(greeting), engines.parse_version(place.version)
     if said != is_:
         yield f"the greeting says {greeting}, the server is {place.version}"
     if thread & _THREAD_BITS != place.connection & _THREAD_BITS:
         yield f"connection {thread} is connection {place.connection} of the server"
     node_sql.set_mark(session, mark="here")
-    later = [node_sql.connection_place(session, mark="here") for _ in range(3)]
+    later = [node_sql.read_connection_info(session, mark="here") for _ in range(3)]
     if any(not one.marked or one.connection != place.connection for one in later):
         yield "user variables are lost between statements"
-    for name in (greeting, node_sql.version_comment(session)):
+    for name in (greeting, node_sql.read_version_comment(session)):
         if any(proxy in name.lower() for proxy in PROXIES):
             yield f"it calls itself {name}"
     with suppress(db_errors.Final):  # servers do not know the variable
-        yield f"@@proxy_version is {node_sql.proxy_version(session)}"
+        yield f"@@proxy_version is {node_sql.read_proxy_version(session)}"

@@ -37,7 +37,7 @@ PAUSE_MS = 100  # between two tables: whoever sends feels each change
 
 
 @dataclass(frozen=True, slots=True)
-class Upgraded:
+class NodeUpgrade:
     """A node, its schema version before and after, its changes, and why one or all were not
     made.
 
@@ -59,7 +59,7 @@ def upgrade(
     dry_run: bool = False,
     pause_ms: int = PAUSE_MS,
     progress: Callable[[Progress], None] = lambda _: None,
-) -> list[Upgraded]:
+) -> list[NodeUpgrade]:
     """Upgrade the tables of one node, or of all; return what came of each. Needs `admin`.
 
     A node that cannot be upgraded stops none of the others. Raises Forbidden, NotFound
@@ -84,7 +84,7 @@ def upgrade_node(
     dry_run: bool = False,
     pause_ms: int = PAUSE_MS,
     progress: Callable[[Progress], None] = lambda _: None,
-) -> Upgraded:
+) -> NodeUpgrade:
     """Upgrade the tables of a node; metadata is not asked."""
     before: int | None = None
     made: list[TableChange] = []
@@ -98,20 +98,20 @@ def upgrade_node(
             pending = node_sql.pending_changes(session)
             after = max(before, schema_steps.VERSION)
             if dry_run:
-                return Upgraded(info.name, before, after, tuple(pending))
+                return NodeUpgrade(info.name, before, after, tuple(pending))
             for change in _changed(session, info, pause_ms) if pending else ():
                 made.append(change)
                 progress(Progress(f"{info.name}: tables changed", len(made), len(pending)))
             if before != after:
                 node_sql.write_schema_version(session, version=after)
     except (NodeUnavailable, db_errors.Final) as error:
-        return Upgraded(info.name, before, before, tuple(made), error.detail)
-    return Upgraded(info.name, before, after, tuple(made))
+        return NodeUpgrade(info.name, before, before, tuple(made), error.detail)
+    return NodeUpgrade(info.name, before, after, tuple(made))
 
 
-def _audit(done: Upgraded, actor: Actor) -> None:
+def _audit(done: NodeUpgrade, actor: Actor) -> None:
     if done.changes or done.before != done.after:
-        node_rows.note_schema(
+        node_rows.audit_schema_change(
             verb="upgrade",
             name=done.node,
             before={"schema_version": done.before},
@@ -129,9 +129,9 @@ def _own_schema(session: Session, info: NodeInfo) -> Schema:
     change them.
     """
     try:
-        standing = promotion_sql.read_standing(session)
+        standing = promotion_sql.read_contents(session)
     except db_errors.Final:
-        standing = promotion_sql.Standing("", {})
+        standing = promotion_sql.NodeContents("", {})
     if not info.identity or standing.identity != info.identity:
         raise NodeUnavailable(
             f"The database at the address of node {info.name} has no data, or that of "
@@ -182,7 +182,7 @@ def require_release(*, node: str, release: str, actor: Actor) -> None:
     access.require_everything(actor, node, what="node")
     older = [
         one
-        for one in discovery.listed(actor=actor)
+        for one in discovery.list_brokers(actor=actor)
         if one.alive and is_older(one.version, release)
     ]
     if older:
@@ -200,6 +200,6 @@ def require_release(*, node: str, release: str, actor: Actor) -> None:
         if is_older(found.min_release, release):
             node_sql.write_min_release(session, release=release)
             before, after = {"min_release": found.min_release}, {"min_release": release}
-            node_rows.note_schema(
+            node_rows.audit_schema_change(
                 verb="require", name=node, before=before, after=after, actor=actor
             )

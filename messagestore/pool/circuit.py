@@ -1,14 +1,18 @@
-"""Keeps a node that is away from eating this process's threads.
+"""The circuit breaker of a node: while the node is unreachable, calls fail without waiting
+for it.
 
-    closed    everybody goes through
-    open      everybody is answered at once, but one probe after each pause (0.5 s, doubled up
-              to 5 s)
+    closed    every call goes to the node
+    open      calls fail at once, except for a probe after each pause (0.5 s, doubled up to 5 s)
 
-It opens after FAILURES calls in a row that found the node away (refused, timed out,
-connection lost), after one that took SILENT_S to find out, and as soon as the node is
-*silent*: statements wait for it and none was answered for SILENT_S. A server that is frozen
-takes connections and says nothing, so without that rule each thread would find out by
-itself. Any answer closes it, errors included: whoever answers is not away.
+A circuit opens in three cases:
+
+- FAILURES calls in a row found the node unreachable (refused, timed out, connection lost).
+- A single such call took SILENT_S or longer.
+- The node is *silent*: statements wait for it, and none was answered for SILENT_S. A frozen
+  server accepts connections and never answers, so without this rule every thread would wait
+  for its own timeout.
+
+Any answer closes it, even an error: a node that answers is reachable.
 """
 
 from __future__ import annotations
@@ -22,35 +26,37 @@ from messagestore.engine import db_errors
 from metadata.errors import NodeUnavailable
 
 FAILURES = 2
-SILENT_S = 2.0  # no statement of ours takes so long on a node where others are answered
+SILENT_S = 2.0  # longer than any statement takes on a node that answers others
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 5.0
-_LEAST_WAIT_MS = 100
+MAX_PAUSE_S = 5.0
+_MIN_RETRY_MS = 100
 
 
 class Permit:
-    """One call through a circuit; `asked` says that the node was reached, so that the end
-    tells of it.
+    """A call through a circuit.
+
+    `reached` is set once the node accepted a session, so the end of the call shows if it
+    answers.
     """
 
     def __init__(self, *, probe: bool) -> None:
-        self.begun = time.monotonic()
+        self.began_at = time.monotonic()
         self.probe = probe
-        self.asked = False
+        self.reached = False
 
-    def lasts(self, seconds: float) -> bool:
-        """Return True if it has been under way for so long."""
-        return time.monotonic() - self.begun >= seconds
+    def has_lasted(self, seconds: float) -> bool:
+        """Return True if the call began at least `seconds` ago."""
+        return time.monotonic() - self.began_at >= seconds
 
 
 class Circuit:
-    """The circuit of one node in one process; safe for all its threads."""
+    """The circuit of one node in one process. Thread-safe."""
 
     def __init__(self, name: str, *, first_pause_s: float = FIRST_PAUSE_S) -> None:
         self._name = name
         self._first_pause_s = first_pause_s
         self._lock = threading.Lock()
-        self._failed = 0
+        self._failures = 0
         self._open = False
         self._probing = False
         self._pause_s = first_pause_s
@@ -58,22 +64,25 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Return True if calls are answered without asking the node."""
+        """Return True if calls fail without reaching the node."""
         return self._open
 
     def is_due(self) -> bool:
-        """Return True if it is open and a probe may go."""
+        """Return True if the circuit is open and a probe may start."""
         return self._open and not self._probing and time.monotonic() >= self._probe_at
 
     def check(self) -> None:
-        """Raise NodeUnavailable while it is open; for callers that wait for a place."""
+        """Raise NodeUnavailable while it is open; for calls that wait for a free
+        connection.
+        """
         if self._open:
-            raise self._refusal()
+            raise self._unreachable_error()
 
     @contextmanager
     def permit(self, *, may_probe: bool) -> Iterator[Permit]:
-        """One call. Raises NodeUnavailable without making it while open; what the call
-        raises goes on.
+        """Allow a call, count its exception and raise it again.
+
+        Raises NodeUnavailable without making the call while the circuit is open.
         """
         permit = self.enter(may_probe=may_probe)
         try:
@@ -84,36 +93,51 @@ class Circuit:
         self.end(permit)
 
     def enter(self, *, may_probe: bool) -> Permit:
-        """Begin one call, which `end` must end. Raises NodeUnavailable while open, except
-        for a probe.
+        """Begin a call, which has to be ended with `end`.
+
+        Raises NodeUnavailable while the circuit is open, unless this call becomes the
+        probe.
         """
+        # Without the lock first: every request comes through here.
         if not self._open:
             return Permit(probe=False)
         with self._lock:
             if not self._open:
                 return Permit(probe=False)
             if self._probing or not may_probe or time.monotonic() < self._probe_at:
-                raise self._refusal()
+                raise self._unreachable_error()
             self._probing = True
             return Permit(probe=True)
 
     def end(self, permit: Permit, error: BaseException | None = None) -> None:
-        """End a call, and learn from what it raised."""
+        """End a call and learn from its exception if the node is reachable."""
         if isinstance(error, db_errors.Unreachable) or (
             isinstance(error, db_errors.Ambiguous) and error.lost
         ):
-            self._failure(permit)
-            return
-        asked = permit.asked and not isinstance(error, db_errors.SlowNode)
-        answered = asked or isinstance(error, db_errors.Final)
-        if answered and (self._failed or self._open):
             with self._lock:
-                self._failed, self._open = 0, False
+                self._failures += 1
+                if permit.probe:
+                    self._probing = False
+                    self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+                    self._probe_at = time.monotonic() + self._pause_s
+                elif not self._open and (
+                    self._failures >= FAILURES or permit.has_lasted(SILENT_S)
+                ):
+                    self._open, self._pause_s = True, self._first_pause_s
+                    self._probe_at = time.monotonic() + self._pause_s
+            return
+        # SlowNode is neutral: the caller stopped waiting, so nothing is known about the
+        # node. Final is an answer even if the session was not complete yet.
+        reached = permit.reached and not isinstance(error, db_errors.SlowNode)
+        answered = reached or isinstance(error, db_errors.Final)
+        if answered and (self._failures or self._open):
+            with self._lock:
+                self._failures, self._open = 0, False
         if permit.probe:
             self._probing = False
 
     def trip(self) -> None:
-        """Open it: the node is silent. The next probe may go at once."""
+        """Open the circuit of a silent node. The first probe may start at once."""
         with self._lock:
             if not self._open:
                 self._open, self._pause_s, self._probe_at = (
@@ -122,20 +146,9 @@ class Circuit:
                     time.monotonic(),
                 )
 
-    def _failure(self, permit: Permit) -> None:
-        with self._lock:
-            self._failed += 1
-            if permit.probe:
-                self._probing = False
-                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-                self._probe_at = time.monotonic() + self._pause_s
-            elif (self._failed >= FAILURES or permit.lasts(SILENT_S)) and not self._open:
-                self._open, self._pause_s = True, self._first_pause_s
-                self._probe_at = time.monotonic() + self._pause_s
-
-    def _refusal(self) -> NodeUnavailable:
-        left_ms = int((self._probe_at - time.monotonic()) * 1000)
+    def _unreachable_error(self) -> NodeUnavailable:
+        wait_ms = int((self._probe_at - time.monotonic()) * 1000)
         return NodeUnavailable(
             f"Node {self._name} is away; it is tried again in a moment.",
-            retry_after_ms=max(_LEAST_WAIT_MS, left_ms),
+            retry_after_ms=max(_MIN_RETRY_MS, wait_ms),
         )

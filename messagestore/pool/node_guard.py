@@ -1,19 +1,16 @@
-"""Check that a server at a node's address may be served from: made at every new connection,
-at every pass of
-`registry.probe`, and by the offsets of what is stored.
+"""Checks that the server at a node's address may be served from.
 
-It must hold this node's data, and no head may be lower than it was known to be
-(`known_heads`, and
-`head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves
-nothing from it until `manage.py promote_node` or `adopt_restored_node` gave it another
-epoch.
-`registry.probe` tells
-metadata, so that the other brokers stop, too.
+They run at every new connection, at every pass of `registry.probe`, and on the offsets of
+stored messages. The server has to hold this node's data, and no head may be lower than it
+was known to be (`known_heads`, and `head_seen` in metadata).
 
-A node whose queues have another epoch than metadata gives it takes no writes: metadata was
-restored to before the node was last adopted or promoted. Its messages can still be read, so
-it is not quarantined;
-`wrong_epochs` names it until it is adopted.
+A node whose heads went back is *quarantined*: this process serves nothing from it until
+`manage.py promote_node` or `adopt_restored_node` has given it another epoch.
+`registry.probe` reports it to metadata, so that the other brokers stop as well.
+
+A node whose queues have another epoch than metadata takes no writes: metadata was restored
+to a time before the node's last adoption or promotion. Its messages can still be read, so
+it is not quarantined; `wrong_epochs` lists it until it is adopted.
 
 The tables may be those of another release: see `check_schema`.
 """
@@ -38,12 +35,12 @@ from metadata.errors import NodeUnavailable
 from metadata.release import VERSION, is_older
 
 log = logging.getLogger(__name__)
-_COMPLAIN_EVERY_S = 60.0
-_UNSETTLED = ("creating", "retired")  # their head rows may come and go
+_LOG_EVERY_S = 60.0
+_WITHOUT_HEAD = ("creating", "retired")  # states in which the head row may be missing
 
 
 class Quarantine(NamedTuple):
-    """Reason why a node is not served; `epoch` is the one it was met with."""
+    """Reason why a node is not served; `epoch` is the node's epoch at that time."""
 
     epoch: int
     why: str
@@ -51,60 +48,58 @@ class Quarantine(NamedTuple):
 
 _guard = threading.Lock()
 _quarantined: dict[int, Quarantine] = {}
-# nodes whose tables this release cannot use; another one may
+# Nodes whose tables this release cannot use. Another release may, so metadata is not told.
 _misfits: dict[int, Quarantine] = {}
 _schemas: dict[int, Schema] = {}
 _wrong_epochs: dict[int, Quarantine] = {}
-_complained: dict[tuple[int, str], float] = {}
+_logged_at: dict[int, float] = {}  # node id → last log line about another node's data
 
 
 def check(info: NodeInfo) -> None:
+    """Raise NodeUnavailable if the node is quarantined or a misfit, without a query."""
     why = info.quarantined
-    mine = _quarantined.get(info.id)
-    if mine is not None and mine.epoch == info.epoch:
-        why = why or mine.why
+    quarantine = _quarantined.get(info.id)
+    # A reason is valid for its epoch only: a promotion or adoption ends it.
+    if quarantine is not None and quarantine.epoch == info.epoch:
+        why = why or quarantine.why
     if why:
         raise NodeUnavailable(f"Node {info.name} is not served: {why}", retry_after_ms=5000)
-    misfit = _misfits.get(info.id)
-    if misfit is not None and misfit.epoch == info.epoch:
-        raise NodeUnavailable(misfit.why, retry_after_ms=5000)
+    describe_misfit = _misfits.get(info.id)
+    if describe_misfit is not None and describe_misfit.epoch == info.epoch:
+        raise NodeUnavailable(describe_misfit.why, retry_after_ms=5000)
 
 
 def quarantined() -> dict[int, Quarantine]:
-    """{node id: why} of what this process has met."""
+    """Return the nodes that this process quarantined, by node id."""
     return dict(_quarantined)
 
 
 def misfits() -> dict[int, Quarantine]:
-    """{node id: why} of the nodes whose tables this release cannot use."""
+    """Return the nodes whose tables this release cannot use, by node id."""
     return dict(_misfits)
 
 
 def wrong_epochs() -> dict[int, Quarantine]:
-    """{node id: why} of the nodes that take no writes, because their queues have another
-    epoch.
-    """
+    """Return the nodes that take no writes because of their epoch, by node id."""
     return dict(_wrong_epochs)
 
 
 def check_epochs(info: NodeInfo, session: Session) -> str:
     """Compare the epochs of a node's queues with its epoch in metadata.
 
-    Return why the node takes no writes, and the remedy; "" if it takes them. The result is
-    kept for
-    `wrong_epochs`.
+    Returns why the node takes no writes, and the remedy; "" if it takes them.
+    `wrong_epochs` keeps the result.
     """
-    why = _epoch_fault(info, promotion_sql.read_node_epochs(session))
+    why = _find_epoch_fault(info, promotion_sql.read_node_epochs(session))
     if why:
-        # A promotion changes metadata first, then the node. So compare with a fresh copy of
-        # metadata, and
-        # with epochs that were read after it.
+        # A promotion changes metadata first, then the node. So compare again, with a new
+        # snapshot and with epochs that are read after it.
         snapshot.refresh()
-        fresh = snapshot.current().nodes.get(info.id)
-        is_settled = fresh is not None and fresh.state != "offline"
+        current = snapshot.current().nodes.get(info.id)
+        is_online = current is not None and current.state != "offline"
         why = (
-            _epoch_fault(fresh, promotion_sql.read_node_epochs(session))
-            if fresh and is_settled
+            _find_epoch_fault(current, promotion_sql.read_node_epochs(session))
+            if current and is_online
             else ""
         )
     if not why:
@@ -116,13 +111,17 @@ def check_epochs(info: NodeInfo, session: Session) -> str:
     return why
 
 
-def _epoch_fault(info: NodeInfo, epochs: set[int]) -> str:
-    others = sorted(epochs - {info.epoch})
-    return epoch_fault(info.name, stored=others[-1], expected=info.epoch) if others else ""
+def _find_epoch_fault(info: NodeInfo, epochs: set[int]) -> str:
+    other_epochs = sorted(epochs - {info.epoch})
+    return (
+        epoch_fault(info.name, stored=other_epochs[-1], expected=info.epoch)
+        if other_epochs
+        else ""
+    )
 
 
 def epoch_fault(name: str, *, stored: int, expected: int) -> str:
-    """Say that a node takes no writes under the epoch that metadata has, and the remedy."""
+    """Return why a node takes no writes under metadata's epoch, and the remedy."""
     return (
         f"Node {name} takes no writes: its queues have node epoch {stored}, metadata has "
         f"{expected}. "
@@ -132,107 +131,109 @@ def epoch_fault(name: str, *, stored: int, expected: int) -> str:
 
 
 def schema(info: NodeInfo) -> Schema | None:
-    """Version of a node's tables as this process saw it last; None before it has asked the
-    node.
-    """
+    """Return the version of a node's tables as last read, None before the first read."""
     return _schemas.get(info.id)
 
 
-def look(info: NodeInfo, session: Session) -> None:
-    """Ask a node a smallest question, and learn the version of its tables. Raises
-    NodeUnavailable.
-    """
-    # without the table: `check_server` tells, of a new connection
+def refresh_schema(info: NodeInfo, session: Session) -> None:
+    """Read the version of a node's tables with a small query. Raises NodeUnavailable."""
+    # If the table is missing, `check_server` reports it at the next connection.
     with suppress(db_errors.Final):
         note_schema(info, promotion_sql.read_schema(session))
 
 
 def check_release(info: NodeInfo, session: Session) -> None:
-    """Raise NodeUnavailable if this release cannot use the tables in a database; one may
-    have none.
-    """
+    """Raise NodeUnavailable if this release cannot use the database's tables, if any."""
     with suppress(db_errors.Final):
         check_schema(info, promotion_sql.read_schema(session))
 
 
-def note_schema(info: NodeInfo, found: Schema) -> None:
-    """Remember the version of a node's tables. If they are a misfit, raise NodeUnavailable,
-    and let `check` raise it from now on."""
-    _schemas[info.id] = found
-    why = misfit(info.name, found)
-    if not why:
+def note_schema(info: NodeInfo, schema: Schema) -> None:
+    """Record the version of a node's tables.
+
+    Raises NodeUnavailable if this release cannot use them; `check` raises it from then on.
+    """
+    _schemas[info.id] = schema
+    problem = describe_misfit(info.name, schema)
+    if not problem:
         _misfits.pop(info.id, None)
         return
     if info.id not in _misfits:
-        log.error("%s", why)
-    _misfits[info.id] = Quarantine(info.epoch, why)
+        log.error("%s", problem)
+    _misfits[info.id] = Quarantine(info.epoch, problem)
     check(info)
 
 
-def check_schema(info: NodeInfo, found: Schema) -> None:
-    """Raise NodeUnavailable if this release cannot use tables of such a version."""
-    if why := misfit(info.name, found):
-        raise NodeUnavailable(why, retry_after_ms=5000)
+def check_schema(info: NodeInfo, schema: Schema) -> None:
+    """Raise NodeUnavailable if this release cannot use tables of this version."""
+    if problem := describe_misfit(info.name, schema):
+        raise NodeUnavailable(problem, retry_after_ms=5000)
 
 
-def misfit(name: str, found: Schema) -> str:
-    """Return why this release cannot use a node's tables, and what to do; '' if it can."""
-    if is_older(VERSION, found.min_release):
+def describe_misfit(name: str, schema: Schema) -> str:
+    """Return why this release cannot use a node's tables, and the remedy; '' if it can."""
+    if is_older(VERSION, schema.min_release):
         return (
-            f"Node {name} needs CatMQ >= {found.min_release}, this is {VERSION}: "
+            f"Node {name} needs CatMQ >= {schema.min_release}, this is {VERSION}: "
             "install that release here."
         )
-    if found.version < schema_steps.OLDEST:
+    if schema.version < schema_steps.OLDEST:
         return (
-            f"Node {name} has schema version {found.version}, and CatMQ {VERSION} needs "
+            f"Node {name} has schema version {schema.version}, and CatMQ {VERSION} needs "
             f"{schema_steps.OLDEST} or later: run manage.py upgrade_nodes --node {name}."
         )
     return ""
 
 
 def lowest_heads(info: NodeInfo) -> dict[int, int]:
-    """{queue: the lowest head it can have} of a node; to be taken before its heads are
-    read.
+    """Return the lowest head that each queue of a node can have, by queue id.
+
+    Call it before the node's heads are read: a head may rise in between, and would look too
+    low.
     """
     queues = snapshot.current().queues.values() if info.id else ()
     lowest = {
-        one.id: max(one.head_seen, known_heads.known(one.id))
-        for one in queues
-        if one.node_id == info.id and one.state not in _UNSETTLED
+        queue.id: max(queue.head_seen, known_heads.lowest_head(queue.id))
+        for queue in queues
+        if queue.node_id == info.id and queue.state not in _WITHOUT_HEAD
     }
-    return {queue: head for queue, head in lowest.items() if head}
+    return {queue_id: head for queue_id, head in lowest.items() if head}
 
 
 def check_server(
     info: NodeInfo, session: Session, *, lowest: Mapping[int, int], primary: bool = True
 ) -> None:
-    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks
-    a table.
+    """Raise NodeUnavailable unless the server may be served from.
 
-    A replica, which is not the `primary`, may be behind: nothing is remembered of its
-    schema.
+    Raises StoreCorrupt if it lacks a table. A replica (not `primary`) may have older tables
+    for a moment, so nothing is recorded about its schema.
     """
     if not info.identity:
-        return  # registered before nodes were marked
-    standing = _standing(info, session)
-    if standing.identity != info.identity:
-        _complain(info, "the database at its address has no data, or that of another node")
-        raise db_errors.Unreachable(
-            f"Node {info.name}: the database at its address has no data, or that of another node."
-        )
+        return  # registered by a release that did not write identities yet
+    contents = _read_contents(info, session)
+    if contents.identity != info.identity:
+        reason = "the database at its address has no data, or that of another node"
+        now = time.monotonic()
+        if now - _logged_at.get(info.id, -_LOG_EVERY_S) >= _LOG_EVERY_S:
+            _logged_at[info.id] = now
+            log.error("Node %s is not served: %s", info.name, reason)
+        raise db_errors.Unreachable(f"Node {info.name}: {reason}.")
     if primary:
-        note_schema(info, standing.schema)
+        note_schema(info, contents.schema)
     else:
-        check_schema(info, standing.schema)
+        check_schema(info, contents.schema)
     for queue, head in lowest.items():
-        if standing.heads.get(queue, 0) < head:
-            _quarantine(info, queue, standing.heads.get(queue), head)
+        if contents.heads.get(queue, 0) < head:
+            _quarantine(info, queue, contents.heads.get(queue), head)
 
 
 def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None:
-    """Raise Ambiguous if a first offset is below the `lowest` that it could get: a backup
-    was restored under an open connection. The messages are stored, and found by their batch
-    id once the node was adopted."""
+    """Raise Ambiguous if messages were stored at an offset below the `lowest` possible
+    offset.
+
+    A backup was restored while the connection stayed open. The messages are stored there,
+    and found by their batch id once the node was adopted.
+    """
     if first < lowest:
         try:
             _quarantine(info, queue, first, lowest)
@@ -240,29 +241,27 @@ def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None
             raise db_errors.Ambiguous(error.detail) from error
 
 
-def _standing(info: NodeInfo, session: Session) -> promotion_sql.Standing:
-    """Read the server's contents. Raises the fault of a missing table although the data is
-    this node's.
+def _read_contents(info: NodeInfo, session: Session) -> promotion_sql.NodeContents:
+    """Read identity, schema and heads of the server; all are empty without a node's tables.
+
+    Raises the error of a missing table if the data is this node's.
     """
     try:
-        return promotion_sql.read_standing(session)
+        return promotion_sql.read_contents(session)
     except db_errors.Final:
-        if _identity(session) == info.identity:
+        identity = ""
+        with suppress(db_errors.Final):
+            identity = promotion_sql.read_identity(session)
+        if identity == info.identity:
             raise
-        return promotion_sql.Standing("", {})
-
-
-def _identity(session: Session) -> str:
-    try:
-        return promotion_sql.read_identity(session)
-    except db_errors.Final:
-        return ""
+        return promotion_sql.NodeContents("", {})
 
 
 def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
-    found = "has no log end offset" if head is None else f"has log end offset {head}"
+    """Stop serving the node in this process. Raises NodeUnavailable."""
+    head_text = "has no log end offset" if head is None else f"has log end offset {head}"
     why = (
-        f"queue {queue} {found}, but it was {lowest} before: the node lost messages. If a "
+        f"queue {queue} {head_text}, but it was {lowest} before: the node lost messages. If a "
         "backup was "
         "restored or a replica took over there, run manage.py adopt_restored_node "
         f"{info.name}. To move the "
@@ -272,10 +271,3 @@ def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> No
         _quarantined[info.id] = Quarantine(info.epoch, why)
     log.error("Node %s is quarantined: %s", info.name, why)
     check(info)
-
-
-def _complain(info: NodeInfo, why: str) -> None:
-    now = time.monotonic()
-    if now - _complained.get((info.id, why), -_COMPLAIN_EVERY_S) >= _COMPLAIN_EVERY_S:
-        _complained[info.id, why] = now
-        log.error("Node %s is not served: %s", info.name, why)

@@ -1,6 +1,6 @@
-"""Nodes that this process uses, as the snapshot describes them.
+"""The nodes that this process uses, as the snapshot describes them.
 
-A changed node (new epoch, address or password) gets a new pool.
+A node whose description changed (new epoch, address or password) gets a new pool.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from metadata.cache import snapshot
 from metadata.grouping import grouped
 
 _nodes: dict[int, Node] = {}
-_replaced: list[Node] = []  # with sessions of theirs still in use
+_replaced: list[Node] = []  # outdated nodes with sessions still in use
 _nodes_guard = threading.Lock()
 
 
 def node(node_id: int) -> Node:
-    """The node as the snapshot describes it now. Raises NotFound (node_not_found)."""
+    """Return the node as the snapshot describes it now. Raises NotFound (node_not_found)."""
     info = snapshot.node_by_id(node_id)
-    known = _nodes.get(node_id)
-    if known is not None and known.info == info:
-        return known
+    # The usual case, without the lock.
+    current = _nodes.get(node_id)
+    if current is not None and current.info == info:
+        return current
     with _nodes_guard:
         replaced = _nodes.get(node_id)
         if replaced is None or replaced.info != info:
@@ -34,63 +35,69 @@ def node(node_id: int) -> Node:
 
 
 def node_of(queue: int) -> Node:
-    """The node that holds a queue. Raises NotFound (queue_not_found)."""
+    """Return the node that holds a queue. Raises NotFound (queue_not_found)."""
     return node(snapshot.find_queue(queue).node_id)
 
 
-def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
-    """The nodes that hold some queues, each with its own. Raises NotFound
-    (queue_not_found).
+def group_by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
+    """Return the nodes that hold the queues, each with its queues.
+
+    Raises NotFound (queue_not_found).
     """
-    return by_place({queue: snapshot.find_queue(queue).node_id for queue in queues})
+    return group_by_node_id({queue: snapshot.find_queue(queue).node_id for queue in queues})
 
 
-def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
-    """The same for queues whose nodes are known: {queue: node}."""
-    nodes = grouped((node_id, queue) for queue, node_id in places.items())
-    return [(node(node_id), mine) for node_id, mine in nodes.items()]
+def group_by_node_id(node_ids: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
+    """Return the nodes of queues, each with its queues; `node_ids` maps queue to node."""
+    queues_by_node = grouped((node_id, queue) for queue, node_id in node_ids.items())
+    return [(node(node_id), queues) for node_id, queues in queues_by_node.items()]
 
 
 def watch(node_id: int) -> None:
-    """Look after a node that this process uses; a loop of every worker. Requests need not
-    probe then.
-    """
-    used = _nodes.get(node_id)
-    if used is not None:
-        used.watch()
+    """Look after a node that this process uses; a loop of every worker calls it."""
+    node_in_use = _nodes.get(node_id)
+    if node_in_use is not None:
+        node_in_use.watch()
 
 
-def in_use() -> list[int]:
+def used_node_ids() -> list[int]:
+    """Return the ids of the nodes that this process uses."""
     return list(_nodes)
 
 
-def away() -> list[str]:
-    """The names of the nodes whose circuit is open in this process, in order."""
-    return sorted(
-        known.info.name for known in list(_nodes.values()) if known.circuit.is_open
-    )
+def unreachable_nodes() -> list[str]:
+    """Return the sorted names of nodes whose circuit is open in this process."""
+    return sorted(node.info.name for node in list(_nodes.values()) if node.circuit.is_open)
 
 
-def follows() -> bool:
-    """Return True if nobody in this process uses a node as an older snapshot described it.
-    Nodes that are gone are evicted on the way."""
-    known = snapshot.current().nodes
+def is_current() -> bool:
+    """Return True if no session of an outdated node is in use in this process.
+
+    Outdated are nodes that an older snapshot described. Deleted nodes are evicted on the
+    way.
+    """
+    current_nodes = snapshot.current().nodes
     for node_id in list(_nodes):
-        if node_id in known:
+        # `node` replaces a node whose description changed.
+        if node_id in current_nodes:
             node(node_id)
     with _nodes_guard:
-        gone = [_nodes.pop(node_id) for node_id in list(_nodes) if node_id not in known]
-        for one in gone:
-            one.discard()
-        _replaced.extend(gone)
-        _replaced[:] = [one for one in _replaced if one.pool.busy]
+        deleted_nodes = [
+            _nodes.pop(node_id) for node_id in list(_nodes) if node_id not in current_nodes
+        ]
+        for deleted_node in deleted_nodes:
+            deleted_node.discard()
+        _replaced.extend(deleted_nodes)
+        _replaced[:] = [
+            deleted_node for deleted_node in _replaced if deleted_node.pool.busy
+        ]
         return not _replaced
 
 
 def evict_all() -> None:
-    """Close every idle connection of this process and evict its nodes, when it stops."""
+    """Close all idle connections and forget the nodes, when the process stops."""
     with _nodes_guard:
         nodes = list(_nodes.values())
         _nodes.clear()
-    for known in nodes:
-        known.discard()
+    for node in nodes:
+        node.discard()

@@ -1,9 +1,8 @@
-"""Sessions of one node in one process: at most `pool_size`, each checked out for one
-string.
+"""The sessions of a node in one process, at most `pool_size`.
 
-Nothing here pings. A session is closed instead of reused when its last string ended in
-doubt, when the node has closed it, after five minutes, or when it sat idle near the
-server's limit.
+There are no pings. A session is closed instead of reused if its last use ended in doubt, if
+the node closed it, after five minutes, or if it was idle for nearly as long as the server
+allows.
 """
 
 from __future__ import annotations
@@ -28,15 +27,17 @@ from metadata.rules.tls import Tls
 
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
-_LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
-# Calls, in pool sizes, that may wait for a node that has answered none of them for
-# STALLED_S. A busy node
-# answers all the time, so only a stalled one is held to this.
-MOST_STALLED = 4
+_CHECK_EVERY_S = 0.2  # checks of the circuit while waiting for a place
+# Calls, in pool sizes, that may be inside the pool of a node that has answered none of them
+# for STALLED_S. A busy node answers all the time, so this limits only stalled ones.
+MAX_STALLED = 4
 STALLED_S = 0.3
 
 
 def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
+    """Return a new session on a node, unchecked and outside any pool. Raises
+    NodeUnavailable.
+    """
     if info.engine == "sqlite":
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
     return MySqlSession(
@@ -53,12 +54,11 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
 
 @contextmanager
 def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterator[Session]:
-    """A session beside the pool, which lends none of a node that is offline; closed, not
-    used again.
-
-    `any_schema`: also to tables that this release cannot use. `limits` are those of
-    `connect`. Raises
+    """Return a session outside the pool, which is closed at the end. Raises
     NodeUnavailable.
+
+    It works for a node that is offline, too. `any_schema` also accepts tables that this
+    release cannot use. `limits` are arguments of `connect`.
     """
     session = connect(info, **limits)
     try:
@@ -72,41 +72,49 @@ def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterat
 
 
 def sqlite_path(database: str) -> Path:
-    """The file of an embedded node; a relative one lies in the data directory."""
+    """Return the file of an embedded node. A relative path is in the data directory."""
     return Path(config.data_dir, database).resolve()
 
 
-class Pooled:
-    """A session with its birth, last return and the pool's term it was made in."""
+class PooledSession:
+    """A session, the times of its creation and last return, and its term.
+
+    A term ends when all sessions of the pool are discarded.
+    """
 
     def __init__(self, session: Session, term: int) -> None:
         self.session = session
         self.term = term
-        self.born = self.returned = time.monotonic()
+        self.created_at = self.returned_at = time.monotonic()
 
-    def usable(self, term: int) -> bool:
-        """Return True if it may be checked out again."""
+    def is_usable(self, term: int) -> bool:
+        """Return True if it may be checked out again in the pool's current `term`."""
         now = time.monotonic()
-        fresh = (
-            now - self.born < MAX_AGE_S and now - self.returned < self.session.idle_limit_s
+        is_recent = (
+            now - self.created_at < MAX_AGE_S
+            and now - self.returned_at < self.session.idle_limit_s
         )
-        return self.session.clean and self.term == term and fresh
+        return self.session.clean and self.term == term and is_recent
 
 
 class SessionPool:
-    """The pool; safe for all threads. `make` gives a new session, or raises."""
+    """The sessions of a node. Thread-safe. `make` returns a new session, or raises.
+
+    A call is *inside* from `take` to `give_back`. It first gets one of `pool_size` places,
+    then a session.
+    """
 
     def __init__(self, name: str, make: Callable[[], Session]) -> None:
-        self.slow: SlowAnswers[Pooled] = SlowAnswers(self.give_back)
+        self.slow: SlowAnswers[PooledSession] = SlowAnswers(self.give_back)
         self._name, self._make = name, make
-        self._free: list[Pooled] = []
-        self._out: dict[Pooled, bool] = {}  # → whether it only reads
+        self._free: list[PooledSession] = []
+        self._out: dict[PooledSession, bool] = {}  # checked out; True if it only reads
         self._guard = threading.Lock()
         self._places = threading.BoundedSemaphore(config.pool_size)
         self._term = 0
         self._inside = 0
-        # when somebody came in, when the node last spoke
-        self._since = self._answered_at = time.monotonic()
+        # When a call entered the empty pool, and when the node last answered.
+        self._busy_since = self._answered_at = time.monotonic()
 
     @property
     def busy(self) -> bool:
@@ -114,58 +122,58 @@ class SessionPool:
 
     def take(
         self, *, reads: bool, within_s: float | None, check: Callable[[], None]
-    ) -> Pooled:
-        """A session, with a place in the pool; `give_back` gives both back.
+    ) -> PooledSession:
+        """Return a session together with a place in the pool; `give_back` takes both.
 
-        `check` is asked while it waits for a place, and ends that by what it raises. Raises
-        NodeUnavailable: too many wait, or no place was free in time; `db_errors.SlowNode`
-        if the node is slow.
+        While the call waits for a place, `check` is called from time to time and may raise.
+        Raises NodeUnavailable if too many calls wait or no place became free in time, and
+        `db_errors.SlowNode` if the node is slow.
         """
         with self._guard:
             if not self._inside:
-                self._since = time.monotonic()
-            elif self._inside >= MOST_STALLED * config.pool_size and self._is_stalled():
-                raise self._crowded("wait for an answer")
+                self._busy_since = time.monotonic()
+            elif self._inside >= MAX_STALLED * config.pool_size and self._is_stalled():
+                raise self._busy_error("wait for an answer")
             self._inside += 1
-        placed = False
+        has_place = False
         try:
-            placed = self._places.acquire(blocking=False)
-            if not placed:
+            has_place = self._places.acquire(blocking=False)
+            if not has_place:
+                # A request that waits must not count against the limit of running requests.
                 with limiter.aside():
-                    self._await_place(check, within_s)
-                placed = True
-            pooled = self._reused_or_new(reads)
+                    self._wait_for_place(check, within_s)
+                has_place = True
+            pooled = self._take_session(reads)
             if isinstance(within_s, float):
                 within_s = self.slow.patience_s(within_s)
             pooled.session.patience_s = within_s
         except BaseException:
-            if placed:
+            if has_place:
                 self._places.release()
             with self._guard:
                 self._inside -= 1
             raise
         return pooled
 
-    def give_back(self, pooled: Pooled) -> None:
-        """Take a session back, or close it."""
-        pooled.returned = time.monotonic()
+    def give_back(self, pooled: PooledSession) -> None:
+        """Take a session back, and keep it or close it."""
+        pooled.returned_at = time.monotonic()
         with self._guard:
             self._inside -= 1
             self._out.pop(pooled, None)
             if pooled.session.clean:
-                self._answered_at = pooled.returned
+                self._answered_at = pooled.returned_at
                 self.slow.note_answer()
-            keep = pooled.usable(self._term)
+            keep = pooled.is_usable(self._term)
             if keep:
                 self._free.append(pooled)
+        # Closing may block, so it happens outside the lock.
         if not keep:
             pooled.session.close()
         self._places.release()
 
     def discard(self) -> None:
-        """Throw away every session made so far; those in use are closed when they come
-        back.
-        """
+        """Close every session made so far; those in use are closed when they come back."""
         with self._guard:
             self._term += 1
             idle, self._free = self._free, []
@@ -175,78 +183,80 @@ class SessionPool:
     def check_patience(self) -> None:
         """Raise `db_errors.SlowNode` while the node is in doubt."""
         if self.slow.doubts(answered_at=self._answered_at):
-            raise self._too_slow()
+            raise self._slow_error()
 
     def is_silent(self) -> bool:
-        """Return True if statements wait and none was answered for SILENT_S."""
+        """Return True if statements are in flight and none was answered for SILENT_S."""
+        # A cheap first look without the lock; most calls end here.
         if not self._out or time.monotonic() - self._answered_at < SILENT_S:
             return False
-        out = self._checked_out()
-        waits = [
+        checked_out = self._list_checked_out()
+        waiting_since = [
             pooled.session.busy_since
-            for pooled, _ in out
+            for pooled, _ in checked_out
             if pooled.session.busy_since is not None
         ]
-        if not waits:
+        if not waiting_since:
             return False
         answered_at = max(
-            self._answered_at, *(pooled.session.answered_at for pooled, _ in out)
+            self._answered_at, *(pooled.session.answered_at for pooled, _ in checked_out)
         )
-        return time.monotonic() - max(min(waits), answered_at) > SILENT_S
+        return time.monotonic() - max(min(waiting_since), answered_at) > SILENT_S
 
     def cut_silent_reads(self) -> None:
-        """End the reads that have waited for SILENT_S: nothing of theirs is in doubt."""
-        late = time.monotonic() - SILENT_S
-        for pooled, reads in self._checked_out():
-            if reads and (pooled.session.busy_since or late) < late:
+        """End reads that have waited for SILENT_S. Reads may be repeated, so nothing is
+        lost.
+        """
+        deadline = time.monotonic() - SILENT_S
+        for pooled, reads in self._list_checked_out():
+            if reads and (pooled.session.busy_since or deadline) < deadline:
                 pooled.session.cut()
 
-    def _checked_out(self) -> list[tuple[Pooled, bool]]:
+    def _list_checked_out(self) -> list[tuple[PooledSession, bool]]:
         with self._guard:
             return list(self._out.items())
 
     def _is_stalled(self) -> bool:
-        return time.monotonic() - max(self._answered_at, self._since) > STALLED_S
+        return time.monotonic() - max(self._answered_at, self._busy_since) > STALLED_S
 
-    def _await_place(self, check: Callable[[], None], within_s: float | None) -> None:
-        """Take a place when one is free; give up after a while, or when the node turns out
-        to be away.
-        """
+    def _wait_for_place(self, check: Callable[[], None], within_s: float | None) -> None:
+        """Wait for a free place, up to CHECKOUT_TIMEOUT_S or until `check` raises."""
         deadline = time.monotonic() + CHECKOUT_TIMEOUT_S
         while not self._places.acquire(
-            timeout=_LOOK_EVERY_S if within_s is None else within_s
+            timeout=_CHECK_EVERY_S if within_s is None else within_s
         ):
             if within_s is not None and self._is_stalled():
-                raise self._too_slow()
+                raise self._slow_error()
             check()
             if time.monotonic() > deadline:
-                raise self._crowded(
+                raise self._busy_error(
                     f"of this worker share {config.pool_size} connections (CATMQ_POOL_SIZE)"
                 )
 
-    def _crowded(self, why: str) -> NodeUnavailable:
-        what = f"Node {self._name} is busy: {self._inside} calls {why}."
-        return NodeUnavailable(what, code=Code.BUSY, retry_after_ms=200)
+    def _busy_error(self, reason: str) -> NodeUnavailable:
+        text = f"Node {self._name} is busy: {self._inside} calls {reason}."
+        return NodeUnavailable(text, code=Code.BUSY, retry_after_ms=200)
 
-    def _too_slow(self) -> db_errors.SlowNode:
+    def _slow_error(self) -> db_errors.SlowNode:
         return db_errors.SlowNode(f"Node {self._name} takes its time.")
 
-    def _reused_or_new(self, reads: bool) -> Pooled:
+    def _take_session(self, reads: bool) -> PooledSession:
+        """Return a usable idle session, or a new session."""
         while True:
             with self._guard:
                 term = self._term
                 pooled = self._free.pop() if self._free else None
-                # Asked before a string is sent: afterwards nobody knows whether a dead node
-                # had stored it.
+                # Checked before a string is sent: if the connection turns out dead after
+                # that, it is unknown if the node stored the messages.
                 if (
                     pooled is not None
-                    and pooled.usable(term)
+                    and pooled.is_usable(term)
                     and not pooled.session.is_over()
                 ):
                     self._out[pooled] = reads
                     return pooled
             if pooled is None:
-                pooled = Pooled(self._make(), term)
+                pooled = PooledSession(self._make(), term)
                 with self._guard:
                     self._out[pooled] = reads
                 return pooled

@@ -1,80 +1,78 @@
-"""Answers that a request did not wait for, because it asks other nodes, too.
+"""Late answers: a request to several nodes does not wait for those that are slow.
 
-A pull names queues of several nodes, and one of these that stands still must not hold up
-the messages of the others until its circuit opens. So such a request waits only so long for
-each node. A session whose answer was late keeps its place in the pool until the answer has
-come; until then the node is *in doubt*, and requests like this one do not ask it. A node
-that answers, but slowly, is waited for the longer.
+A pull names queues on several nodes, and a stalled node must not hold up the messages of
+the others until its circuit opens. So such a request waits for each node only for a limited
+time. A session whose answer is late keeps its place in the pool until the answer arrives.
+Until then the node is *in doubt*, and such requests do not query it. A node that answers,
+but slowly, gets more time.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from messagestore.engine.mysql_session import Session
 
-LENIENCE = 2.0  # how much longer than its last late answer a node may take
-FORGIVING = 0.9  # what is left of that after each answer that came in time
+PATIENCE_FACTOR = 2.0  # times the duration of the last late answer that a node may take
+DECAY = 0.9  # of that duration, at each answer in time
 
 
-class CheckedOut(Protocol):
+class HasSession(Protocol):
+    """An object that has a session, such as a pooled one."""
+
     @property
     def session(self) -> Session: ...
 
 
-L = TypeVar("L", bound=CheckedOut)
+L = TypeVar("L", bound=HasSession)
 
 
 class SlowAnswers(Generic[L]):
-    """The late answers of one node; safe for all threads."""
+    """The late answers of a node. Thread-safe."""
 
     def __init__(self, give_back: Callable[[L], None]) -> None:
-        """`give_back` takes the sessions whose answers have come."""
+        """`give_back` takes sessions whose answers have arrived."""
         self._give_back = give_back
-        self._late: dict[L, float] = {}  # → when it was asked
-        self._latest = float("-inf")
+        self._pending: dict[
+            L, float
+        ] = {}  # session → time.monotonic() at the start of the call
+        self._last_late_at = float("-inf")
         self._slow_s = 0.0
         self._collecting = threading.Lock()
 
-    def patience_s(self, asked_s: float) -> float:
-        """Timeout in seconds for the node, where a node that is not slow would get
-        `asked_s`.
+    def patience_s(self, default_s: float) -> float:
+        """Return the time limit in seconds, which is `default_s` for a node that is not
+        slow.
         """
-        return max(asked_s, LENIENCE * self._slow_s)
+        return max(default_s, PATIENCE_FACTOR * self._slow_s)
 
     def note_answer(self) -> None:
-        self._slow_s *= FORGIVING
+        """Record an answer in time: the limit shrinks again."""
+        self._slow_s *= DECAY
 
-    def add(self, used: L, *, begun: float) -> None:
-        """Nobody waits any more for the answer that a session was asked for at `begun`."""
-        self._late[used] = begun
-        self._latest = time.monotonic()
+    def add(self, pooled: L, *, began_at: float) -> None:
+        """Keep a session whose caller stopped waiting; its call began at `began_at`."""
+        self._pending[pooled] = began_at
+        self._last_late_at = time.monotonic()
 
     def doubts(self, *, answered_at: float) -> bool:
-        """Return True if an answer is missing, and none came since that was found out."""
-        return bool(self._late) and self._latest > answered_at
+        """Return True if an answer is late, and the node answered nothing since."""
+        return bool(self._pending) and self._last_late_at > answered_at
 
     def collect(self) -> None:
-        """Give the sessions back whose answers have come, or whose connections broke."""
-        if not self._late:
+        """Give back sessions whose answer has arrived or whose connection broke."""
+        # Two threads must not read the answer of the same session.
+        if not self._pending or not self._collecting.acquire(blocking=False):
             return
-        with self._alone() as alone:
-            for used, begun in list(self._late.items()) if alone else ():
-                if used.session.catch_up():
-                    if used.session.clean:
-                        self._slow_s = time.monotonic() - begun
-                    del self._late[used]
-                    self._give_back(used)
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        alone = self._collecting.acquire(blocking=False)
         try:
-            yield alone
+            for pooled, began_at in list(self._pending.items()):
+                if pooled.session.catch_up():
+                    if pooled.session.clean:
+                        self._slow_s = time.monotonic() - began_at
+                    del self._pending[pooled]
+                    self._give_back(pooled)
         finally:
-            if alone:
-                self._collecting.release()
+            self._collecting.release()

@@ -13,60 +13,57 @@ is checked as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from messagestore.engine import batch_ids
-from metadata.cache import snapshot
-from metadata.cache.snapshot_types import Routing, TopicInfo
+from metadata.cache.snapshot_types import QueueInfo, Routing, TopicInfo
 from metadata.rules.topics import routing_rules
 
 AHEAD_MS = 3_600_000  # how far the clock of a client that names no queue may run ahead
 _FOR_EVER = 1 << 62
 
 
-def now(topic: TopicInfo) -> Routing:
+def now(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
     """Return the topic's current routing, which includes its read-only queues."""
-    queues = snapshot.current().queues
     states = ("read_write", "read_only")
     # Read-only queues count: a send that was stored just before its queue was closed is
-    # repeated
-    # through the same queue, so the repeat is recognized.
+    # repeated through the same queue, so the repeat is recognized.
     live = tuple(q for q in topic.queues if q in queues and queues[q].state in states)
     return Routing(topic.layout, topic.keyed, live or topic.queues, _FOR_EVER)
 
 
-def of_batch(topic: TopicInfo, batch_id: UUID) -> Routing:
+def of_batch(
+    topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
+) -> Routing:
     """Return the routing that was in force at the time inside the batch id."""
     at_ms = batch_ids.time_ms(batch_id)
-    return next(
-        (routing for routing in _earlier(topic) if at_ms < routing.until_ms), None
-    ) or now(topic)
+    for routing in _earlier(topic, queues):
+        if at_ms < routing.until_ms:
+            return routing
+    return now(topic, queues)
 
 
-def before_batch(topic: TopicInfo, batch_id: UUID) -> Iterator[Routing]:
-    """Yield former routings that ended up to AHEAD_MS before the batch id's time, latest
-    first.
+def before_batch(
+    topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
+) -> Iterator[Routing]:
+    """Yield the routings that ended up to AHEAD_MS before the batch id's time, latest first.
 
     A batch of a client whose clock runs ahead may have been tried under one of them.
     """
     at_ms = batch_ids.time_ms(batch_id)
-    for routing in reversed(_earlier(topic)):
+    for routing in reversed(_earlier(topic, queues)):
         if routing.until_ms <= at_ms < routing.until_ms + AHEAD_MS:
             yield routing
 
 
-def _earlier(topic: TopicInfo) -> list[Routing]:
-    """Return the topic's former routings, oldest first, without those that name a removed
-    queue.
-    """
-    queues = snapshot.current().queues
+def _earlier(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> list[Routing]:
+    """Return the topic's former routings, oldest first, but none that names a removed queue."""
     # A queue is removed only after the batch records of its sends have expired: a routing
-    # that
-    # names it can no longer lead to the record of an earlier try.
+    # that names it can no longer lead to the record of an earlier try.
     return [routing for routing in topic.earlier if queues.keys() >= set(routing.queues)]
 
 
 def anywhere(routing: Routing, batch_id: UUID) -> list[int]:
     """Return the queues for messages without a key, in the batch's order of preference."""
-    return routing_rules.candidates(batch_id, routing.queues)
+    return routing_rules.order_queues(batch_id, routing.queues)

@@ -27,7 +27,7 @@ def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
     # After a clock jumped ahead, a record that looks old may belong to a send of a moment
     # ago.
     # Without the record, the repeat of that send would be stored a second time.
-    clock_jump = clock_marks.look(confirm=False)
+    clock_jump = clock_marks.check_clock(confirm=False)
     if clock_jump is not None:
         log.warning("Batch records are not deleted now: %s", clock_jump)
         return 0

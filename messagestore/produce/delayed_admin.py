@@ -78,8 +78,7 @@ def recall(*, message_id: str, actor: Actor) -> None:
         with node.reading() as session:
             rows = delayed_sql.read_delayed(session, rows=[row])
         # The row may be moved or retargeted between the read and the delete, so the loop
-        # reads
-        # again.
+        # reads again.
         if not rows:
             return _check_recalled(node, message_id, row, actor)
         if _try_recall(node, message_id, rows[0], actor):
@@ -92,8 +91,7 @@ def _try_recall(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> b
     """Delete a delayed row. Return False if it was not deleted, or if that is unknown."""
     _allow(row.queue, message_id, actor)
     # A due row for a queue of another node may have been copied there already. It is not
-    # deleted,
-    # because the copy would still be delivered.
+    # deleted, because the copy would still be delivered.
     on_own_node = snapshot.find_queue(row.queue).node_id == node.info.id
     leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
     try:
@@ -136,7 +134,7 @@ def _allow(queue: int, message_id: str, actor: Actor) -> None:
     view = snapshot.current()
     info = view.queues.get(queue)
     topic = view.topics.get(info.topic_id) if info is not None else None
-    if topic is None or not access.sees(actor, topic.name):
+    if topic is None or not access.may_see(actor, topic.name):
         raise _not_found(message_id)
     access.require(actor, "produce", topic.name)
 
@@ -162,7 +160,7 @@ def of_topic(
     if no node answers.
     """
     access.require(actor, "browse", topic)
-    access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
+    access.require_failure_origin(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(
@@ -179,7 +177,7 @@ def of_topic(
     # An offline node with queues of the topic is included, so that the page names it in
     # `away`.
     # All online nodes are included, because a row can wait on another node than its queue.
-    nodes = dict(sorted((sweeping.online() | home_nodes).items()))
+    nodes = dict(sorted((sweeping.online_nodes() | home_nodes).items()))
     queues, counts = list(node_of_queue), []
     messages: list[WaitingMessage] = []
 
@@ -200,10 +198,10 @@ def of_topic(
         )
         messages.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    nodes_away = sweeping.ask(
-        nodes, read, what="Delayed messages", prepare=delayed_store.prepare
+    nodes_away = sweeping.query_nodes(
+        nodes, read, subject="Delayed messages", prepare=delayed_store.prepare
     )
-    sweeping.require_any(nodes_away, asked=nodes)
+    sweeping.require_answer(nodes_away, nodes=nodes)
     page = tuple(messages[:limit])
     return Waiting(
         page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away)

@@ -47,22 +47,18 @@ from metadata.rules.topics import routing_rules
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
 # Longest time between two queries while nothing is due. A message that is stored meanwhile,
-# to be
-# due at once, is late by at most this.
+# to be due at once, is late by at most this.
 IDLE_S = 0.2
 # The same if no other broker is alive. A send through a worker of this broker shortens the
-# pause
-# to IDLE_S, so only a message that a background job stores itself, to be due at once, is
-# late by
-# ALONE_S.
+# pause to IDLE_S, so only a message that a background job stores itself, to be due at once,
+# is late by ALONE_S.
 ALONE_S = 1.0
 WAIT_S = IDLE_S - EVERY_S  # longest wait within one pass
 MOST = 500  # rows in one transaction
 MOST_BYTES = 1 << 20  # bodies and headers in one transaction; a larger message goes alone
 PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
 # The queries for due queues may use a tenth of the time. The quickest of the last LOOKS
-# queries
-# counts, because a busy machine makes single ones slow.
+# queries counts, because a busy machine makes single ones slow.
 PACE = 10
 LOOKS = 8
 RETRY_S = 1.0  # pause of a queue after a failure
@@ -143,8 +139,8 @@ class DelayedDelivery:
                 self._leads = self._lease.acquire()
             except MetadataUnavailable:
                 # Moving without the lease is safe: the transaction in the store moves each
-                # row
-                # once. Waiting for metadata would delay messages that need nothing from it.
+                # row once. Waiting for metadata would delay messages that need nothing from
+                # it.
                 self._leads = True
             self._asked_at = time.monotonic()
         return self._leads and now >= self._next_at()
@@ -154,8 +150,7 @@ class DelayedDelivery:
         if not self._leads:
             return self._asked_at + LEASE_EVERY_S
         # A row that was stored after the last query may be due before any row that the
-        # query
-        # returned.
+        # query returned.
         has_new_rows = board.shared.delayed_at(self._node_id) != self._seen_counter
         return (
             self._not_before
@@ -182,14 +177,13 @@ class DelayedDelivery:
         """
         with node.reading() as session:
             # The counter is read before the query: a row that is stored during the query
-            # changes
-            # the counter after this, and ends the pause. In the other order it could be
-            # overlooked.
+            # changes the counter after this, and ends the pause. In the other order it
+            # could be overlooked.
             started_at, self._seen_counter = (
                 time.monotonic(),
                 board.shared.delayed_at(self._node_id),
             )
-            due_in_ms = delayed_sql.delayed_queues(session)
+            due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - started_at)
             next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
@@ -226,8 +220,7 @@ class DelayedDelivery:
             for row in rows:
                 target = self._target(view, queue, row)
                 # The row must wait, perhaps because a move to its target has just failed.
-                # The
-                # whole queue pauses, and its later rows are read again after that.
+                # The whole queue pauses, and its later rows are read again after that.
                 if target is None or self._is_paused(target.id):
                     self._pause(queue)
                     break
@@ -301,13 +294,12 @@ class DelayedDelivery:
                 session,
                 targets=targets,
                 node_epoch=node.info.epoch,
-                ready=lambda row: as_batch(self._node_id, row),
+                to_batch=lambda row: as_batch(self._node_id, row),
             )
         # The COMMIT was acknowledged, so these heads are durable. Readers that wait for
-        # them are
-        # woken.
+        # them are woken.
         for queue, head in heads.items():
-            known_heads.stored(queue, head)
+            known_heads.note_stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
 
@@ -330,8 +322,7 @@ def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueIn
     info = view.queues.get(queue)
     topic = view.topics.get(info.topic_id) if info is not None else None
     # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted
-    # with
-    # its table.
+    # with its table.
     if info is None or topic is None or topic.state != "ready":
         return None
     routed_by_key = row.by_key and row.key is not None and bool(topic.layout)
@@ -360,7 +351,7 @@ def _another_queue(
         return None
     # The choice depends only on the row and the open queues, so that two movers choose
     # alike.
-    order = routing_rules.candidates(
+    order = routing_rules.order_queues(
         UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates]
     )
     return view.queues[order[0]]
@@ -399,8 +390,7 @@ def hand_over(node: Node, row_id: int) -> bool:
     """
     # The copy's batch id is derived from the row, and its queue is read from the row. So a
     # repeat, also by another broker, finds the copy. Another queue is chosen only after
-    # Conflict
-    # with QUEUE_NOT_WRITABLE, which proves that the copy is not stored there.
+    # Conflict with QUEUE_NOT_WRITABLE, which proves that the copy is not stored there.
     node_id = node.info.id
     with node.reading() as session:
         rows = delayed_sql.read_delayed(session, rows=[row_id])

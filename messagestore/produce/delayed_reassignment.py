@@ -62,6 +62,5 @@ def _new_queue(queue: int, topic_id: int, node: Node) -> int:
             f"Topic {topic_id} has no open queue for delayed messages of queue {queue}."
         )
     # A queue on the same node is preferred: a message for a queue of another node must be
-    # copied to
-    # that node when it is due.
+    # copied to that node when it is due.
     return min(open_queues, key=lambda other: (other.node_id != node.info.id, other.id)).id

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from messagestore.engine import db_errors
-from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest, headers_of
+from messagestore.engine.messages import MAX_DELAY_MS, NewMessage, digest, parse_headers
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
@@ -34,8 +34,7 @@ from messagestore.tables.shapes import DelayedBatch, DelayedRow, NewDelayed, Sto
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
 # A delivery time may have passed this long ago: clocks differ, and a send may be repeated
-# for a
-# while.
+# for a while.
 TOLERANCE_MS = 600_000
 
 _guard = threading.Lock()
@@ -92,7 +91,7 @@ def copied(
     deliver_at_ms: int | None = None,
 ) -> NewMessage:
     """Return a new message with the content of a stored one, and a delay or delivery time."""
-    headers = headers_of(row.headers)
+    headers = parse_headers(row.headers)
     return NewMessage(
         body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id,
         delay_ms=delay_ms, deliver_at_ms=deliver_at_ms,
@@ -220,7 +219,7 @@ def wrong_times(
                 "message now"
             )
             errors.append(FieldError(f"messages[{index}].deliver_at_ms", problem))
-        elif at_ms > now_ms + MOST_DELAY_MS:
+        elif at_ms > now_ms + MAX_DELAY_MS:
             errors.append(
                 FieldError(
                     f"messages[{index}].deliver_at_ms", "is more than a year from now"
@@ -262,8 +261,7 @@ def prepare(node: Node) -> None:
     with _guard:
         try:
             # A read-only server has the table already, or nothing can be stored there
-            # anyway. After
-            # any other error, such as a full disk, the next call tries again.
+            # anyway. After any other error, such as a full disk, the next call tries again.
             with suppress(db_errors.ReadOnly), node.writing() as session:
                 node_sql.create_node_tables(session)
         except db_errors.Ambiguous as fault:  # CREATE TABLE IF NOT EXISTS is safe to repeat

@@ -66,9 +66,8 @@ class BatchWrite(Write[tuple[int, int]]):
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
                     # Read before the transaction: afterwards another send of this process
-                    # may have
-                    # raised it, and the offset of this one would look too low.
-                    lowest_head = known_heads.known(queue)
+                    # may have raised it, and the offset of this one would look too low.
+                    lowest_head = known_heads.lowest_head(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
                             session,
@@ -77,8 +76,7 @@ class BatchWrite(Write[tuple[int, int]]):
                             batches=batches,
                         )
                     # A lower offset than this process has seen: the server was restored
-                    # from a
-                    # backup under an open connection.
+                    # from a backup under an open connection.
                     node_guard.check_stored(
                         node.info, queue=queue, first=offset, lowest=lowest_head
                     )
@@ -89,7 +87,7 @@ class BatchWrite(Write[tuple[int, int]]):
         head = first + len(self._batch.messages)
         # The COMMIT was acknowledged, so this head is durable. Readers that wait for it are
         # woken.
-        known_heads.stored(queue, head)
+        known_heads.note_stored(queue, head)
         board.note(queue, head)
         return queue, first
 

@@ -31,8 +31,7 @@ def send(
         "again": again or None,
     }
     # The audit row is committed before the send, so it records an attempt: a stored message
-    # could
-    # not be removed if the audit row failed afterwards.
+    # could not be removed if the audit row failed afterwards.
     _record("send", topic, after, actor)
     (fate,) = publish.publish(
         topic=topic, messages=[message], batch_id=batch_id, actor=actor

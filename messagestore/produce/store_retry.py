@@ -21,6 +21,7 @@ from messagestore.pool import node_guard, node_pools
 from messagestore.pool.node import Node
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import QueueInfo
 from metadata.errors import (
     CatmqError,
     Code,
@@ -30,7 +31,7 @@ from metadata.errors import (
     StoreCorrupt,
     Unavailable,
 )
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 REPEATS = 3  # after the first try
 DEADLINE_S = 8.0  # less than the client's request timeout of 10 s
@@ -83,15 +84,13 @@ class Write(ABC, Generic[Place]):
         determine it. Marks the queue as corrupt if its table is missing or was altered.
         """
         # Once a try has an unknown outcome, a later refusal does not prove that the batch
-        # is not
-        # stored. So `doubt` is the error to raise, unless a later try succeeds.
+        # is not stored. So `doubt` is the error to raise, unless a later try succeeds.
         doubt: OutcomeUnknown | None = None
         error: CatmqError
         for repeat in range(REPEATS + 1):
             try:
                 # A combined transaction that failed may have failed because of another
-                # sender's
-                # batch, so repeats are never combined.
+                # sender's batch, so repeats are never combined.
                 return self._attempt(queue, alone=repeat > 0)
             except db_errors.Altered as fault:
                 corruption.report(queue, offset=None, why=fault.detail)
@@ -103,8 +102,7 @@ class Write(ABC, Generic[Place]):
             except Unavailable as refusal:
                 error = doubt or refusal
                 # Only a rolled-back transaction is worth another try here. A full disk
-                # stays full
-                # for longer than the deadline.
+                # stays full for longer than the deadline.
                 if (
                     not isinstance(refusal, db_errors.RolledBack)
                     or refusal.code == Code.NODE_FULL
@@ -120,24 +118,29 @@ class Write(ABC, Generic[Place]):
         """Try once to store the batch. After a refusal, look for an earlier try that stored
         it.
         """
-        node = node_pools.node_of(queue)
-        refusal = _refusal(queue, node)
+        info = snapshot.find_queue(queue)
+        if info.state == "creating":
+            # Another broker may have opened the queue, and clients may know it before this
+            # process does.
+            snapshot.refresh()
+            info = snapshot.find_queue(queue)
+        node = node_pools.node(info.node_id)
+        refusal = _refusal(info, node)
         if refusal is None:
             try:
                 return self.store(node, queue, alone=alone)
             except (db_errors.Duplicate, db_errors.Refused) as fault:
                 refusal = fault
         # A refusal is final only if no earlier try stored the batch. The head row is
-        # updated before
-        # `sent_batch`, so a closed queue refuses a repeat without a look at that record.
+        # updated before `sent_batch`, so a closed queue refuses a repeat without a look at
+        # that record.
         stored = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
         if stored is None:
             raise _explain(refusal, queue, node)
         place, heads = stored
         # The record was read and not written by this process, so it may be visible before
-        # it is on
-        # disk. A receipt must not be sent before that: a killed server would lose the
-        # messages.
+        # it is on disk. A receipt must not be sent before that: a killed server would lose
+        # the messages.
         try:
             durability.confirm(node_id=node.info.id, heads=heads)
         except NodeUnavailable as error:
@@ -169,19 +172,14 @@ def _extend(queue: int, fault: db_errors.NoPartition) -> CatmqError:
     return fault
 
 
-def _refusal(queue: int, node: Node) -> CatmqError | None:
+def _refusal(info: QueueInfo, node: Node) -> CatmqError | None:
     """Return the error if the queue or its node is closed for sends, by this process's
     snapshot.
 
     Returns None if a try is worthwhile; the node has the last word.
     """
-    if snapshot.find_queue(queue).state == "creating":
-        # Another broker may have opened the queue, and clients may know it before this
-        # process
-        # does.
-        snapshot.refresh()
-    if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
-        return _closed(queue, node, "not open for sends")
+    if info.state != "read_write" or node.info.state != "read_write":
+        return _closed(info.id, node, "not open for sends")
     if node.info.disk != "full":
         return None
     name = node.info.name
@@ -201,9 +199,10 @@ def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     """
     if isinstance(refusal, db_errors.Duplicate):
         # A duplicate key (1062) without a record in `sent_batch`: the key was the offset,
-        # so the
-        # head is too low.
-        corruption.report(queue, offset=None, why=say("end_refused", error=refusal.detail))
+        # so the head is too low.
+        corruption.report(
+            queue, offset=None, why=alarm_text("end_refused", error=refusal.detail)
+        )
         return StoreCorrupt(
             f"Queue {queue}: log end offset below a stored message. Run manage.py verify."
         )
@@ -226,8 +225,7 @@ def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
             and reloaded.state != "offline"
         ):
             # Reloading did not help: metadata or the node was restored to a state before
-            # the
-            # node's last adoption. No repeat can succeed.
+            # the node's last adoption. No repeat can succeed.
             why = node_guard.epoch_fault(
                 reloaded.name, stored=head.node_epoch, expected=reloaded.epoch
             )

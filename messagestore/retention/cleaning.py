@@ -15,12 +15,12 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sweeping import Progress
-from messagestore.tables import audit_sql, partition_sql, queue_sql, running
+from messagestore.tables import audit_sql, partition_sql, queue_sql, sql_steps
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import of_error, say
+from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
@@ -66,14 +66,16 @@ def clean(
     """
     deadline = time.monotonic() + (pass_s or float("inf"))
     topics = (
-        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+        topic_rows.list_ready()
+        if topic is None
+        else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for view in topics:
         access.require(actor, "manage", view.name)
     # A user who cleans confirms that the clock is right. A job that finds a jump deletes
     # nothing
     # by age: messages that look old may be new.
-    clock_jump = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    clock_jump = clock_marks.check_clock(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
         random.shuffle(topics)  # every topic has its turn, even if passes end early
     planner = partial(plan, record=not dry_run, jumped=clock_jump)
@@ -206,7 +208,7 @@ class Run:
         low, deleted, total = _read_low(node, plan.queue), 0, 0
         while time.monotonic() < self.ends:
             with node.reading() as session:
-                lowest, _ = audit_sql.offset_ends(session, queue=plan.queue, first=0)
+                lowest, _ = audit_sql.read_offset_ends(session, queue=plan.queue, first=0)
                 if lowest is None or lowest >= low:
                     break
                 total = total or low - lowest
@@ -241,7 +243,7 @@ class Run:
 def _count(plan: QueuePlan, sign: int) -> None:
     """Count the unread messages that groups lose in their alarms; a `sign` of -1 undoes it."""
     for loss in plan.unread:
-        detail = say(
+        detail = alarm_text(
             f"dropped_by_{plan.why}",
             messages=loss.messages,
             queue=f"{plan.topic}/{plan.number}",
@@ -267,8 +269,8 @@ def _alarm(results: Sequence[Cleaned]) -> None:
             cleaned.append(name)
             continue
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
-        alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
-    alarms.end(kind="not_cleaned", names=cleaned)
+        alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
+    alarms.end_alarms(kind="not_cleaned", names=cleaned)
 
 
 def _read_low(node: Node, queue: int) -> int:
@@ -290,5 +292,5 @@ def _drop_one(session: Session, queue: int) -> int | None:
     if not below_low:
         return None
     drop = partial(partition_sql.drop_partition, session, queue=queue, name=below_low[0])
-    partitions.alter(session, table=running.message_table(queue), change=drop)
+    partitions.alter(session, table=sql_steps.message_table(queue), change=drop)
     return len(below_low) - 1

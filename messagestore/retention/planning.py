@@ -14,8 +14,8 @@ from messagestore.tables.shapes import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
-from metadata.groups.subscribers import Reading
-from metadata.rules.alarm_texts import say
+from metadata.groups.subscribers import ActiveSubscription
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
 from metadata.topics.topic_rows import QueueView, TopicView
@@ -77,7 +77,7 @@ class _Readers:
     stay.
     """
 
-    groups: Mapping[int, Reading]
+    groups: Mapping[int, ActiveSubscription]
     rows: Mapping[int, Sequence[ReaderRow]]
     active: frozenset[int]
 
@@ -95,7 +95,9 @@ class _Readers:
         """Return the unread messages in low … keep_from - 1 of each group that has any."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
-            lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
+            lost = retention.count_lost(
+                committed=row.committed, low=low, keep_from=keep_from
+            )
             worst[row.group_id] = max(lost, worst.get(row.group_id, 0))
         return tuple(
             Loss(self.groups[group].group, lost, group in self.active)
@@ -171,7 +173,9 @@ def _readers(
     """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be
     read.
     """
-    groups = {reading.group_id: reading for reading in subscribers.readings(topic.id)}
+    groups = {
+        reading.group_id: reading for reading in subscribers.active_subscriptions(topic.id)
+    }
     rows: dict[int, list[ReaderRow]] = {}
 
     def read(session: Session, node_queues: Sequence[QueueView]) -> None:
@@ -182,8 +186,8 @@ def _readers(
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
-    skipped = sweeping.ask(
-        sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}"
+    skipped = sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject=f"Readers of topic {topic.name}"
     )
     progress = dict.fromkeys((reading.id for reading in groups.values()), 0)
     for row in (row for queue_rows in rows.values() for row in queue_rows):
@@ -191,7 +195,7 @@ def _readers(
     # Without the rows of a node the sums would be others than last time, and groups without
     # any
     # commit would look active. So no progress is compared or recorded then.
-    active_ids = activity.active(
+    active_ids = activity.find_active_subscriptions(
         topic_id=topic.id, progress={} if skipped else progress, record=record
     )
     active = frozenset(
@@ -206,10 +210,11 @@ def _planner(
     """Return the planner of a queue, or a plan with a `problem` if its head row is wrong."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
-        return replace(blank, problem=say("no_head", queue=str(blank.queue)))
+        return replace(blank, problem=alarm_text("no_head", queue=str(blank.queue)))
     if not 0 <= head.low <= head.head:
         return replace(
-            blank, problem=say("start_outside", start=str(head.low), end=str(head.head))
+            blank,
+            problem=alarm_text("start_outside", start=str(head.low), end=str(head.head)),
         )
     parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
@@ -296,7 +301,7 @@ class _Planner:
     def _estimate_span(self, first: int, end: int) -> Span:
         """Return the span first … end - 1, its size estimated from its first rows."""
         last = min(first + SAMPLE, end)
-        rows, size = partition_sql.row_bytes(
+        rows, size = partition_sql.measure_rows(
             self.session, queue=self.blank.queue, first=first, end=last
         )
         return Span(
@@ -307,14 +312,14 @@ class _Planner:
         """Return why no message may be removed by age, or None if the clocks agree."""
         newest_ms = None
         if self.head.low < self.head.head:
-            newest_ms = message_sql.stored_at_ms(
+            newest_ms = message_sql.read_stored_at_ms(
                 self.session, queue=self.blank.queue, offset=self.head.head - 1
             )
         node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())
         problem = self.blank.blocked_by or retention.clock_problem(
             now_ms=node_ms, reference_ms=metadata_ms, newest_ms=newest_ms
         )
-        return None if problem is None else say("not_by_age", why=problem)
+        return None if problem is None else alarm_text("not_by_age", why=problem)
 
     def _older_than(self, days: int) -> int:
         """Return the first offset that is not older than `days`."""
@@ -332,7 +337,7 @@ class _Planner:
         unread = self.readers.kept_for(self.blank.queue)
         if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # keep_unread_days has no effect here; 0 turns it off
-        keep_from = retention.by_age(
+        keep_from = retention.keep_from_by_age(
             expired=expired, long_expired=self._older_than(days), unread=unread
         )
         if keep_from < expired:
@@ -367,7 +372,7 @@ class _Planner:
             self.notes.append(
                 f"retention_bytes leaves it {share:,} bytes, {subject} {smallest:,}: that stays"
             )
-        return retention.by_size(spans, most=share, whole=by_partition)
+        return retention.keep_from_by_size(spans, most=share, whole=by_partition)
 
 
 def _share(span: Span, below: int) -> float:

@@ -39,7 +39,7 @@ def purge(
     of the archive is checked first. Raises Conflict if the archive is damaged or belongs to
     another installation, Invalid if it has no such topic, NotFound, NodeUnavailable.
     """
-    view = topic_rows.named(name=topic, actor=actor)
+    view = topic_rows.find_topic(name=topic, actor=actor)
     access.require(actor, "manage", topic)
 
     def report_check(text: str, done: int, total: int) -> None:

@@ -16,14 +16,14 @@ import msgspec
 
 from messagestore import sweeping
 from messagestore.engine import db_errors
-from messagestore.engine.messages import headers_of
+from messagestore.engine.messages import parse_headers
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
 from messagestore.tables import dead_letter_sql, failure_sql
-from messagestore.tables.dead_letter_sql import DeadFilter, DeadRow, NewDead, Place
+from messagestore.tables.dead_letter_sql import DeadFilter, DeadPosition, DeadRow, NewDead
 from messagestore.tables.failure_sql import StoredCopy, WaitingRow
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -41,7 +41,9 @@ CHUNK = 500  # rows in one transaction
 # Transactions on a node in one request to drop. In `expire`: for one subscription on a
 # node.
 MOST_CHUNKS = 200
-_END = Place(253_402_300_799_000, 1 << 62)  # after every message: the end of the year 9999
+_END = DeadPosition(
+    253_402_300_799_000, 1 << 62
+)  # after every message: the end of the year 9999
 
 
 class DeadLetterWrite(Write[StoredCopy]):
@@ -207,11 +209,11 @@ def page(
         before, most = _start_on_node(place, from_node, info.id), limit + 1
         if key is None:
             rows = dead_letter_sql.list_dead(
-                session, kept=selection, before=before, most=most
+                session, selection=selection, before=before, most=most
             )
         else:
             rows, end = dead_letter_sql.search_dead(
-                session, kept=selection, key=key, before=before, scan=SCAN, most=most
+                session, selection=selection, key=key, before=before, scan=SCAN, most=most
             )
             if end is not None:
                 scan_ends.append((end.died_at_ms, info.id, end.id))
@@ -247,12 +249,17 @@ def find(
     dead_rows: list[tuple[int, DeadRow]] = []
 
     def search(session: Session, info: NodeInfo) -> None:
-        before: Place | None = _END
+        before: DeadPosition | None = _END
         for _ in range(pages):
             if before is None:
                 return
             rows, before = dead_letter_sql.search_dead(
-                session, kept=selection, origin=origin, before=before, scan=SCAN, most=1
+                session,
+                selection=selection,
+                origin=origin,
+                before=before,
+                scan=SCAN,
+                most=1,
             )
             if rows:
                 dead_rows.append((info.id, rows[0]))
@@ -275,10 +282,13 @@ def ask(
     `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
     answered.
     """
-    skipped = sweeping.ask(
-        asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
+    skipped = sweeping.query_nodes(
+        asked,
+        question,
+        subject="The retries and dead letters",
+        prepare=delayed_store.prepare,
     )
-    sweeping.require_any(skipped, asked=asked, name="retry nodes")
+    sweeping.require_answer(skipped, nodes=asked, name="retry nodes")
     return tuple(skipped)
 
 
@@ -296,24 +306,24 @@ def _next_page(entries: Sequence[tuple[int, DeadRow]], limit: int) -> str | None
     return f"{row.died_at_ms}-{node_id}-{row.id}"
 
 
-def _parse_after(after: str) -> tuple[int, Place]:
+def _parse_after(after: str) -> tuple[int, DeadPosition]:
     """Return the node and the place after which a page begins. Raises Invalid."""
     if not after:
         return 1 << 62, _END
     parts = after.split("-")
     if len(parts) != 3 or not all(_is_number(part) for part in parts):
         raise Invalid.field("after", "must be `next` of the previous page")
-    return int(parts[1]), Place(int(parts[0]), int(parts[2]))
+    return int(parts[1]), DeadPosition(int(parts[0]), int(parts[2]))
 
 
-def _start_on_node(place: Place, from_node: int, node_id: int) -> Place:
+def _start_on_node(place: DeadPosition, from_node: int, node_id: int) -> DeadPosition:
     """Return the place after which a node's part of the list continues.
 
     Dead letters of the same time are ordered by node, the highest first.
     """
     if node_id == from_node:
         return place
-    return Place(place.died_at_ms, _END.id if node_id < from_node else 0)
+    return DeadPosition(place.died_at_ms, _END.id if node_id < from_node else 0)
 
 
 def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
@@ -326,7 +336,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
     counts: dict[tuple[int, str], DeadCount] = {}
 
     def count(session: Session, _: NodeInfo) -> None:
-        for row in dead_letter_sql.summarize_dead(session, kept=selection):
+        for row in dead_letter_sql.summarize_dead(session, selection=selection):
             key = row.topic_id, row.error_class
             counts[key] = _add_count(counts.get(key), _topic_name(row.topic_id), row)
 
@@ -368,7 +378,7 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
     (dead_letter,) = rows
     return DeadLetterDetail(
         as_message(node_id, dead_letter.row),
-        headers_of(dead_letter.headers),
+        parse_headers(dead_letter.headers),
         dead_letter.body,
     )
 
@@ -416,11 +426,15 @@ def _drop_all(node: Node, selection: DeadFilter) -> int:
     count = 0
     # Dead letters that arrive after the request do not belong to it.
     with node.reading() as session:
-        upto = dead_letter_sql.newest_dead(session)
+        upto = dead_letter_sql.read_newest_dead_id(session)
     for _ in range(MOST_CHUNKS):
         with node.reading() as session:
-            places = dead_letter_sql.dead_places(
-                session, kept=selection, after=Place(0, 0), upto=upto, most=CHUNK
+            places = dead_letter_sql.list_dead_positions(
+                session,
+                selection=selection,
+                after=DeadPosition(0, 0),
+                upto=upto,
+                most=CHUNK,
             )
         count += _drop_rows(node, selection.group_id, [place.id for place in places])
         if len(places) < CHUNK:
@@ -468,7 +482,7 @@ def expire(*, chunk: int = CHUNK) -> int:
     A pass is bounded by MOST_CHUNKS transactions for each subscription of a node.
     """
     deleted: list[int] = []
-    sweeping.each(
+    sweeping.run_each(
         sweeping.retry_nodes().values(),
         act=lambda info: deleted.extend(_expire(delayed_store.prepared(info.id), chunk)),
         name=lambda info: f"The expiry of dead letters on node {info.name}",
@@ -479,7 +493,7 @@ def expire(*, chunk: int = CHUNK) -> int:
 def _expire(node: Node, chunk: int) -> Iterator[int]:
     """Yield the number of deleted rows of each transaction."""
     with node.reading() as session:
-        pairs = dead_letter_sql.dead_pairs(session)
+        pairs = dead_letter_sql.list_dead_pairs(session)
     for group_id, topic_id in pairs:
         subscription = snapshot.current().subscription(group_id, topic_id)
         # The default number of days applies to a subscription that no longer exists.

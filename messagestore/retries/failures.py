@@ -191,7 +191,7 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
     if group is None or topic is None or subscription is None:
         return None
     try:
-        failures = retry_topics.of(group=group, topic=topic)
+        failures = retry_topics.find_or_make(group=group, topic=topic)
     except (Unavailable, Conflict) as error:
         if error.code == Code.NO_FAILURE_TOPIC:
             raise
@@ -247,7 +247,7 @@ class _Work:
         # A message of a retry topic keeps the pair of its original topic, so a retry that
         # fails
         # goes to the same retry topic again.
-        topic_id = view.origin(snapshot.find_queue(queue).topic_id)
+        topic_id = view.origin_topic(snapshot.find_queue(queue).topic_id)
         if topic_id not in self._pairs:
             self._pairs[topic_id] = _pair(self._group_id, topic_id)
         return self._pairs[topic_id]

@@ -47,7 +47,7 @@ def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
     tries again.
     """
     died = 0
-    with sweeping.later(f"Upkeep of share group {group.name} on node {node_id}"):
+    with sweeping.log_failure(f"Upkeep of share group {group.name} on node {node_id}"):
         states = known_queues.known(
             group_id=group.id,
             node=node_pools.node(node_id),
@@ -99,7 +99,7 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
     not_stored = {(r.queue, r.offset) for r in report.refused if r.state != "missing"}
     ended_runs = [run for run in exhausted if (run.queue, run.first) not in not_stored]
     with node_pools.node(node_id).reading() as session:
-        run_sql.finish(
+        run_sql.finish_runs(
             session,
             group_id=group.id,
             grants=[(run.queue, run.grant) for run in ended_runs],
@@ -118,5 +118,5 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
 
 def _lost_lease_failure(run: Run) -> Failure:
     """Return the failure of a run's message, which has no retry left."""
-    error = sharing.lease_lost(run.deliveries)
+    error = sharing.lease_lost_error(run.deliveries)
     return Failure(run.queue, run.epoch, run.first, error, None, last=True, grant=run.grant)

@@ -20,13 +20,13 @@ from uuid import UUID
 import msgspec
 
 from messagestore import sweeping
-from messagestore.engine.messages import NewMessage, headers_of
+from messagestore.engine.messages import NewMessage, parse_headers
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
 from messagestore.tables import dead_letter_sql
-from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, Place
+from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, DeadPosition
 from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
@@ -41,7 +41,7 @@ from metadata.errors import (
     NoWritableQueue,
     Unavailable,
 )
-from metadata.redrive_rows import Chosen, RedriveView
+from metadata.redrive_rows import RedriveSelection, RedriveView
 from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def request(
     """
     selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
-    redrive_rows.check(to=to, rate=rate)
+    redrive_rows.check_options(to=to, rate=rate)
     rows = None if ids is None else dead_letters.by_node(ids)
     bounds, total, topics = _measure(selection, rows)
     # Checked before the redrive begins, so that the user gets the error and not a redrive
@@ -80,8 +80,8 @@ def request(
     # never ends.
     for topic_id in topics:
         _check_target(selection.group_id, topic_id, to, actor)
-    chosen = Chosen(rows, selection.topic_id, topic or "", error)
-    return redrive_rows.request(
+    chosen = RedriveSelection(rows, selection.topic_id, topic or "", error)
+    return redrive_rows.request_redrive(
         group=group,
         chosen=chosen,
         to=to,
@@ -100,12 +100,12 @@ def _measure(
     total, topics = 0, set()
     for node_id in sweeping.retry_nodes():
         with delayed_store.prepared(node_id).reading() as session:
-            bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
+            bounds[node_id] = upto = dead_letter_sql.read_newest_dead_id(session)
             if rows is None:
-                total += dead_letter_sql.count_dead(session, kept=selection, upto=upto)
+                total += dead_letter_sql.count_dead(session, selection=selection, upto=upto)
                 topics |= {
                     row.topic_id
-                    for row in dead_letter_sql.summarize_dead(session, kept=selection)
+                    for row in dead_letter_sql.summarize_dead(session, selection=selection)
                 }
             else:
                 row_ids = rows.get(node_id, ())
@@ -157,7 +157,7 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
             "to the topic.",
             code=Code.SUBSCRIPTION_NOT_FOUND,
         )
-    retry_topic = retry_topics.of(group=group, topic=topic)
+    retry_topic = retry_topics.find_or_make(group=group, topic=topic)
     if retry_topic is None:
         raise Unavailable(
             "The retry topic is being created. Try again.", retry_after_ms=1000
@@ -180,7 +180,7 @@ class Redriver:
         messages.
         """
         now = self.clock()
-        redrives = redrive_rows.running()
+        redrives = redrive_rows.list_running()
         passed_before, self.passed = self.passed, {redrive.id: now for redrive in redrives}
         end, count = now + PASS_S, 0
         for redrive in redrives:
@@ -219,7 +219,7 @@ class Redriver:
             else:
                 # The rate is used up, and this node may have more messages.
                 return count
-        redrive_rows.finish(redrive.id, state="done")
+        redrive_rows.finish_redrive(redrive.id, state="done")
         return count
 
 
@@ -230,7 +230,7 @@ class _Step:
         self._redrive = redrive
         self._node_id = node_id
         self._most = most
-        self.place = Place(*redrive.places.get(node_id, START))
+        self.place = DeadPosition(*redrive.places.get(node_id, START))
         self._stored: list[int] = []
         self._skipped = 0
         self._detail = ""
@@ -270,7 +270,7 @@ class _Step:
         deleted = sorted({*rows} - {copy.row.id for copy in remaining})
         redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
 
-    def _read_next(self) -> list[tuple[Place, DeadLetter | None]]:
+    def _read_next(self) -> list[tuple[DeadPosition, DeadLetter | None]]:
         """Return the next places, each with its dead letter, or None if that was deleted."""
         redrive = self._redrive
         chosen = redrive.chosen
@@ -280,11 +280,15 @@ class _Step:
                 rows = [
                     row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id
                 ]
-                places = [Place(0, row) for row in rows[: self._most]]
+                places = [DeadPosition(0, row) for row in rows[: self._most]]
             else:
                 upto = redrive.bounds[self._node_id]
-                places = dead_letter_sql.dead_places(
-                    session, kept=selection, after=self.place, upto=upto, most=self._most
+                places = dead_letter_sql.list_dead_positions(
+                    session,
+                    selection=selection,
+                    after=self.place,
+                    upto=upto,
+                    most=self._most,
                 )
             row_ids = [item.id for item in places]
             dead = dead_letter_sql.select_dead(
@@ -326,7 +330,7 @@ class _Step:
             body=dead_letter.body,
             key=row.key,
             tag=row.tag,
-            headers=headers_of(dead_letter.headers),
+            headers=parse_headers(dead_letter.headers),
             trace_id=row.trace_id,
         )
         if to == "topic":

@@ -29,7 +29,7 @@ from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
@@ -96,7 +96,7 @@ class Delivery:
     def _read(self, runs: Sequence[Run]) -> _Read:
         """Read the rows of adjacent runs of one queue with one statement."""
         queue, first, end = runs[0].queue, runs[0].first, runs[-1].end
-        only = snapshot.current().only(self._group.id, queue)
+        only = snapshot.current().message_filter(self._group.id, queue)
         most_bytes = OVERSHOOT * max(1, self._budget.size)
         span = {"queue": queue, "first": first, "end": end, "most_bytes": most_bytes}
         origins: Sequence[str | None] = ()
@@ -169,7 +169,9 @@ class Delivery:
         self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]
     ) -> Leased:
         delivered = _bits_of(run, [row[ROW_OFFSET] for row in rows])
-        skipped = sharing.spans_of(sharing.full(run.length) & ~delivered, first=run.first)
+        skipped = sharing.spans_of(
+            sharing.all_bits(run.length) & ~delivered, first=run.first
+        )
         corruption.delivered(run.queue, next_offset=rows[-1][ROW_OFFSET] + 1)
         return Leased(
             run,
@@ -191,7 +193,7 @@ class Delivery:
             hole = _first_hole(session, run.queue, missing)
         if hole is None:
             return True
-        corruption.report(run.queue, offset=hole, why=say("missing_leased"))
+        corruption.report(run.queue, offset=hole, why=alarm_text("missing_leased"))
         self.corrupt.add(run.queue)
         return False
 
@@ -209,7 +211,7 @@ class Delivery:
                 # The grant guards the change: a run that was finished or leased to another
                 # member
                 # meanwhile stays as it is.
-                run_sql.finish(
+                run_sql.finish_runs(
                     session, group_id=self._group.id, grants=[(run.queue, run.grant)]
                 )
             known_queues.touch(self._group.id, [run.queue])

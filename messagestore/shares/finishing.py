@@ -20,7 +20,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Count, Key, Lease, Run
+from messagestore.tables.shares.run_sql import DeliveryReport, Key, Lease, Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.db.consumer_ids import ConsumerId
@@ -205,7 +205,7 @@ class _Recorder:
         grants = [(entry.done.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
         finished = self._transact(
-            lambda session: run_sql.finish(session, group_id=group_id, grants=grants)
+            lambda session: run_sql.finish_runs(session, group_id=group_id, grants=grants)
         )
         held_entries = [
             entry for entry, is_held in zip(ordered, finished, strict=True) if is_held
@@ -235,13 +235,15 @@ class _Recorder:
             (
                 entry.done.queue,
                 entry.grant,
-                Count(entry.done.delivery, bool(entry.done.begun)),
+                DeliveryReport(entry.done.delivery, bool(entry.done.begun)),
             )
             for entry in ordered
         ]
         group_id = self._group.id
         counted = self._transact(
-            lambda session: run_sql.count(session, group_id=group_id, counts=counts)
+            lambda session: run_sql.record_deliveries(
+                session, group_id=group_id, counts=counts
+            )
         )
         failed = []
         for entry, is_counted in zip(ordered, counted, strict=True):
@@ -314,7 +316,9 @@ class _Recorder:
         try:
             if (
                 finished
-                and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished)
+                and run_sql.remove_offsets(
+                    session, group_id=self._group.id, run=run, bits=finished
+                )
                 is None
             ):
                 return False
@@ -339,10 +343,10 @@ class _Recorder:
         group_id = self._group.id
         # A run that is released whole keeps its row: one UPDATE, instead of a delete and an
         # insert.
-        if bits == sharing.full(run.length) and deliveries == run.deliveries:
-            has_left = run_sql.release(session, group_id=group_id, run=run)
+        if bits == sharing.all_bits(run.length) and deliveries == run.deliveries:
+            has_left = run_sql.release_run(session, group_id=group_id, run=run)
         else:
-            free_runs = run_sql.leave(
+            free_runs = run_sql.remove_offsets(
                 session,
                 group_id=group_id,
                 run=run,
@@ -363,7 +367,7 @@ class _Recorder:
         grants = [(entry.done.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)
         with self._node.reading() as session:
-            renewed = run_sql.renew(
+            renewed = run_sql.renew_leases(
                 session, group_id=self._group.id, grants=grants, lease=lease
             )
         for entry, is_renewed in zip(ordered, renewed, strict=True):

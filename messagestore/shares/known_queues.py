@@ -240,7 +240,7 @@ def _start_positions(
     # `committed`.
     unstarted = [queue for queue, view in views.items() if not view.has_started]
     for queue in unstarted:
-        position_sql.start(session, group_id=group_id, queue=queue)
+        position_sql.start_position(session, group_id=group_id, queue=queue)
     return (
         position_sql.read_views(session, group_id=group_id, queues=sorted(views))
         if unstarted

@@ -228,7 +228,7 @@ class _LeaseCall:
         tried.
         """
         self._tried.add(info.id)
-        if snapshot.current().stopped(self._group.id, info):
+        if snapshot.current().is_stopped(self._group.id, info):
             self.states[info.id] = "stopped"
         return info.id in self.states
 
@@ -313,7 +313,7 @@ class _LeaseCall:
             return runs
         # A first member would take all there is, and the others would wait for it to
         # finish.
-        count = sharing.fair_cut(
+        count = sharing.fair_share(
             backlog=entry.backlog, members=self._group.member_count, asked=max_rows
         )
         return taking.new(

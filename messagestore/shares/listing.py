@@ -67,7 +67,7 @@ def runs(
     it is no share group.
     """
     view = _share_group(group, actor)
-    queue_rows = {row.queue: row for row in ownership.queues(group=group, actor=actor)}
+    queue_rows = {row.queue: row for row in ownership.list_queues(group=group, actor=actor)}
     queue_ids = [q for q in queue_rows if queue in (None, q)]
     if queue is not None and not queue_ids:
         raise NotFound(
@@ -81,8 +81,8 @@ def runs(
         )
 
     nodes = sweeping.queues_by_node(queue_ids)
-    away = sweeping.ask(
-        nodes, read, what=f"Runs of group {group}", prepare=known_queues.prepare
+    away = sweeping.query_nodes(
+        nodes, read, subject=f"Runs of group {group}", prepare=known_queues.prepare
     )
     names = {member.consumer_id_prefix: member.name for member in view.members}
     # Each node returned its first runs up to `limit`, so the first of all nodes are among

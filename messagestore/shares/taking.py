@@ -21,7 +21,7 @@ from messagestore.pool.node import Node
 from messagestore.shares import known_queues
 from messagestore.shares.known_queues import Known, Pair
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Lease, Run, Wish
+from messagestore.tables.shares.run_sql import Lease, LeaseRequest, Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.rules.groups import sharing
@@ -66,7 +66,7 @@ class _Part(NamedTuple):
     """The part of one call in a shared transaction: a lease for each wish."""
 
     place: _Place
-    wishes: tuple[Wish, ...]
+    wishes: tuple[LeaseRequest, ...]
 
 
 _coalescers: dict[Pair, NodeCoalescer[_Part, list[Run]]] = {}
@@ -83,7 +83,7 @@ def limit_of(group: GroupInfo, queue: int) -> int:
     retry_topic = (
         None
         if info is None
-        else current.failure_topics.get((group.id, current.origin(info.topic_id)))
+        else current.failure_topics.get((group.id, current.origin_topic(info.topic_id)))
     )
     return group.max_deliveries if retry_topic is not None else 0
 
@@ -112,7 +112,7 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
             # A message that ends its workers must not take others along: they would become
             # dead
             # letters, too.
-            alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
+            alone = sharing.must_lease_alone(run.deliveries + 1, max_deliveries=limit)
             if taken_runs and (
                 alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages
             ):
@@ -129,7 +129,7 @@ def _take_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list
     try:
         if alone and run.length > 1:
             return _first_alone(session, run, asked)
-        taken_run = run_sql.take_over(
+        taken_run = run_sql.lease_again(
             session, group_id=group_id, run=run, lease=asked.lease, counted=counted
         )
     except db_errors.RolledBack:  # a deadlock with another member that takes the same run
@@ -142,7 +142,7 @@ def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
     free.
     """
     counted = not asked.counts_begun
-    lone_runs = run_sql.leave(
+    lone_runs = run_sql.remove_offsets(
         session,
         group_id=asked.group.id,
         run=run,
@@ -166,7 +166,7 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
         return []
     limit = limit_of(asked.group, queue)
     max_run_length = (
-        1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
+        1 if sharing.must_lease_alone(1, max_deliveries=limit) else asked.group.run_messages
     )
     # The first lease counts at once, so that most messages need no further request before
     # they
@@ -176,10 +176,11 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
     lease_ms, lengths = (
         asked.group.lease_ms,
-        sharing.cut(count, run_messages=max_run_length),
+        sharing.run_lengths(count, run_messages=max_run_length),
     )
     part = _Part(
-        place, tuple(Wish(asked.owner, length, lease_ms, counted) for length in lengths)
+        place,
+        tuple(LeaseRequest(asked.owner, length, lease_ms, counted) for length in lengths),
     )
     for repeat in range(REPEATS + 1):
         try:
@@ -218,7 +219,7 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
     current_parts = [part for part in parts if part.place.epoch == place.epoch]
     wishes = [wish for part in current_parts for wish in part.wishes]
     with place.node.writing() as session:
-        taken = run_sql.take(
+        taken = run_sql.lease_new_runs(
             session,
             group_id=place.group_id,
             queue=place.queue,
@@ -228,7 +229,7 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
             # for all.
             start=max(part.place.start for part in current_parts),
             end=max(part.place.end for part in current_parts),
-            wishes=wishes,
+            requests=wishes,
         )
     _note_position(place, taken, wishes)
     runs = iter(taken.runs)
@@ -239,7 +240,9 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
     return [runs_by_part.get(id(part), []) for part in parts]
 
 
-def _note_position(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
+def _note_position(
+    place: _Place, taken: run_sql.NewLeases, wishes: Sequence[LeaseRequest]
+) -> None:
     """Note the position after a lease in the cache of queues."""
     entry = known_queues._known.get((place.group_id, place.queue))
     # The position has another epoch, or none: the offsets were reset since the queue was
@@ -266,7 +269,7 @@ def held(
         grants = [(run.queue, run.grant) for run in runs]
         lease = Lease(owner, group.lease_ms)
         renewed = (
-            run_sql.renew(session, group_id=group.id, grants=grants, lease=lease)
+            run_sql.renew_leases(session, group_id=group.id, grants=grants, lease=lease)
             if grants
             else []
         )
@@ -312,7 +315,7 @@ def _move_to_free_runs(session: Session, group_id: int, run: Run, bits: int) -> 
     """Move messages of a run into free runs. Return False if the row is not as it was read."""
     free_lease, deliveries = Lease(), run.delivery - 1
     try:
-        free_runs = run_sql.leave(
+        free_runs = run_sql.remove_offsets(
             session,
             group_id=group_id,
             run=run,

@@ -19,7 +19,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo
 from metadata.errors import CatmqError
 from metadata.grouping import grouped
-from metadata.membership import departures
+from metadata.membership import ended_share_members
 from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
         return 0
     dropped = 0
     with node_pools.node(node_id).reading() as session:
-        expired_runs = run_sql.select_over(
+        expired_runs = run_sql.select_ended_below(
             session,
             group_id=group_id,
             queue=view.queue,
@@ -104,7 +104,7 @@ def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
             # changed.
             if (
                 bits
-                and run_sql.leave(session, group_id=group_id, run=run, bits=bits)
+                and run_sql.remove_offsets(session, group_id=group_id, run=run, bits=bits)
                 is not None
             ):
                 dropped += bits.bit_count()
@@ -125,7 +125,7 @@ def free_departed() -> int:
     current = snapshot.current()
     return sum(
         _free_runs(current.groups[group_id], owner)
-        for group_id, owner in departures.taken()
+        for group_id, owner in ended_share_members.take_ended()
         if group_id in current.groups
     )
 
@@ -136,11 +136,11 @@ def _free_runs(group: GroupInfo, owner: str) -> int:
     """
     count = 0
     for node_id, queues in places(group).items():
-        with sweeping.later(
+        with sweeping.log_failure(
             f"Release of what a member of group {group.name} leased on node {node_id}"
         ):
             with node_pools.node(node_id).reading() as session:
-                runs = run_sql.free_runs_of(session, group_id=group.id, owner=owner)
+                runs = run_sql.end_leases_of_owner(session, group_id=group.id, owner=owner)
             if runs:
                 for info in queues:
                     known_queues.freed(group.id, info.id, runs=runs)

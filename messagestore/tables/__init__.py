@@ -1,6 +1,6 @@
-"""Every verb that touches a table of a node; the only package that runs statements.
+"""Functions that run SQL statements on a node. No other package runs statements there.
 
-A verb takes a `Session` (of `Node.reading` or `Node.writing`) and plain values, and answers
-plain values (`shapes`). Time is always the node's own clock. The rules behind each
-statement stand in docs/explanation/store.md.
+A function takes a `Session` (from `Node.reading` or `Node.writing`) and plain values, and
+returns plain values (shapes.py). Times are those of the node's own clock. The rules behind
+each statement are in docs/explanation/store.md.
 """

@@ -1,17 +1,19 @@
-"""Verbs of the auditor: they read ranges, and change nothing."""
+"""Statements that the audit uses. They read ranges and change nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, message_table, rows_of
 from messagestore.tables.shapes import BatchRow, ReaderRow, RowCount
+from messagestore.tables.sql_steps import fetch_rows, id_list, message_table
 
 
 def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
-    """Count what lies at offsets first … end-1; keep the range short."""
-    rows = rows_of(
+    """Summarize the rows at offsets first … end-1. Reads each of them, so keep the range
+    short.
+    """
+    rows = fetch_rows(
         session,
         "count_rows",
         table=message_table(queue),
@@ -24,70 +26,78 @@ def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCoun
 def list_offsets(
     session: Session, *, queue: int, first: int, end: int
 ) -> list[tuple[int, int]]:
-    """(offset, stored at in ms) of the rows at offsets first … end-1."""
+    """Return (offset, storage time in ms) of the rows at offsets first … end-1."""
     table = message_table(queue)
     return list(
-        rows_of(session, "select_offsets", table=table, first_offset=first, end_offset=end)
+        fetch_rows(
+            session, "select_offsets", table=table, first_offset=first, end_offset=end
+        )
     )
 
 
-def offset_ends(
+def read_offset_ends(
     session: Session, *, queue: int, first: int
 ) -> tuple[int | None, int | None]:
-    """The lowest and the highest offset at or above `first` that has a row."""
-    lowest, highest = rows_of(
+    """Return the lowest and the highest offset at or above `first` that has a row, None
+    without rows.
+    """
+    lowest, highest = fetch_rows(
         session, "select_ends", table=message_table(queue), first_offset=first
     )[0]
     return lowest, highest
 
 
 def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
-    """The reader rows of some queues, of all groups and instances; asked group by group."""
+    """Return the reader rows of some queues, of all groups and instances."""
+    # The primary key begins with the group, so a query for each group uses it.
     groups = (
-        [group_id for (group_id,) in rows_of(session, "select_reader_groups")]
+        [group_id for (group_id,) in fetch_rows(session, "select_reader_groups")]
         if queues
         else []
     )
     return [
         ReaderRow(*row)
         for group_id in groups
-        for row in rows_of(session, "select_readers", group_id=group_id, queues=ids(queues))
+        for row in fetch_rows(
+            session, "select_readers", group_id=group_id, queues=id_list(queues)
+        )
     ]
 
 
-def all_readers(session: Session) -> list[ReaderRow]:
-    return [ReaderRow(*row) for row in rows_of(session, "select_all_readers")]
+def list_all_readers(session: Session) -> list[ReaderRow]:
+    return [ReaderRow(*row) for row in fetch_rows(session, "select_all_readers")]
 
 
-def message_tables(session: Session) -> list[int]:
-    """The queues that have a table on the node."""
+def list_message_tables(session: Session) -> list[int]:
+    """Return the ids of the queues that have a table on the node."""
     numbers = [
         str(name).removeprefix("message_")
-        for (name,) in rows_of(session, "select_message_tables")
+        for (name,) in fetch_rows(session, "select_message_tables")
     ]
-    return [int(one) for one in numbers if one.isascii() and one.isdigit()]
+    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
 
 
-def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
-    """The highest batch id that is remembered, and when the oldest batch was stored."""
-    highest, oldest_ms = rows_of(session, "select_batch_ends")[0]
+def read_batch_ends(session: Session) -> tuple[bytes | None, int | None]:
+    """Return the highest stored batch id, and the time in ms of the oldest batch."""
+    highest, oldest_ms = fetch_rows(session, "select_batch_ends")[0]
     return highest, oldest_ms
 
 
-def end_of_batches(
+def count_batch_page(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes, most: int
 ) -> tuple[int, bytes | None, int]:
-    """Return how many batch ids lie above `after` and up to `last`, at most `most`; the
-    highest; and how many of them are about some queues.
+    """Count a page of batch ids above `after` and up to `last`, of at most `most` ids.
+
+    Return (ids, the highest of them, how many of them belong to `queues`).
     """
-    values = {"queues": ids(queues), "after": after, "last": last, "most": most}
-    count, highest, mine = rows_of(session, "select_batch_page", **values)[0]
-    return count, highest, int(mine)
+    values = {"queues": id_list(queues), "after": after, "last": last, "most": most}
+    count, highest, queue_count = fetch_rows(session, "select_batch_page", **values)[0]
+    return count, highest, int(queue_count)
 
 
 def list_batches(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes
 ) -> list[BatchRow]:
-    """Batches of some queues, by id, with ids above `after` and up to `last`."""
-    values = {"queues": ids(queues), "after": after, "last": last}
-    return [BatchRow(*row) for row in rows_of(session, "select_batches", **values)]
+    """Return batches of some queues with ids above `after` and up to `last`, by id."""
+    values = {"queues": id_list(queues), "after": after, "last": last}
+    return [BatchRow(*row) for row in fetch_rows(session, "select_batches", **values)]

@@ -1,4 +1,4 @@
-"""Verbs on dead messages: those of which no retry is left."""
+"""Statements for dead letters: messages of which no retry is left."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 
 
 class NewDead(NamedTuple):
-    """A dead message to be stored; `origin` is JSON, headers as they are stored."""
+    """A dead letter to store. `origin` is JSON text, `headers` as they are stored."""
 
     batch_id: bytes
     group_id: int
@@ -43,9 +43,7 @@ class DeadRow(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A dead message with what it holds; the fields before `headers` are those of a
-    DeadRow.
-    """
+    """A dead letter with headers and body."""
 
     row: DeadRow
     headers: str | None
@@ -54,26 +52,26 @@ class DeadLetter(NamedTuple):
 
 
 class DeadFilter(NamedTuple):
-    """Selection of a group's dead messages; None: of all topics, of all errors."""
+    """Selects dead letters of a group. None stands for all topics, or all errors."""
 
     group_id: int
     topic_id: int | None = None
     error_class: str | None = None
 
 
-class Place(NamedTuple):
-    """A dead message's place in the order of their deaths on a node."""
+class DeadPosition(NamedTuple):
+    """Position of a dead letter among those of a node, in the order of their deaths."""
 
     died_at_ms: int
     id: int
 
 
-START = Place(0, 0)
+START = DeadPosition(0, 0)
 
 
 class ErrorCount(NamedTuple):
-    """Number of a topic's messages that died of a kind of error, and when the first and the
-    last did.
+    """Number of dead letters of a topic with an error class, and when the first and the
+    last died.
     """
 
     topic_id: int
@@ -84,131 +82,152 @@ class ErrorCount(NamedTuple):
 
 
 def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead) -> bool:
-    """Store a dead message, once; False, and nothing stored, if the failure queue's head
-    row refuses it.
+    """Store a dead letter. Return False if the head row of the retry queue refuses it.
 
-    Raises `db_errors.Duplicate` if the batch id is known.
+    Raises `db_errors.Duplicate` if the batch id is stored already.
     """
     results = session.transact(
+        # The head row is part of the statement: a retry queue that was fenced takes
+        # nothing.
         step(session, "insert_dead", queue=queue, node_epoch=node_epoch, **dead._asdict())
     )
     return results[-1].matched == 1
 
 
 def list_dead(
-    session: Session, *, kept: DeadFilter, before: Place, most: int
+    session: Session, *, selection: DeadFilter, before: DeadPosition, most: int
 ) -> list[DeadRow]:
-    """At most so many of them that died before a place, the newest first."""
-    values = _which(session, kept)
+    """Return at most `most` selected dead letters that died before a position, the newest
+    first.
+    """
+    values = _filter_values(session, selection)
     values |= {"until_ms": before.died_at_ms, "below": before.id, "most": most}
-    return [DeadRow(*row) for row in rows_of(session, "list_dead", **values)]
+    return [DeadRow(*row) for row in fetch_rows(session, "list_dead", **values)]
 
 
 def search_dead(
     session: Session,
     *,
-    kept: DeadFilter,
-    before: Place,
+    selection: DeadFilter,
+    before: DeadPosition,
     scan: int,
     most: int,
     key: str | None = None,
     origin: str | None = None,
-) -> tuple[list[DeadRow], Place | None]:
-    """At most so many with a key, or whose origin begins so, among the next `scan` ones
-    before a place, and where the scan ended.
+) -> tuple[list[DeadRow], DeadPosition | None]:
+    """Search the next `scan` selected dead letters before a position.
 
-    That is None if nothing is left behind it.
+    Return at most `most` that have a key, or whose origin begins with a text; and the
+    position where the scan ended, None if no older dead letter is left.
     """
-    values = _which(session, kept)
+    values = _filter_values(session, selection)
     values |= {"until_ms": before.died_at_ms, "below": before.id}
-    last = rows_of(session, "find_dead_stretch", **values, skipped=scan - 1)
-    end = Place(last[0][1], last[0][0]) if last else None
+    # Bounds the scan by rows, so that a rare key costs no scan of all dead letters.
+    last_scanned = fetch_rows(session, "find_dead_stretch", **values, skipped=scan - 1)
+    end = DeadPosition(last_scanned[0][1], last_scanned[0][0]) if last_scanned else None
     begin = end or START
     values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "most": most}
-    name, wanted = (
+    name, condition = (
         ("search_dead", {"msg_key": key})
         if origin is None
         else ("search_dead_origin", {"origin": origin})
     )
-    return [DeadRow(*row) for row in rows_of(session, name, **values, **wanted)], end
+    return [DeadRow(*row) for row in fetch_rows(session, name, **values, **condition)], end
 
 
-def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
+def summarize_dead(session: Session, *, selection: DeadFilter) -> list[ErrorCount]:
     return [
         ErrorCount(*row)
-        for row in rows_of(session, "summarize_dead", **_which(session, kept))
+        for row in fetch_rows(
+            session, "summarize_dead", **_filter_values(session, selection)
+        )
     ]
 
 
-def tally_dead(session: Session, *, within_s: int) -> list[tuple[int, int, int, int]]:
-    """(group, dead messages, those of the last so many seconds, when the newest died, ms)
-    of all groups.
+def count_dead_by_group(
+    session: Session, *, within_s: int
+) -> list[tuple[int, int, int, int]]:
+    """Return (group, dead letters, those of the last `within_s` seconds, newest death in
+    ms) of all groups.
     """
-    rows = rows_of(session, "tally_dead", within_s=within_s)
-    return [(group, count, int(fresh), newest) for group, count, fresh, newest in rows]
+    rows = fetch_rows(session, "tally_dead", within_s=within_s)
+    return [
+        (group, count, int(recent_count), newest)
+        for group, count, recent_count, newest in rows
+    ]
 
 
 def select_dead(
     session: Session, *, group_id: int, ids_wanted: Sequence[int]
 ) -> list[DeadLetter]:
-    """Those of some dead messages that are the group's, by id."""
+    """Return those of some dead letters that belong to a group, by id."""
     if not ids_wanted:
         return []
-    rows = rows_of(session, "select_dead", group_id=group_id, ids=ids(ids_wanted))
+    rows = fetch_rows(session, "select_dead", group_id=group_id, ids=id_list(ids_wanted))
     return [DeadLetter(DeadRow(*row[:12]), *row[12:]) for row in rows]
 
 
-def dead_copies(session: Session, *, group_id: int, batches: str) -> dict[bytes, DeadRow]:
-    """Return the dead letters of a group that were stored under some ids, as the inside of
-    an IN (…).
+def read_dead_copies(
+    session: Session, *, group_id: int, batches: str
+) -> dict[bytes, DeadRow]:
+    """Return dead letters of a group by batch id.
+
+    `batches` has the batch ids as the inside of an IN (…).
     """
-    rows = rows_of(session, "select_dead_copies", group_id=group_id, batches=batches)
+    rows = fetch_rows(session, "select_dead_copies", group_id=group_id, batches=batches)
     return {row[12]: DeadRow(*row[:12]) for row in rows}
 
 
-def dead_places(
-    session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int
-) -> list[Place]:
-    """At most so many of them behind a place, in the order of their deaths, with ids up to
-    `upto`.
+def list_dead_positions(
+    session: Session, *, selection: DeadFilter, after: DeadPosition, upto: int, most: int
+) -> list[DeadPosition]:
+    """Return positions of at most `most` selected dead letters after a position, in the
+    order of their deaths.
+
+    Only ids up to `upto` count, so that letters that die meanwhile are left out.
     """
-    values = _which(session, kept)
+    values = _filter_values(session, selection)
     values |= {"from_ms": after.died_at_ms, "after": after.id, "upto": upto, "most": most}
-    rows = rows_of(session, "select_dead_places", **values)
-    return [Place(died_at_ms, row_id) for row_id, died_at_ms in rows]
+    rows = fetch_rows(session, "select_dead_places", **values)
+    return [DeadPosition(died_at_ms, row_id) for row_id, died_at_ms in rows]
 
 
-def newest_dead(session: Session) -> int:
-    """The highest id of a dead message on the node, 0 without any."""
-    return int(rows_of(session, "select_newest_dead")[0][0])
+def read_newest_dead_id(session: Session) -> int:
+    """Return the highest id of a dead letter on the node, 0 without any."""
+    return int(fetch_rows(session, "select_newest_dead")[0][0])
 
 
-def count_dead(session: Session, *, kept: DeadFilter, upto: int) -> int:
-    """Count the dead messages with ids up to `upto`."""
-    return int(rows_of(session, "count_dead", **_which(session, kept), upto=upto)[0][0])
+def count_dead(session: Session, *, selection: DeadFilter, upto: int) -> int:
+    """Count the selected dead letters with ids up to `upto`."""
+    return int(
+        fetch_rows(session, "count_dead", **_filter_values(session, selection), upto=upto)[
+            0
+        ][0]
+    )
 
 
 def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> int:
-    """Delete some dead messages of a group; how many there were."""
+    """Delete some dead letters of a group. Return how many existed."""
     if not ids_wanted:
         return 0
     results = session.transact(
-        step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted))
+        step(session, "delete_dead", group_id=group_id, ids=id_list(ids_wanted))
     )
     return results[0].matched
 
 
-def dead_pairs(session: Session) -> list[tuple[int, int]]:
-    """(group, topic) of all that the node holds."""
+def list_dead_pairs(session: Session) -> list[tuple[int, int]]:
+    """Return (group, topic) of all dead letters on the node."""
     return [
-        (group_id, topic_id) for group_id, topic_id in rows_of(session, "select_dead_pairs")
+        (group_id, topic_id)
+        for group_id, topic_id in fetch_rows(session, "select_dead_pairs")
     ]
 
 
 def delete_old_dead(
     session: Session, *, group_id: int, topic_id: int, days: int, most: int
 ) -> int:
-    """Delete what died more than so many days ago, the oldest first, at most so many; how
+    """Delete dead letters older than `days`, at most `most`, the oldest first. Return how
     many.
     """
     delete = step(
@@ -222,27 +241,31 @@ def delete_old_dead(
     return session.transact(delete)[0].matched
 
 
-def _which(session: Session, kept: DeadFilter) -> dict[str, object]:
-    """The condition and the index that serves it, as the holes `where` and `by`, and
-    values.
+def _filter_values(session: Session, selection: DeadFilter) -> dict[str, object]:
+    """Return the WHERE condition, the index that serves it, and the values, as parameters
+    of a statement.
     """
-    where = f"group_id = {kept.group_id:d}"
+    # Each filter has an index in the order of deaths. FORCE INDEX ({by}) lets a server read
+    # the first rows in that order instead of sorting all that match.
+    where = f"group_id = {selection.group_id:d}"
     by = "dead_message_group"
-    if kept.topic_id is not None:
-        where += f" AND topic_id = {kept.topic_id:d}"
+    if selection.topic_id is not None:
+        where += f" AND topic_id = {selection.topic_id:d}"
         by = "dead_message_topic"
-    if kept.error_class is None:
+    if selection.error_class is None:
         return {"where": where, "by": by}
-    by = "dead_message_error" if kept.topic_id is None else "dead_message_both"
+    by = "dead_message_error" if selection.topic_id is None else "dead_message_both"
+    # `where` becomes part of the statement's text. There MySQL takes a literal, and SQLite a
+    # parameter.
     if isinstance(session, MySqlSession):
         return {
             "where": where.encode()
             + b" AND error_class = "
-            + session.literal(kept.error_class),
+            + session.literal(selection.error_class),
             "by": by,
         }
     return {
         "where": f"{where} AND error_class = :error_class",
         "by": by,
-        "error_class": kept.error_class,
+        "error_class": selection.error_class,
     }

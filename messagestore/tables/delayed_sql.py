@@ -1,4 +1,6 @@
-"""Verbs on messages that wait for their time; `moving` brings them into their queues."""
+"""Statements for delayed messages. delivery_sql.py moves them into their queues when they
+are due.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,9 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
-from messagestore.engine.mysql_session import MySqlSession, Session, counted
+from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shapes import (
     DelayedBatch,
     DelayedRow,
@@ -20,19 +21,20 @@ from messagestore.tables.shapes import (
     Leaving,
     StoredDelays,
 )
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.errors import TooLarge
 
-MOST_WAITING = 1_000_000  # delayed messages of a node that are counted
+MOST_WAITING = 1_000_000  # more delayed messages of a node are not counted
 
 
 def insert_delayed(
     session: Session, *, queue: int, node_epoch: int, batch: DelayedBatch
 ) -> StoredDelays:
-    """Store messages that wait for their time, all or nothing, if their queue is open.
+    """Store delayed messages in a single transaction, if their queue is open.
 
-    Raises `db_errors.Refused` when it is not, `db_errors.Duplicate` when the batch id is
-    known, TooLarge when they do not fit one packet together, and the other faults as they
-    are.
+    Raises `db_errors.Refused` if it is not, `db_errors.Duplicate` if the batch id is stored
+    already, TooLarge if the messages do not fit one packet together, and other errors of
+    the database.
     """
     if isinstance(session, MySqlSession):
         return _insert_mysql(session, queue, node_epoch, batch)
@@ -43,57 +45,59 @@ def insert_delayed(
 def _insert_mysql(
     session: MySqlSession, queue: int, node_epoch: int, batch: DelayedBatch
 ) -> StoredDelays:
-    known = {
+    columns = {
         "batch_id": batch.batch_id,
         "digest": batch.digest,
         "message_count": len(batch.rows),
     }
     rows = b",".join(
-        _literal_row(session, batch, place) for place in range(len(batch.rows))
+        _literal_row(session, batch, index) for index in range(len(batch.rows))
     )
     steps = (
         step(session, "delay_open", queue=queue, node_epoch=node_epoch),
         step(session, "delay_rows", rows=rows),
-        step(session, "delay_close", **known),
+        step(session, "delay_close", **columns),
     )
     text = b";".join(map(session.render, steps))
+    # The record and the rows must commit together, so the string is not split.
     if len(text) > session.max_packet:
         raise TooLarge(
             f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
             f"max_allowed_packet of {session.max_packet}: send fewer at once."
         )
-    results = session.send(text, statements=counted(steps))
+    results = session.send(text, statements=count_statements(steps))
     first, stored_at_ms = results[-1].rows[0]
     return StoredDelays(int(first), batch.digest, int(stored_at_ms))
 
 
-def _literal_row(session: MySqlSession, batch: DelayedBatch, place: int) -> bytes:
-    row = batch.rows[place]
+def _literal_row(session: MySqlSession, batch: DelayedBatch, index: int) -> bytes:
+    row = batch.rows[index]
     message = row.message
     due = b"@t + INTERVAL %d MICROSECOND" % (1000 * (message.delay_ms or 0))
     if message.deliver_at_ms is not None:
         due = b"'1970-01-01' + INTERVAL %d MICROSECOND" % (1000 * message.deliver_at_ms)
-    before = (
+    values = (
         int(row.by_key),
         row.known_as,
         batch.batch_id,
-        place,
-        *_columns(message),
+        index,
+        *_text_columns(message),
         message.body,
+        message.trace_id,
+        batch.producer,
     )
-    after = (message.trace_id, batch.producer)
-    last = (row.attempt, row.origin)
-    values = [
+    literals = [
         b"@q",
         due,
-        *map(session.literal, (*before, *after)),
+        *map(session.literal, values),
         b"@t",
-        *map(session.literal, last),
+        session.literal(row.attempt),
+        session.literal(row.origin),
     ]
-    return b"(" + b",".join(values) + b")"
+    return b"(" + b",".join(literals) + b")"
 
 
-def _columns(message: NewMessage) -> tuple[str | None, str | None, str | None]:
+def _text_columns(message: NewMessage) -> tuple[str | None, str | None, str | None]:
     return message.key, message.tag, headers_text(message.headers)
 
 
@@ -110,15 +114,15 @@ def _insert_sqlite(
         database.executemany(
             statements["delay_rows"].text, _values(queue, batch, stored_at_ms)
         )
-        known = {
+        columns = {
             "batch_id": batch.batch_id,
             "digest": batch.digest,
             "message_count": len(batch.rows),
             "stored_at": stored_at_ms,
         }
-        database.execute(statements["delay_batch"].text, known)
+        database.execute(statements["delay_batch"].text, columns)
         first, *_ = database.execute(
-            statements["select_delayed_batch"].text, known
+            statements["select_delayed_batch"].text, columns
         ).fetchone()
     return StoredDelays(int(first), batch.digest, stored_at_ms)
 
@@ -126,57 +130,62 @@ def _insert_sqlite(
 def _values(
     queue: int, batch: DelayedBatch, stored_at_ms: int
 ) -> Iterator[tuple[object, ...]]:
-    for place, row in enumerate(batch.rows):
+    for index, row in enumerate(batch.rows):
         message = row.message
-        before = (
+        columns = (
             queue,
             due_at_ms(message, stored_at_ms),
             row.by_key,
             row.known_as,
             batch.batch_id,
-            place,
+            index,
         )
-        content = (*_columns(message), message.body, message.trace_id, batch.producer)
-        yield (*before, *content, stored_at_ms, row.attempt, row.origin)
+        content = (*_text_columns(message), message.body, message.trace_id, batch.producer)
+        yield (*columns, *content, stored_at_ms, row.attempt, row.origin)
 
 
 def due_at_ms(message: NewMessage, stored_at_ms: int) -> int:
-    """Time at which a delayed message comes into its queue; ms since 1970 UTC by its node's
-    clock.
-    """
+    """Return when a delayed message is due, in ms since 1970 UTC by its node's clock."""
     if message.deliver_at_ms is not None:
         return message.deliver_at_ms
     return stored_at_ms + (message.delay_ms or 0)
 
 
 def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | None:
-    """Find where a batch of delayed messages was put, whatever became of them since; None
-    if not known.
+    """Return where a batch of delayed messages was stored, None if the batch id is unknown.
+
+    Also finds a batch whose messages were moved or recalled since.
     """
     rows = session.run(step(session, "select_delayed_batch", batch_id=batch_id))[-1].rows
     if not rows:
         return None
+    # Found by the record, or by the rows themselves if the record has expired.
     first, digest, stored_at_ms = rows[0]
     return StoredDelays(int(first), digest, int(stored_at_ms))
 
 
-def delayed_queues(session: Session) -> dict[int, int]:
-    """{queue: ms until the first of its delayed messages is due, 0 or less when it is}."""
+def read_delayed_queues(session: Session) -> dict[int, int]:
+    """Return {queue: ms until its first delayed message is due}. 0 or less if one is due."""
     return {
         queue: int(due_in_ms)
-        for queue, due_in_ms in rows_of(session, "select_delayed_queues")
+        for queue, due_in_ms in fetch_rows(session, "select_delayed_queues")
     }
 
 
 def list_due(session: Session, *, queue: int, most: int) -> list[DueRow]:
-    """The rows of a queue that are due, in the order of their times."""
-    return [DueRow(*row) for row in rows_of(session, "select_due", queue=queue, most=most)]
+    """Return delayed rows of a queue that are due, in the order of their times."""
+    return [
+        DueRow(*row) for row in fetch_rows(session, "select_due", queue=queue, most=most)
+    ]
 
 
 def read_delayed(session: Session, *, rows: Sequence[int]) -> list[DelayedRow]:
-    """Those of some rows that still wait, in order of their numbers."""
+    """Return those of some rows that still wait, by row id."""
     return (
-        [DelayedRow(*row) for row in rows_of(session, "select_delayed", rows=ids(rows))]
+        [
+            DelayedRow(*row)
+            for row in fetch_rows(session, "select_delayed", rows=id_list(rows))
+        ]
         if rows
         else []
     )
@@ -185,92 +194,99 @@ def read_delayed(session: Session, *, rows: Sequence[int]) -> list[DelayedRow]:
 def list_delayed(
     session: Session, *, queues: Sequence[int], after: int, most: int, most_bytes: int
 ) -> list[DelayedRow]:
-    """The first rows of some queues above a number, in order, until their bodies reach
-    `most_bytes`.
+    """Return the first delayed messages of some queues with row ids above `after`, by row
+    id.
+
+    At most `most`, and until their bodies reach `most_bytes`.
     """
+    # One indexed query for each queue, merged by id: a single query over all of them would
+    # sort every waiting row.
     steps = [
         step(session, "select_delayed_ids", queue=queue, after=after, most=most)
         for queue in queues
     ]
     results = session.run(*steps) if steps else []
-    chosen: list[int] = []
+    row_ids: list[int] = []
     size = 0
-    for row, length in islice(heapq.merge(*(result.rows for result in results)), most):
+    for row, row_size in islice(heapq.merge(*(result.rows for result in results)), most):
         if size >= most_bytes:
             break
-        chosen.append(row)
-        size += length
-    return read_delayed(session, rows=chosen)
+        row_ids.append(row)
+        size += row_size
+    return read_delayed(session, rows=row_ids)
 
 
 class DelayedCounts(NamedTuple):
-    """How many ids were given to delayed messages of a node so far, and how many of the
-    messages wait.
-    """
+    """Number of row ids assigned on a node so far, and of messages that still wait."""
 
     given: int
     waiting: int
 
 
 def read_counts(session: Session) -> DelayedCounts:
-    """Count the delayed messages of a node; counts up to MOST_WAITING that wait.
+    """Count the delayed messages of a node; those that wait are counted up to MOST_WAITING.
 
-    Zeros for a database without their table.
+    Return zeros if the node has no such table.
     """
     try:
-        given, waiting = session.run(
+        id_result, count_result = session.run(
             step(session, "select_delayed_counts", most=MOST_WAITING)
         )
     except db_errors.Final:
         return DelayedCounts(0, 0)
     return DelayedCounts(
-        int(given.rows[0][0]) if given.rows else 0, int(waiting.rows[0][0])
+        int(id_result.rows[0][0]) if id_result.rows else 0, int(count_result.rows[0][0])
     )
 
 
 def raise_ids(session: Session, *, above: int) -> None:
-    """Give no delayed message an id up to a bound; ids that are above it go on."""
+    """Make the node assign only row ids above a bound. It has no effect if they are above
+    it already.
+    """
     session.run(step(session, "raise_delayed_ids", next_id=above + 1))
 
 
 def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:
-    """Count the rows of some queues that wait; counts up to `most`."""
+    """Count the delayed rows of some queues, up to `most`."""
     return (
-        int(rows_of(session, "count_delayed", queues=ids(queues), most=most)[0][0])
+        int(fetch_rows(session, "count_delayed", queues=id_list(queues), most=most)[0][0])
         if queues
         else 0
     )
 
 
 def retarget_delayed(session: Session, *, row: int, queue: int, target: int) -> bool:
-    """Give a row that waits for a queue to another one; whether it still waited for that."""
-    moved = step(session, "retarget_delayed", row=row, queue=queue, target=target)
-    return session.transact(moved)[0].matched > 0
+    """Change the queue that a row waits for. Return False if it no longer waits for
+    `queue`.
+    """
+    change = step(session, "retarget_delayed", row=row, queue=queue, target=target)
+    return session.transact(change)[0].matched > 0
 
 
 def leave_delayed(
     session: Session, *, leaving: Leaving, message_count: int, also_due: bool
 ) -> bool:
-    """Delete a row and remember what became of it: 1 message elsewhere, or 0; whether it
-    was there.
+    """Delete a delayed row and record its fate. Return False if the row did not exist.
 
-    Unless `also_due`, one that is due stays, because it may be on its way to another node.
+    `message_count` is 1 if the message was stored elsewhere, 0 if it was recalled. Unless
+    `also_due`, a row that is due stays, because it may be on its way to another node.
     """
-    known = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
+    # A record needs a digest, but nobody repeats this send: zeros do.
+    columns = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
     deleted, _ = session.transact(
-        step(session, "leave_delayed", **known, also_due=int(also_due))
+        step(session, "leave_delayed", **columns, also_due=int(also_due))
     )
     return deleted.matched > 0
 
 
 def delete_queue_delayed(session: Session, *, queue: int, most: int) -> int:
-    """Delete rows that wait for a queue, at most so many; how many."""
+    """Delete rows that wait for a queue, at most `most`. Return how many."""
     return session.transact(step(session, "delete_queue_delayed", queue=queue, most=most))[
         0
     ].matched
 
 
 def retarget_queue_delayed(session: Session, *, queue: int, target: int, most: int) -> int:
-    """Give rows that wait for a queue to another one, at most so many; how many."""
-    moved = step(session, "retarget_queue_delayed", queue=queue, target=target, most=most)
-    return session.transact(moved)[0].matched
+    """Change the queue of rows that wait for one, at most `most`. Return how many."""
+    change = step(session, "retarget_queue_delayed", queue=queue, target=target, most=most)
+    return session.transact(change)[0].matched

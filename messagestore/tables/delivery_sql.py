@@ -1,9 +1,9 @@
-"""Moves due messages from the table of delayed messages into their queues: one transaction,
-exactly once.
+"""Moves due messages from the table of delayed messages into their queues, in one
+transaction.
 
-The heads of the queues are locked in rising order, then the rows, those that nobody else
-has locked. Exactly these are inserted, exactly these deleted; what does not add up is
-rolled back.
+The heads of the queues are locked in rising order, then the delayed rows that no other
+session has locked. Exactly these rows are inserted into the queues and deleted here. If the
+numbers differ, the transaction is rolled back, so a message is moved exactly once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_text
-from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, counted
+from messagestore.engine.mysql_session import (
+    MySqlSession,
+    Result,
+    Session,
+    Step,
+    count_statements,
+)
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, message_table, step
 from messagestore.tables.shapes import DelayedRow, NewBatch
+from messagestore.tables.sql_steps import id_list, message_table, step
 
-# a row as the batch of one message that is made of it
-Ready = Callable[[DelayedRow], NewBatch]
+# makes the batch of one message that a delayed row becomes
+ToBatch = Callable[[DelayedRow], NewBatch]
 
 
 class _Move(NamedTuple):
-    """Rows and batches that go into one queue; `head` is where it begins."""
+    """Rows that go into one queue, as batches of one message each. `head` is the first
+    offset.
+    """
 
     queue: int
     head: int
@@ -33,39 +41,44 @@ class _Move(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The head afterwards."""
+        """The log end offset after the move."""
         return self.head + len(self.rows)
 
 
 def move_delayed(
-    session: Session, *, targets: Mapping[int, Sequence[int]], node_epoch: int, ready: Ready
+    session: Session,
+    *,
+    targets: Mapping[int, Sequence[int]],
+    node_epoch: int,
+    to_batch: ToBatch,
 ) -> dict[int, int]:
-    """Move rows into the queues they are given for, {queue: rows in order}; {queue: its
-    head now}.
+    """Move delayed rows into queues and return the new heads, {queue: head}.
 
-    Left where they are: rows for a queue whose head row does not allow it, and rows that
-    are gone or being moved or recalled by somebody else. Raises `db_errors.*`; then nothing
-    was moved, unless it is Ambiguous.
+    `targets` is {queue: delayed rows in order}. A row stays if the head row of its queue
+    does not allow the move, or if another session moved it, moves it now, or recalls it.
+    Raises `db_errors.*`; then nothing was moved, unless it is Ambiguous.
     """
     if isinstance(session, MySqlSession):
-        return _move_mysql(session, targets, node_epoch, ready)
+        return _move_mysql(session, targets, node_epoch, to_batch)
     assert isinstance(session, SqliteSession)  # noqa: S101 - there are two engines
-    return _move_sqlite(session, targets, node_epoch, ready)
+    return _move_sqlite(session, targets, node_epoch, to_batch)
 
 
 def _moves(
     targets: Mapping[int, Sequence[int]],
     heads: Mapping[int, int],
-    found: Sequence[DelayedRow],
-    ready: Ready,
+    locked_rows: Sequence[DelayedRow],
+    to_batch: ToBatch,
 ) -> list[_Move]:
-    """Return the moves for the locked heads and rows, in rising order of queues."""
-    rows = {row.id: row for row in found}
+    """Return the moves of the locked rows, in rising order of queues."""
+    rows = {row.id: row for row in locked_rows}
     moves = []
     for queue, head in sorted(heads.items()):
-        mine = [rows[row] for row in targets[queue] if row in rows]
-        if mine:
-            moves.append(_Move(queue, head, mine, [ready(row) for row in mine]))
+        queue_rows = [rows[row] for row in targets[queue] if row in rows]
+        if queue_rows:
+            moves.append(
+                _Move(queue, head, queue_rows, [to_batch(row) for row in queue_rows])
+            )
     return moves
 
 
@@ -73,17 +86,20 @@ def _move_mysql(
     session: MySqlSession,
     targets: Mapping[int, Sequence[int]],
     node_epoch: int,
-    ready: Ready,
+    to_batch: ToBatch,
 ) -> dict[int, int]:
-    heads, found = _lock(session, targets, node_epoch)
-    moves = _moves(targets, heads, found, ready)
+    heads, locked_rows = _lock(session, targets, node_epoch)
+    moves = _moves(targets, heads, locked_rows, to_batch)
     if not moves:
+        # All rows are being moved by another session, or their queues are closed.
         _send(session, [step(session, "move_rollback")])
         return {}
     moved = [row.id for move in moves for row in move.rows]
-    steps = [one for move in moves for one in _steps(session, move)]
-    steps.append(step(session, "delete_delayed", rows=ids(moved)))
+    steps = [insert_step for move in moves for insert_step in _move_steps(session, move)]
+    # In the same transaction as the inserts: a crash moves each row or leaves it.
+    steps.append(step(session, "delete_delayed", rows=id_list(moved)))
     results = _send_open(session, steps)
+    # A row that was inserted but not deleted would be delivered twice.
     if results[-1].matched != len(moved):
         _send(session, [step(session, "move_rollback")])
         raise db_errors.RolledBack(
@@ -96,56 +112,65 @@ def _move_mysql(
 def _send(
     session: MySqlSession, steps: Sequence[Step], *, ends: bool = True
 ) -> list[Result]:
-    """Run sections as one string, inside a transaction that stays open unless it `ends`."""
+    """Send steps as one string, in a transaction that stays open unless `ends` is set."""
     return session.send(
-        b";".join(map(session.render, steps)), statements=counted(steps), ends=ends
+        b";".join(map(session.render, steps)),
+        statements=count_statements(steps),
+        ends_transaction=ends,
     )
 
 
 def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
-    """The same for a transaction that goes on; section by section if they do not fit one
-    packet.
+    """Send steps in a transaction that stays open. One packet if they fit, else step by
+    step.
     """
-    texts = [session.render(one) for one in steps]
-    whole = b";".join(texts)
-    if len(whole) <= session.max_packet:
-        return session.send(whole, statements=counted(steps), ends=False)
-    for text, one in zip(texts, steps, strict=True):
-        results = session.send(text, statements=one.statement.count, ends=False)
+    texts = [session.render(move_step) for move_step in steps]
+    packet = b";".join(texts)
+    if len(packet) <= session.max_packet:
+        return session.send(
+            packet, statements=count_statements(steps), ends_transaction=False
+        )
+    for text, move_step in zip(texts, steps, strict=True):
+        results = session.send(
+            text, statements=move_step.statement.count, ends_transaction=False
+        )
     return results
 
 
 def _lock(
     session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int
 ) -> tuple[dict[int, int], list[DelayedRow]]:
-    """Begin the transaction: {queue: head} of the open queues, and the rows."""
-    wanted = ids([row for rows in targets.values() for row in rows])
-    steps = [
+    """Begin the transaction and lock. Return {queue: head} of the open queues, and the
+    delayed rows.
+    """
+    row_ids = id_list([row for rows in targets.values() for row in rows])
+    # Every session locks heads in rising order, so that two cannot deadlock.
+    head_steps = [
         step(session, "lock_head", queue=queue, node_epoch=node_epoch)
         for queue in sorted(targets)
     ]
-    begun = [
+    steps = [
         step(session, "move_begin"),
-        *steps,
-        step(session, "lock_delayed", rows=wanted),
+        *head_steps,
+        step(session, "lock_delayed", rows=row_ids),
     ]
-    results = _send(session, begun, ends=False)
+    results = _send(session, steps, ends=False)
     heads = dict(result.rows[0] for result in results[1:-1] if result.rows)
     return heads, [DelayedRow(*row) for row in results[-1].rows]
 
 
-def _steps(session: MySqlSession, move: _Move) -> list[Step]:
+def _move_steps(session: MySqlSession, move: _Move) -> list[Step]:
     batches, rows = [], []
     for offset, (row, batch) in enumerate(
         zip(move.rows, move.batches, strict=True), move.head
     ):
-        known = (
+        columns = (
             session.literal(batch.batch_id),
             move.queue,
             offset,
             session.literal(batch.digest),
         )
-        batches.append(b"(%b,%d,%d,1,%b,@t)" % known)
+        batches.append(b"(%b,%d,%d,1,%b,@t)" % columns)
         (message,) = batch.messages
         content = (
             message.key,
@@ -154,8 +179,8 @@ def _steps(session: MySqlSession, move: _Move) -> list[Step]:
             message.body,
             message.trace_id,
         )
-        before = b",".join(map(session.literal, (offset, *content, batch.producer)))
-        rows.append(b"(%b,@t,%d,%b)" % (before, row.attempt, session.literal(row.origin)))
+        literals = b",".join(map(session.literal, (offset, *content, batch.producer)))
+        rows.append(b"(%b,@t,%d,%b)" % (literals, row.attempt, session.literal(row.origin)))
     head = step(
         session, "move_head", queue=move.queue, head=move.end, batches=b",".join(batches)
     )
@@ -169,31 +194,32 @@ def _move_sqlite(
     session: SqliteSession,
     targets: Mapping[int, Sequence[int]],
     node_epoch: int,
-    ready: Ready,
+    to_batch: ToBatch,
 ) -> dict[int, int]:
     statements = load("sqlite")
-    wanted = [row for rows in targets.values() for row in rows]
+    row_ids = [row for rows in targets.values() for row in rows]
     with session.transaction() as database:
         heads, stored_at = {}, {}
         for queue in sorted(targets):
             head = {"queue": queue, "node_epoch": node_epoch}
-            for found in database.execute(statements["lock_head"].text, head):
-                heads[queue], stored_at[queue] = found
-        (select,) = statements["select_delayed"].single({"rows": ids(wanted)})
+            # A closed queue has no row here. Its messages stay.
+            for head_row in database.execute(statements["lock_head"].text, head):
+                heads[queue], stored_at[queue] = head_row
+        (select,) = statements["select_delayed"].single({"rows": id_list(row_ids)})
         rows = [DelayedRow(*row) for row in database.execute(select)]
-        moves = _moves(targets, heads, rows, ready)
+        moves = _moves(targets, heads, rows, to_batch)
         moved = [row.id for move in moves for row in move.rows]
         for move in moves:
             at = stored_at[move.queue]
             raised = {"queue": move.queue, "message_count": len(move.rows), "stored_at": at}
             database.execute(statements["publish_raise"].text, raised)
             for offset, batch in enumerate(move.batches, move.head):
-                known = {**batch._asdict(), "queue": move.queue, "first_offset": offset}
-                values = {**known, "message_count": 1, "stored_at": at}
+                columns = {**batch._asdict(), "queue": move.queue, "first_offset": offset}
+                values = {**columns, "message_count": 1, "stored_at": at}
                 database.execute(statements["publish_batch"].text, values)
             (insert,) = statements["move_rows"].single({"table": message_table(move.queue)})
             database.executemany(insert, _values(move, at))
-        (delete,) = statements["delete_delayed"].single({"rows": ids(moved)})
+        (delete,) = statements["delete_delayed"].single({"rows": id_list(moved)})
         if database.execute(delete).rowcount != len(moved):
             raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}
@@ -201,9 +227,10 @@ def _move_sqlite(
 
 def _values(move: _Move, stored_at_ms: int) -> list[tuple[object, ...]]:
     return [
-        (offset, one.key, one.tag, headers_text(one.headers), one.body, one.trace_id,
+        (offset, message.key, message.tag, headers_text(message.headers), message.body,
+         message.trace_id,
         batch.producer,
          stored_at_ms, row.attempt, row.origin)
         for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head)
-        for one in batch.messages
+        for message in batch.messages
     ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""Verbs on failures: who may report one, the messages that are copied, and what is
-remembered of copies.
+"""Statements for failures: the fence of the reporting member, the failed messages, and
+records of copies.
 """
 
 from __future__ import annotations
@@ -8,15 +8,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, message_table, rows_of, step, until
+from messagestore.tables.sql_steps import (
+    fetch_rows,
+    id_list,
+    message_table,
+    step,
+    up_to_bytes,
+)
 
-# stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or
-# waited
+# In `sent_batch` the record of a dead letter has this instead of a queue id. The record of
+# a delayed message has 0.
 DEAD = -1
 
 
 class Fence(NamedTuple):
-    """A queue and its reader row: who may report failures; `now_ms` by the node's clock."""
+    """A queue and its reader row, which decide who may report failures.
+
+    `now_ms` is the node's clock.
+    """
 
     queue: int
     head: int
@@ -28,8 +37,8 @@ class Fence(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """A message whose handler failed, all of it; its body stands where that of a StoredRow
-    does.
+    """A message whose handler failed, with all columns. The body has the index that it has
+    in a StoredRow.
     """
 
     offset: int
@@ -45,7 +54,7 @@ class FailingRow(NamedTuple):
 
 
 class StoredCopy(NamedTuple):
-    """Record of a copy: whether the message was dead, and when that was stored."""
+    """Record of a copy: whether it is a dead letter, and when it was stored."""
 
     dead: bool
     stored_at_ms: int
@@ -54,26 +63,26 @@ class StoredCopy(NamedTuple):
 def read_fences(
     session: Session, *, group_id: int, queues: Sequence[int]
 ) -> dict[int, Fence]:
-    """{queue: fence} of those queues in which the group has a place."""
-    rows = rows_of(session, "select_fences", group_id=group_id, queues=ids(queues))
+    """Return {queue: fence} of those queues in which the group has a reader row."""
+    rows = fetch_rows(session, "select_fences", group_id=group_id, queues=id_list(queues))
     return {row[0]: Fence(*row) for row in rows}
 
 
 def select_failing(
     session: Session, *, queue: int, offsets: Sequence[int], most_bytes: int
 ) -> list[FailingRow]:
-    """The messages at some offsets that are there, by offset, until their bodies reach so
-    many bytes.
+    """Return the existing messages at some offsets, in order, until their bodies reach
+    `most_bytes`.
     """
     select = step(
-        session, "select_failing", table=message_table(queue), offsets=ids(offsets)
+        session, "select_failing", table=message_table(queue), offsets=id_list(offsets)
     )
-    (result,) = session.run(select, fits=until(most_bytes))
+    (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
 
 class WaitingRow(NamedTuple):
-    """A copy that waits for its time."""
+    """A copy that waits until it is due. `size` is bytes of body and headers."""
 
     id: int
     queue: int
@@ -86,20 +95,26 @@ class WaitingRow(NamedTuple):
 
 
 def count_waiting(session: Session, *, queues: Sequence[int]) -> dict[int, int]:
-    """{queue: how many messages wait for it}; queues for which none does are left out."""
-    return dict(rows_of(session, "count_waiting", queues=ids(queues))) if queues else {}
+    """Return {queue: number of messages that wait for it}, without queues that have none."""
+    return (
+        dict(fetch_rows(session, "count_waiting", queues=id_list(queues))) if queues else {}
+    )
 
 
 def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[WaitingRow]:
-    """At most so many messages that wait for some queues, by the time when they are due."""
-    rows = rows_of(session, "list_waiting", queues=ids(queues), most=most) if queues else ()
+    """Return at most `most` messages that wait for some queues, by due time."""
+    rows = (
+        fetch_rows(session, "list_waiting", queues=id_list(queues), most=most)
+        if queues
+        else ()
+    )
     return [WaitingRow(*row) for row in rows]
 
 
 class CopyPlace(NamedTuple):
-    """Record of a stored copy: its first row in `delayed_message` if `queue` is 0, else its
-    offset.
+    """Record of a stored copy.
 
+    If `queue` is 0, `first_offset` is its first row in `delayed_message`, else its offset.
     `message_count` is 0 for a delayed message that was recalled.
     """
 
@@ -119,27 +134,28 @@ class WaitingCopy(NamedTuple):
 
 
 def literal_batches(batches: Sequence[bytes]) -> str:
-    """Write batch ids as the inside of an IN (…)."""
+    """Return batch ids as the inside of an IN (…)."""
     return ",".join(f"X'{batch.hex()}'" for batch in batches)
 
 
-def copy_places(session: Session, *, batches: str) -> dict[bytes, CopyPlace]:
-    """Return the records of copies by batch id; they are kept for two days."""
-    rows = rows_of(session, "select_batch_places", batches=batches)
+def read_copy_places(session: Session, *, batches: str) -> dict[bytes, CopyPlace]:
+    """Return the records of copies, by batch id. Records are kept for two days."""
+    rows = fetch_rows(session, "select_batch_places", batches=batches)
     return {row[0]: CopyPlace(*row[1:]) for row in rows}
 
 
-def waiting_copies(session: Session, *, batches: str) -> dict[bytes, WaitingCopy]:
-    """Return the copies that wait for their time by batch id."""
-    rows = rows_of(session, "select_waiting_copies", batches=batches)
+def read_waiting_copies(session: Session, *, batches: str) -> dict[bytes, WaitingCopy]:
+    """Return the copies that wait until they are due, by batch id."""
+    rows = fetch_rows(session, "select_waiting_copies", batches=batches)
     return {row[0]: WaitingCopy(*row[1:]) for row in rows}
 
 
 def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, StoredCopy]:
-    """{batch id: what is remembered} of those copies that were stored on this node."""
+    """Return the records of those copies that are stored on this node, by batch id."""
     if not batches:
         return {}
-    rows = rows_of(session, "select_stored_copies", batches=literal_batches(batches))
+    # A copy's id follows from the failed message, so a repeated report finds its record.
+    rows = fetch_rows(session, "select_stored_copies", batches=literal_batches(batches))
     return {
         batch: StoredCopy(queue == DEAD, stored_at_ms)
         for batch, queue, stored_at_ms in rows

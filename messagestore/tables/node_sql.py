@@ -1,4 +1,4 @@
-"""Verbs on a node itself: its tables, its settings, its clock, all its queues at once."""
+"""Statements for a node itself: its tables, settings, clock, and figures of all its queues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.tables import audit_sql, partition_sql
-from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import ServerFacts, TableChange, TlsFacts
+from messagestore.tables.sql_steps import fetch_rows, message_table, step
 from metadata.grouping import chunks, grouped
 from metadata.rules.grants import NODE, Grant
 
-_TRIED_BY = {  # statements that need a right of grants.NODE each
+_TRIAL_STATEMENTS = {  # each needs one right of grants.NODE
     "SELECT": "try_select",
     "INSERT": "try_insert",
     "UPDATE": "try_update",
@@ -24,14 +24,14 @@ _TRIED_BY = {  # statements that need a right of grants.NODE each
     "DROP": "drop_message_table",
     "PROCESS": "try_process",
 }
-# without the first a table would stay, without the second there is none
-_FIRST = ("DROP", "CREATE")
-_BEHIND_SELECT = ("UPDATE", "DELETE")  # with a WHERE
-_ONLY_SERVERS = ("ALTER", "PROCESS")
+# Without DROP the trial table would stay. Without CREATE there is none to try on.
+_TRIED_FIRST = ("DROP", "CREATE")
+_NEED_SELECT = ("UPDATE", "DELETE")  # their WHERE reads rows
+_SERVER_RIGHTS = ("ALTER", "PROCESS")
 
 
 def create_node_tables(session: Session) -> None:
-    """Make the tables every node has; harmless when they exist."""
+    """Create the tables that every node has. Harmless if they exist."""
     session.run(
         step(session, "create_node_tables"),
         step(session, "create_dead_table"),
@@ -39,31 +39,32 @@ def create_node_tables(session: Session) -> None:
     )
 
 
-def server_facts(session: Session) -> ServerFacts:
-    """The settings of a MySQL / MariaDB server that durability and text depend on."""
-    told = dict(rows_of(session, "select_server"))
+def read_server_facts(session: Session) -> ServerFacts:
+    """Return settings of a MySQL or MariaDB server that durability and text depend on."""
+    variables = dict(fetch_rows(session, "select_server"))
     return ServerFacts(
-        version=told["version"],
-        character_set=told["character_set_database"],
-        collation=told["collation_database"],
-        flush_log_at_commit=int(told["innodb_flush_log_at_trx_commit"]),
-        log_bin=told["log_bin"] == "ON",
-        sync_binlog=int(told["sync_binlog"]),
-        binlog_format=told.get("binlog_format", ""),
-        binlog_engine=told.get("binlog_storage_engine", ""),
-        read_only=told["read_only"] != "OFF",
+        version=variables["version"],
+        character_set=variables["character_set_database"],
+        collation=variables["collation_database"],
+        flush_log_at_commit=int(variables["innodb_flush_log_at_trx_commit"]),
+        log_bin=variables["log_bin"] == "ON",
+        sync_binlog=int(variables["sync_binlog"]),
+        binlog_format=variables.get("binlog_format", ""),
+        binlog_engine=variables.get("binlog_storage_engine", ""),
+        read_only=variables["read_only"] != "OFF",
     )
 
 
-def tls_facts(session: Session) -> TlsFacts:
-    """The encryption of this connection to a MySQL / MariaDB server."""
-    found = {name.lower(): value for name, value in rows_of(session, "select_tls")}
-    return TlsFacts(*(found.get(f"ssl_{field}", "") for field in TlsFacts._fields))
+def read_tls_facts(session: Session) -> TlsFacts:
+    """Return the encryption of this connection to a MySQL or MariaDB server."""
+    variables = {name.lower(): value for name, value in fetch_rows(session, "select_tls")}
+    return TlsFacts(*(variables.get(f"ssl_{field}", "") for field in TlsFacts._fields))
 
 
-class Place(NamedTuple):
-    """A server's version, its id of this connection, and whether a user variable was found
-    again.
+class ConnectionInfo(NamedTuple):
+    """A connection as its server sees it: the version and the connection's id there.
+
+    `marked`: the user variable of `set_mark` still exists.
     """
 
     version: str
@@ -71,28 +72,33 @@ class Place(NamedTuple):
     marked: bool
 
 
-def connection_place(session: Session, *, mark: str) -> Place:
-    version, connection, marked = rows_of(session, "select_place", mark=mark)[0]
-    return Place(str(version), int(connection), bool(marked))
+def read_connection_info(session: Session, *, mark: str) -> ConnectionInfo:
+    """Return version and id of this connection, and whether it has a mark from `set_mark`."""
+    version, connection, marked = fetch_rows(session, "select_place", mark=mark)[0]
+    return ConnectionInfo(str(version), int(connection), bool(marked))
 
 
 def set_mark(session: Session, *, mark: str) -> None:
-    """Set a user variable, which later statements of this connection must find."""
+    """Set a user variable on this connection.
+
+    If a later statement does not find it, a proxy has sent that statement over another
+    connection.
+    """
     session.run(step(session, "set_mark", mark=mark))
 
 
-def version_comment(session: Session) -> str:
-    return str(rows_of(session, "select_version_comment")[0][0])
+def read_version_comment(session: Session) -> str:
+    return str(fetch_rows(session, "select_version_comment")[0][0])
 
 
-def proxy_version(session: Session) -> str:
-    """Return the version of a proxy. Raises `Final` where there is none."""
-    return str(rows_of(session, "select_proxy_version")[0][0])
+def read_proxy_version(session: Session) -> str:
+    """Return the version of the proxy in between. Raises `Final` if there is none."""
+    return str(fetch_rows(session, "select_proxy_version")[0][0])
 
 
-def limits(session: Session) -> dict[str, str]:
-    """Return the limits of time that a server has for statements and idle connections."""
-    return dict(rows_of(session, "show_limits"))
+def read_time_limits(session: Session) -> dict[str, str]:
+    """Return the server's time limits for statements and idle connections, by variable."""
+    return dict(fetch_rows(session, "show_limits"))
 
 
 def now_ms(session: Session) -> int:
@@ -100,73 +106,86 @@ def now_ms(session: Session) -> int:
 
 
 def pulse(session: Session, *, worker: int) -> None:
-    """A smallest commit to a worker's own row; when it returns, what was visible before is
-    durable.
+    """Commit a minimal change to the row of a worker.
 
-    Only MySQL and MariaDB need it. A node that was registered before the table existed gets
-    it now.
+    When it returns, everything that was visible before it is durable. Only MySQL and
+    MariaDB need this.
     """
     try:
         session.run(step(session, "pulse", worker=worker))
     except db_errors.Final:
+        # The node was registered before the table of pulses existed.
         create_node_tables(session)
         session.run(step(session, "pulse", worker=worker))
     except db_errors.RolledBack:
-        # A server becomes read-only only when every commit under way has ended: what it
-        # shows is on disk.
-        if not server_facts(session).read_only:
+        # A server becomes read-only only after all commits in progress have ended, so
+        # everything it shows is on disk.
+        if not read_server_facts(session).read_only:
             raise
 
 
 def try_rights(session: Session, *, table: str) -> list[Grant]:
-    """Return the rights of `grants.NODE` that the account lacks, as far as each can be
+    """Return the rights of `grants.NODE` that the account lacks, as far as they can be
     tried.
 
-    They are tried on a table of that name, which is gone afterwards.
+    They are tried on a table with the given name, which is dropped afterwards.
     """
-    given = [
-        one for one in NODE if session.engine == "mysql" or one.right not in _ONLY_SERVERS
+    grants = [
+        grant
+        for grant in NODE
+        if session.engine == "mysql" or grant.right not in _SERVER_RIGHTS
     ]
-    for right in _FIRST:
-        if not _may(session, right, table):
-            return [one for one in given if one.right == right]
-    tried = [one for one in given if one.right not in _FIRST]
-    if not _may(session, "SELECT", table):
-        tried = [one for one in tried if one.right not in _BEHIND_SELECT]
-    lacking = [one for one in tried if not _may(session, one.right, table)]
+    for right in _TRIED_FIRST:
+        if not _has_right(session, right, table):
+            return [grant for grant in grants if grant.right == right]
+    remaining = [grant for grant in grants if grant.right not in _TRIED_FIRST]
+    if not _has_right(session, "SELECT", table):
+        remaining = [grant for grant in remaining if grant.right not in _NEED_SELECT]
+    lacking = [grant for grant in remaining if not _has_right(session, grant.right, table)]
+    # DROP was tried first, so this cannot fail for lack of the right.
     session.run(step(session, "drop_message_table", table=table))
     return lacking
 
 
-def _may(session: Session, right: str, table: str) -> bool:
+def _has_right(session: Session, right: str, table: str) -> bool:
     try:
-        session.run(step(session, _TRIED_BY[right], table=table, comment="tries rights"))
+        session.run(
+            step(session, _TRIAL_STATEMENTS[right], table=table, comment="tries rights")
+        )
     except db_errors.Final:
         return False
     return True
 
 
-def account(session: Session) -> tuple[str, str]:
-    """User and host of the account, as the server's grants name it."""
-    user, _, host = str(rows_of(session, "select_account")[0][0]).rpartition("@")
+def read_account(session: Session) -> tuple[str, str]:
+    """Return user and host of the account, as the server's grants name it."""
+    user, _, host = str(fetch_rows(session, "select_account")[0][0]).rpartition("@")
     return user, host
 
 
 def pending_changes(session: Session) -> list[TableChange]:
-    """Changes that the node's tables still lack, in the order in which they are to be made."""
-    queues = [message_table(queue) for queue in sorted(audit_sql.message_tables(session))]
+    """Return the changes that the node's tables still lack, in the order to make them."""
+    queues = [
+        message_table(queue) for queue in sorted(audit_sql.list_message_tables(session))
+    ]
     pending = []
-    for one in schema_steps.STEPS:
-        of_queues = one.table == schema_steps.QUEUES
-        pattern = "message%" if of_queues else one.table
-        made = {
+    for schema_step in schema_steps.STEPS:
+        of_queues = schema_step.table == schema_steps.QUEUES
+        pattern = "message%" if of_queues else schema_step.table
+        changed_tables = {
             name
-            for (name,) in rows_of(
-                session, "select_tables_with", tables=pattern, column=one.column
+            for (name,) in fetch_rows(
+                session, "select_tables_with", tables=pattern, column=schema_step.column
             )
         }
-        tables = queues if of_queues else [one.table]
-        pending += [TableChange(table, one) for table in tables if table not in made]
+        # A step for message tables concerns every queue. The pattern finds all of them at
+        # once.
+        tables = queues if of_queues else [schema_step.table]
+        pending += [
+            TableChange(table, schema_step)
+            for table in tables
+            if table not in changed_tables
+        ]
     return pending
 
 
@@ -185,22 +204,24 @@ def write_min_release(session: Session, *, release: str) -> None:
 
 
 def take_upgrade_lock(session: Session) -> bool:
-    """Return True if this session is the one that may change the node's tables, until it is
-    closed.
+    """Take the right to change the node's tables, held until the session closes.
+
+    Return False if another session has it.
     """
     if isinstance(session, SqliteSession):
         return session.lock_file("upgrade")
+    # On a server the lock is a named one. `node_identity` stands for the whole node.
     return partition_sql.take_table_lock(session, table="node_identity", seconds=2)
 
 
-_AT_ONCE = 100  # messages whose times are looked up in one round trip
+_LOOKUPS_PER_TRIP = 100  # times looked up in a single round trip
 
 
 class NodeFigures(NamedTuple):
-    """The positions of all groups on a node, at `now_ms` of its clock.
+    """The positions of all groups on a node, read at `now_ms` of its clock.
 
-    `readers`: (group, instance, queue, committed); `bounds`: queue → (head, low); `gaps`:
-    queue → declared gaps (from, to), rising, `to` exclusive.
+    `readers` are (group, instance, queue, committed). `bounds` is {queue: (head, low)}.
+    `gaps` is {queue: declared gaps (from, to)}, rising, with exclusive ends.
     """
 
     readers: Sequence[tuple[int, str, int, int]]
@@ -210,7 +231,8 @@ class NodeFigures(NamedTuple):
 
 
 def read_figures(session: Session) -> NodeFigures:
-    """Return where all groups stand on the node, in one round trip."""
+    """Return positions, bounds and gaps of the whole node, in a single round trip."""
+    # Readers first, so that no committed offset is above the head that is read after it.
     readers, bounds, gaps, now = (
         result.rows for result in session.run(step(session, "select_figures"))
     )
@@ -226,24 +248,26 @@ def read_figures(session: Session) -> NodeFigures:
 
 
 def count_delayed_of_queues(session: Session) -> dict[int, int]:
-    """{queue: messages that wait for their time}."""
+    """Return {queue: number of delayed messages that wait for it}."""
     return {
-        queue: int(count) for queue, count in rows_of(session, "count_delayed_of_queues")
+        queue: int(count) for queue, count in fetch_rows(session, "count_delayed_of_queues")
     }
 
 
-def stored_at_of(
+def read_stored_times(
     session: Session, *, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], int | None]]:
-    """Of each (queue, offset), when the first message at or above it was stored; None above
-    the last.
+    """Yield ((queue, offset), time in ms) for some places.
+
+    It is the time when the first message at or above the offset was stored, None if there
+    is none.
     """
-    for some in chunks(places, _AT_ONCE):
+    for chunk in chunks(places, _LOOKUPS_PER_TRIP):
         steps = [
             step(
                 session, "select_stored_at", table=message_table(queue), first_offset=offset
             )
-            for queue, offset in some
+            for queue, offset in chunk
         ]
-        for place, result in zip(some, session.run(*steps), strict=True):
+        for place, result in zip(chunk, session.run(*steps), strict=True):
             yield place, int(result.rows[0][0]) if result.rows else None

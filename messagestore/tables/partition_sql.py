@@ -1,4 +1,6 @@
-"""Verbs of partitions, which only MySQL and MariaDB have, and of retention."""
+"""Statements for partitions, which only MySQL and MariaDB have, and for retention and disk
+usage.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +8,43 @@ from collections.abc import Sequence
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import message_table, processlist, rows_of, step
 from messagestore.tables.shapes import LongTransaction, Partition
+from messagestore.tables.sql_steps import fetch_rows, message_table, processlist, step
 
 
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
-    """A queue's partitions in rising order; none where its table has none: SQLite, or an
-    earlier version.
+    """Return a queue's partitions in rising order.
 
-    Raises `db_errors.Altered` for a table that is missing, or that somebody has partitioned
-    in another way.
+    Empty if its table has none: on SQLite, or if an earlier version made it. Raises
+    `db_errors.Altered` if the table is missing or partitioned in another way.
     """
     if session.engine == "sqlite":
         return []
     table = message_table(queue)
-    rows = rows_of(session, "select_partitions", table_name=table)
+    rows = fetch_rows(session, "select_partitions", table_name=table)
     if not rows:
         raise db_errors.Altered(f"Table {table} is missing.")
-    found: list[Partition] = []
+    partitions: list[Partition] = []
     for name, method, bound, size in rows:
+        # A table without partitions has one row without a name.
         if name is None:
             return []
         if method != "RANGE" or not str(bound).isdigit():
-            what = f"partition {name} is {method} {bound}, not a range of offsets"
-            raise db_errors.Altered(f"Table {table} was altered: {what}.")
-        found.append(Partition(name, found[-1].end if found else 0, int(bound), int(size)))
-    return found
+            problem = f"partition {name} is {method} {bound}, not a range of offsets"
+            raise db_errors.Altered(f"Table {table} was altered: {problem}.")
+        partitions.append(
+            Partition(name, partitions[-1].end if partitions else 0, int(bound), int(size))
+        )
+    return partitions
 
 
 def add_partitions(session: Session, *, queue: int, ends: Sequence[int]) -> None:
-    """Add partitions above the last one; each holds what is below its end."""
-    made = ", ".join(f"PARTITION below_{end:d} VALUES LESS THAN ({end:d})" for end in ends)
+    """Add partitions above the last one. Each holds the offsets below its end."""
+    definitions = ", ".join(
+        f"PARTITION below_{end:d} VALUES LESS THAN ({end:d})" for end in ends
+    )
     session.run(
-        step(session, "add_partitions", table=message_table(queue), partitions=made)
+        step(session, "add_partitions", table=message_table(queue), partitions=definitions)
     )
 
 
@@ -50,26 +56,28 @@ def drop_partition(session: Session, *, queue: int, name: str) -> None:
 
 
 def limit_lock_wait(session: Session) -> None:
-    """From now on this session waits a second at most for a table: so long it may hold up
-    those behind it.
-    """
+    """Let this session wait at most one second for a table lock."""
+    # A statement that waits for a metadata lock blocks every later statement on the table.
     session.run(step(session, "limit_lock_wait"))
 
 
 def take_table_lock(session: Session, *, table: str, seconds: int) -> bool:
-    """Return True if this session is the one that may change the table, until it is closed."""
-    rows = rows_of(session, "take_table_lock", table_name=table, seconds=seconds)
+    """Take the right to change a table, held until the session closes. False if another
+    session has it.
+    """
+    rows = fetch_rows(session, "take_table_lock", table_name=table, seconds=seconds)
+    # GET_LOCK: 1 if taken, 0 after the timeout, NULL on an error.
     return bool(rows[0][0] == 1)
 
 
-def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction]:
-    """Transactions in the node's database that have run for so long, the oldest first.
+def list_long_transactions(session: Session, *, seconds: int) -> list[LongTransaction]:
+    """Return transactions in the node's database older than `seconds`, the oldest first.
 
-    None where the account may not see them (it lacks the right PROCESS).
+    Empty if the account may not see them because it lacks the privilege PROCESS.
     """
     try:
         table = processlist(session)
-        rows = rows_of(
+        rows = fetch_rows(
             session, "select_long_transactions", processlist=table, seconds=seconds
         )
     except db_errors.Final:
@@ -81,8 +89,9 @@ _TABLESPACES = {"mariadb": "INNODB_SYS_TABLESPACES", "mysql": "INNODB_TABLESPACE
 
 
 def raise_low(session: Session, *, queue: int, low: int) -> bool:
-    """Say that nothing below an offset is served any more; whether that was news, and not
-    above the head.
+    """Raise the log start offset of a queue.
+
+    Return False if it was as high already, or would be above the head.
     """
     return (
         session.transact(step(session, "raise_low", queue=queue, low=low))[0].matched == 1
@@ -90,34 +99,51 @@ def raise_low(session: Session, *, queue: int, low: int) -> bool:
 
 
 def delete_below(session: Session, *, queue: int, end: int) -> int:
-    """Delete the messages below an offset and below the queue's `low`; how many."""
+    """Delete messages below an offset, as far as they are below the log start offset.
+
+    Return how many.
+    """
+    # The statement compares with the stored log start offset, so that no served message is
+    # deleted even if the caller is wrong.
     values = {"table": message_table(queue), "queue": queue, "end_offset": end}
     return session.transact(step(session, "delete_below", **values))[0].matched
 
 
-def row_bytes(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
-    """(messages, bytes of what they hold) at offsets first … end-1; keep the range short."""
+def measure_rows(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
+    """Return (messages, bytes of their content) at offsets first … end-1.
+
+    Reads every row, so keep the range short.
+    """
     table = message_table(queue)
-    rows, size = rows_of(
+    rows, size = fetch_rows(
         session, "select_row_bytes", table=table, first_offset=first, end_offset=end
     )[0]
     return int(rows), int(size)
 
 
-def queue_bytes(session: Session) -> dict[int, int]:
-    """{queue id: bytes of its table, with indexes, as the statistics say}; MySQL and
-    MariaDB only.
+def read_queue_bytes(session: Session) -> dict[int, int]:
+    """Return {queue: bytes of its table with indexes} from the server's statistics.
+
+    MySQL and MariaDB only.
     """
-    return {int(queue): int(size) for queue, size in rows_of(session, "select_queue_sizes")}
+    return {
+        int(queue): int(size) for queue, size in fetch_rows(session, "select_queue_sizes")
+    }
 
 
-def used_bytes(session: Session) -> tuple[int, int]:
-    """(bytes that the node's files take, bytes within them that new messages can have)."""
+def read_used_bytes(session: Session) -> tuple[int, int]:
+    """Return (bytes of the node's files, free bytes inside them).
+
+    The second is 0 on MySQL and MariaDB.
+    """
     if not isinstance(session, MySqlSession):
-        size, free = rows_of(session, "select_file_size")[0]
+        size, free = fetch_rows(session, "select_file_size")[0]
         return int(size), int(free)
     try:
         view = _TABLESPACES[session.flavour]
-        return int(rows_of(session, "select_tablespaces", view=view)[0][0]), 0
+        # InnoDB returns free pages of a table to that table only, so they do not count as
+        # free.
+        return int(fetch_rows(session, "select_tablespaces", view=view)[0][0]), 0
+    # Statistics of tables are less exact, but every account may read them.
     except db_errors.Final:  # the account lacks the right PROCESS
-        return int(rows_of(session, "select_table_sizes")[0][0]), 0
+        return int(fetch_rows(session, "select_table_sizes")[0][0]), 0

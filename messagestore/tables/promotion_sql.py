@@ -1,5 +1,5 @@
-"""Verbs for the loss of a node: whose data it holds, how far its heads are, fences,
-declared gaps.
+"""Statements for the loss of a node: identity of the data, heads, fences, declared gaps,
+replication.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.node_sql import server_facts
-from messagestore.tables.running import ids, key_of, processlist, rows_of, step
+from messagestore.tables.node_sql import read_server_facts
 from messagestore.tables.shapes import ReaderKey, Schema
+from messagestore.tables.sql_steps import (
+    fetch_rows,
+    id_list,
+    processlist,
+    reader_columns,
+    step,
+)
 from metadata.grouping import chunks, grouped
 
-_TOGETHER = 200  # queues or readers in one transaction
+_ROWS_PER_TRANSACTION = 200  # queues or readers in a single transaction
 
 
-class Standing(NamedTuple):
-    """Contents of a node's database: its identity ('' if it is nobody's), {queue: head},
-    its schema.
+class NodeContents(NamedTuple):
+    """Contents of a node's database: identity of the node ('' without one), {queue: head},
+    schema.
     """
 
     identity: str
@@ -28,10 +34,10 @@ class Standing(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """The threads of a server that copy another one, and whether they have applied all that
-    arrived.
+    """Replication state of a server: number of replication threads, and whether they have
+    applied everything that arrived.
 
-    While it still receives, `caught_up` is False.
+    `caught_up` is False while the server still receives.
     """
 
     threads: int
@@ -39,9 +45,9 @@ class Replication(NamedTuple):
 
 
 class Binlog(NamedTuple):
-    """Position in a server's binary log; `gtid` is "" where there are none.
+    """Position in a server's binary log. `gtid` is '' if the server has no GTIDs.
 
-    `file` is "" and `why` says the reason where the account may not know file and position.
+    `file` is '' and `why` has the reason if the account may not read file and position.
     """
 
     gtid: str
@@ -51,7 +57,7 @@ class Binlog(NamedTuple):
 
 
 class HighestIds(NamedTuple):
-    """The highest ids of metadata that a node holds something of, 0 for none."""
+    """The highest ids of metadata in a node's tables, 0 for none."""
 
     queue: int
     group: int
@@ -60,8 +66,11 @@ class HighestIds(NamedTuple):
 
 
 class NodeMark(NamedTuple):
-    """Contents of a node: (group id, instance, queue, epoch, committed), (queue, head, low,
-    node epoch) and declared gaps (queue, from, to), `to` exclusive."""
+    """Contents of a node that a backup records.
+
+    `readers` are (group id, instance, queue, epoch, committed), `heads` (queue, head, low,
+    node epoch), and `gaps` declared gaps (queue, from, to) with an exclusive end.
+    """
 
     readers: Sequence[tuple[int, str, int, int, int]]
     heads: Sequence[tuple[int, int, int, int]]
@@ -70,7 +79,7 @@ class NodeMark(NamedTuple):
 
 
 def read_mark(session: Session) -> NodeMark:
-    """Return what a node holds, in one round trip."""
+    """Return the recorded contents of a node, in a single round trip."""
     readers, heads, gaps, ids_ = (
         result.rows for result in session.run(step(session, "select_mark"))
     )
@@ -81,10 +90,10 @@ def read_mark(session: Session) -> NodeMark:
 
 
 def read_binlog(session: Session) -> Binlog | None:
-    """Return how far a server's binary log is; None if it has none."""
-    if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
+    """Return the position of a server's binary log, None if it has none."""
+    if not isinstance(session, MySqlSession) or not read_server_facts(session).log_bin:
         return None
-    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace(
+    gtid = str(fetch_rows(session, f"select_gtid_{session.flavour}")[0][0] or "").replace(
         "\n", ""
     )
     try:
@@ -95,143 +104,152 @@ def read_binlog(session: Session) -> Binlog | None:
 
 
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
-    """MariaDB, and MySQL before 8.4, have the former name of the statement. Raises Denied."""
+    """Return the rows of the statement for the binary log's position.
+
+    MySQL 8.4 has a new name for it; MariaDB and older versions have the former one.
+    Raises Denied.
+    """
     try:
-        return rows_of(
+        return fetch_rows(
             session,
             "show_binlog_status" if session.flavour == "mysql" else "show_master_status",
         )
     except db_errors.Denied:
         raise
     except db_errors.Final:
-        return rows_of(session, "show_master_status")
+        return fetch_rows(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:
-    """Mark a database as that of a node. One that is marked so already keeps its schema
-    version.
-    """
+    """Mark a database as that of a node. If it has this mark, its schema version stays."""
+    # The table first: databases that were nodes of an early release lack it.
     session.run(step(session, "create_identity", version=schema_steps.VERSION))
     session.transact(step(session, "write_identity", identity=identity))
 
 
 def read_identity(session: Session) -> str:
-    """Return the identity of the data, "" if nobody wrote one. Raises `Final` where it
-    never stood.
+    """Return the identity of the data, '' if none was written. Raises `Final` without its
+    table.
     """
-    rows = rows_of(session, "select_identity")
+    rows = fetch_rows(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 
 
-def read_standing(session: Session) -> Standing:
-    """Identity, heads and schema, in one round trip."""
+def read_contents(session: Session) -> NodeContents:
+    """Return identity, heads and schema of a database, in a single round trip."""
     identity, heads = session.run(step(session, "select_standing"))[-2:]
     if not identity.rows:
-        return Standing("", dict(heads.rows))
-    return Standing(
+        return NodeContents("", dict(heads.rows))
+    return NodeContents(
         str(identity.rows[0][0]), dict(heads.rows), Schema(*identity.rows[0][1:3])
     )
 
 
 def read_schema(session: Session) -> Schema:
-    """Version of a node's tables. Raises `Final` where no identity ever stood."""
-    rows = rows_of(session, "select_identity")
+    """Return the version of a node's tables. Raises `Final` without the table of
+    identities.
+    """
+    rows = fetch_rows(session, "select_identity")
     return Schema(*rows[0][1:3]) if rows else Schema()
 
 
 def read_node_epochs(session: Session) -> set[int]:
-    """Return the node epochs that queues of the node accept writes under."""
-    return {int(epoch) for (epoch,) in rows_of(session, "select_node_epochs")}
+    """Return the node epochs under which queues of the node accept writes."""
+    return {int(epoch) for (epoch,) in fetch_rows(session, "select_node_epochs")}
 
 
 def read_highest_committed(session: Session) -> dict[int, int]:
-    """{queue: the highest committed offset of any reader}."""
-    return dict(rows_of(session, "select_highest_committed"))
+    """Return {queue: highest committed offset of any reader}."""
+    return dict(fetch_rows(session, "select_highest_committed"))
 
 
 def read_all_gaps(
     session: Session, *, queues: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are
-    left out.
+    """Return {queue: declared gaps (from, to), rising}, without queues that have none.
+
+    `to` is exclusive.
     """
-    rows = rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ()
+    rows = fetch_rows(session, "select_gaps_of", queues=id_list(queues)) if queues else ()
     return grouped((queue, (first, end)) for queue, first, end in rows)
 
 
 def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: str) -> None:
-    """Raise heads to (queue, head), each with the gap that this makes; a head that is
-    higher stays.
+    """Raise the heads of (queue, head)s, and declare the offsets in between as gaps.
 
-    Queues rise within a transaction, as everybody locks them in that order.
+    A head that is higher already stays.
     """
+    # In rising order, as all sessions lock heads, so that two cannot deadlock.
     steps = [
         step(session, "raise_head", queue=queue, head=head, cause=cause)
         for queue, head in sorted(heads)
     ]
-    for some in chunks(steps, _TOGETHER):
-        session.transact(*some)
+    for chunk in chunks(steps, _ROWS_PER_TRANSACTION):
+        session.transact(*chunk)
 
 
 def place_head(session: Session, *, queue: int, low: int, head: int) -> None:
-    """Set the bounds of a queue whose head row is new, although its table has rows."""
+    """Set the bounds of a queue whose head row was made new although its table has rows."""
     session.transact(step(session, "place_head", queue=queue, low=low, head=head))
 
 
 def fence_heads(session: Session, *, node_epoch: int) -> None:
-    """Close every queue, for writers of this node epoch and of all others; retired ones
-    stay so.
+    """Set the node epoch of every queue and close it, except retired ones.
+
+    Writers of any other epoch are refused from then on.
     """
     session.transact(step(session, "fence_heads", node_epoch=node_epoch))
 
 
 def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) -> None:
-    """Raise readers to at least these epochs; one that was lower has no owner then."""
-    for some in chunks(epochs, _TOGETHER):
-        raised = (
-            step(session, "raise_reader", **key_of(reader), epoch=epoch)
-            for reader, epoch in some
+    """Raise readers to at least some epochs. A reader that was raised has no owner."""
+    for chunk in chunks(epochs, _ROWS_PER_TRANSACTION):
+        raise_steps = (
+            step(session, "raise_reader", **reader_columns(reader), epoch=epoch)
+            for reader, epoch in chunk
         )
-        session.transact(*raised)
+        session.transact(*raise_steps)
 
 
-def replication(session: Session) -> Replication:
-    """Return the replication state of a server; none where the account lacks PROCESS
-    (`sees_all`).
+def read_replication(session: Session) -> Replication:
+    """Return the replication state of a server.
+
+    It shows no threads if the account lacks PROCESS (see can_see_all_threads).
     """
-    rows = rows_of(session, "select_replication", processlist=processlist(session))
+    rows = fetch_rows(session, "select_replication", processlist=processlist(session))
     threads, idle, read_all = map(int, rows[0])
     return Replication(threads, threads == idle and read_all > 0)
 
 
-def sees_all(session: Session) -> bool:
-    """Return True if the account sees the threads of others, those of replication among
-    them.
+def can_see_all_threads(session: Session) -> bool:
+    """Return True if the account sees threads of other users, among them those of
+    replication.
     """
-    return _may(session, "try_process")
+    return _can_run(session, "try_process")
 
 
 def may_stop_replicating(session: Session, *, right: str) -> bool:
-    """Return True unless the account certainly lacks a right: STOP REPLICA cannot be tried
-    without effect.
+    """Return False if the account certainly lacks a right.
 
-    The server lists what an account has itself, not what a role gives it.
+    The server lists what was granted to the account, but not what a role adds, so any role
+    counts as sufficient. STOP REPLICA cannot be tried without effect.
     """
-    rows = rows_of(session, "select_privileges")
-    mine = {
-        str(held)
-        for grantee, held, account, _ in rows
+    rows = fetch_rows(session, "select_privileges")
+    own_rights = {
+        str(privilege)
+        for grantee, privilege, account, _ in rows
         if grantee.replace("'", "") == account
     }
     has_role = any(role not in (None, "", "NONE") for *_, role in rows)
-    return has_role or not mine.isdisjoint((right, "SUPER"))
+    # SUPER includes the right on older servers.
+    return has_role or not own_rights.isdisjoint((right, "SUPER"))
 
 
 def may_allow_writes(session: Session) -> bool:
-    return _may(session, "try_read_only")
+    return _can_run(session, "try_read_only")
 
 
-def _may(session: Session, name: str) -> bool:
+def _can_run(session: Session, name: str) -> bool:
     try:
         session.run(step(session, name))
     except db_errors.Denied:
@@ -240,7 +258,7 @@ def _may(session: Session, name: str) -> bool:
 
 
 def stop_receiving(session: Session) -> None:
-    """End the copying from the other server; what has arrived is still applied."""
+    """Stop receiving from the source server. What has arrived is still applied."""
     session.run(step(session, "stop_receiving"))
 
 
@@ -249,21 +267,23 @@ def stop_replicating(session: Session) -> None:
 
 
 def allow_writes(session: Session) -> None:
-    """Let the whole server be written to."""
+    """Make the whole server writable."""
     session.run(step(session, "allow_writes"))
 
 
 def forbid_writes(session: MySqlSession) -> None:
-    """Make the whole server read-only, as strictly as it can be."""
-    every = session.flavour == "mysql"
-    session.run(step(session, "forbid_all_writes" if every else "forbid_writes"))
+    """Make the whole server read-only, for privileged accounts too if the server can."""
+    is_mysql = session.flavour == "mysql"
+    session.run(step(session, "forbid_all_writes" if is_mysql else "forbid_writes"))
 
 
-def connections(session: Session) -> list[int]:
-    """The server's ids of the other connections to this database."""
+def list_connections(session: Session) -> list[int]:
+    """Return the server's ids of the other connections to this database."""
     return [
         int(row[0])
-        for row in rows_of(session, "select_connections", processlist=processlist(session))
+        for row in fetch_rows(
+            session, "select_connections", processlist=processlist(session)
+        )
     ]
 
 

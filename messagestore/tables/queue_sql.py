@@ -1,13 +1,13 @@
-"""Verbs on queues: their tables, heads, states and declared gaps."""
+"""Statements for queues: their tables, heads, states and declared gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from messagestore.engine.mysql_session import Session, Step
-from messagestore.tables.running import ids, message_table, rows_of, step
 from messagestore.tables.shapes import Head
 from messagestore.tables.shares import position_sql
+from messagestore.tables.sql_steps import fetch_rows, id_list, message_table, step
 
 
 def create_queue(
@@ -18,23 +18,21 @@ def create_queue(
     unused: bool = False,
     comment: str = "",
 ) -> bool:
-    """Make a queue's table and head row; harmless when they exist.
+    """Create a queue's table and head row. Harmless if they exist.
 
-    `unused`: return False, and leave the head row as it is, if a message was ever stored in
-    the queue.
-    `comment`: what a DBA reads of a new table on MySQL and MariaDB.
+    With `unused`, return False and leave the head row as it is if a message was ever stored
+    in the queue. `comment` is the table comment, which a DBA sees on MySQL and MariaDB.
     """
-    made = session.run(*_table_steps(session, queue, comment))
-    if unused and made[-1].rows[0][0]:
+    results = session.run(*_table_steps(session, queue, comment))
+    if unused and results[-1].rows[0][0]:
         return False
+    # After the table: a queue with a head row accepts writes.
     session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
     return True
 
 
 def _table_steps(session: Session, queue: int, comment: str = "") -> tuple[Step, Step]:
-    """Make a queue's table unless it exists, and ask whether a message was ever stored in
-    the queue.
-    """
+    """Return steps that create a queue's table, and select whether it ever had a message."""
     table = message_table(queue)
     return (
         step(session, "create_message_table", table=table, comment=comment),
@@ -43,17 +41,18 @@ def _table_steps(session: Session, queue: int, comment: str = "") -> tuple[Step,
 
 
 def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
-    """Remove a queue's table, and its rows in other tables; harmless when they are gone.
+    """Delete a queue's table and its rows in other tables. Harmless if they are gone.
 
-    `unused`: not if a message was ever stored in the queue. The head goes first: from then
-    on no write can begin.
+    With `unused`, do nothing if a message was ever stored in the queue.
     """
     if unused and session.run(*_table_steps(session, queue))[-1].rows[0][0]:
         return
     session.transact(
+        # The head goes first: without it no write to the queue can begin.
         step(session, "delete_head", queue=queue),
         step(session, "delete_queue_readers", queue=queue),
     )
+    # DROP TABLE commits by itself on MySQL, so it cannot be part of the transaction.
     session.run(step(session, "drop_message_table", table=message_table(queue)))
     position_sql.delete_queue_shares(session, queue=queue)
 
@@ -63,16 +62,14 @@ def set_queue_state(session: Session, *, queue: int, state: str) -> None:
 
 
 def close_queues(session: Session) -> None:
-    """Close every open queue of the node for writers; no write can begin once this has
-    ended.
-    """
+    """Close every open queue of the node. No write can begin after this returns."""
     session.transact(step(session, "close_heads"))
 
 
 def open_queues(session: Session, *, queues: Sequence[int]) -> None:
-    """Open those of `queues` that are closed, not those that are retired."""
+    """Open those of `queues` that are closed. Retired queues stay retired."""
     if queues:
-        session.transact(step(session, "open_heads", queues=ids(queues)))
+        session.transact(step(session, "open_heads", queues=id_list(queues)))
 
 
 def read_head(session: Session, *, queue: int) -> Head | None:
@@ -81,33 +78,36 @@ def read_head(session: Session, *, queue: int) -> Head | None:
 
 
 def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, int]:
-    """{queue: head} of some queues, or of all of the node."""
+    """Return {queue: log end offset} of some queues, or of all queues of the node."""
     if queues is None:
-        return dict(rows_of(session, "select_all_heads"))
-    return dict(rows_of(session, "select_heads", queues=ids(queues))) if queues else {}
+        return dict(fetch_rows(session, "select_all_heads"))
+    return (
+        dict(fetch_rows(session, "select_heads", queues=id_list(queues))) if queues else {}
+    )
 
 
 def read_recent_heads(session: Session, *, seconds: int) -> dict[int, int]:
-    """{queue: head} of the queues of the node that were stored to within so many seconds,
-    by its clock.
+    """Return {queue: log end offset} of queues that got a message in the last `seconds`, by
+    the node's clock.
     """
-    return dict(rows_of(session, "select_recent_heads", seconds=seconds))
+    return dict(fetch_rows(session, "select_recent_heads", seconds=seconds))
 
 
 def read_closed(session: Session) -> dict[int, str]:
-    """{queue: state} of every queue of the node that is closed for writers."""
-    return dict(rows_of(session, "select_closed_heads"))
+    """Return {queue: state} of every queue of the node that is closed for writers."""
+    return dict(fetch_rows(session, "select_closed_heads"))
 
 
 def delete_queue_readers(session: Session, *, queue: int) -> None:
-    """Delete the positions of all groups in a queue."""
+    """Delete the positions and leases of all groups in a queue."""
     session.transact(step(session, "delete_queue_readers", queue=queue))
     position_sql.delete_queue_shares(session, queue=queue)
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
-    """Declared gaps (from, to) that end above a position, in rising order; `to` is
-    exclusive.
+    """Return declared gaps (from, to) that end above a position, in rising order.
+
+    `to` is exclusive.
     """
     rows = session.run(step(session, "select_gaps", queue=queue, position=position))[
         -1

@@ -1,15 +1,17 @@
-"""Verbs on readers: where each group stands in a queue, and who may move it."""
+"""Statements for readers: the committed offset of each group in a queue, and the owner that
+may move it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import Position, ReaderKey, Rewound
+from messagestore.tables.sql_steps import fetch_rows, id_list, reader_columns, step
 from metadata.grouping import chunks
 
-_INSTANCES_EACH = 100  # whose reader rows are made in one transaction
+_INSTANCES_PER_TRANSACTION = 100
 _END = 2**63 - 1  # above every head
 
 
@@ -22,15 +24,16 @@ def insert_readers(
     latest: bool,
     instances: Sequence[str] = ("",),
 ) -> None:
-    """Make reader rows at the queues' low or head, for each instance; one that exists keeps
-    its place.
+    """Insert reader rows for each instance, at the low or head of the queues. Existing rows
+    stay.
 
-    Rows below the epoch do not count as existing: an earlier subscription left them.
+    A row below the epoch was left by an earlier subscription. It is replaced.
     """
     rows = {
         "group_id": group_id,
-        "queues": ids(queues),
+        "queues": id_list(queues),
         "epoch": epoch,
+        # The statement limits the position to the low and the head of each queue.
         "position": _END if latest else 0,
     }
     _insert(session, rows, instances)
@@ -45,10 +48,12 @@ def insert_readers_at(
     offset: int,
     instances: Sequence[str],
 ) -> None:
-    """The same in one queue, at an offset or the nearest to it that the queue has."""
+    """Insert reader rows of one queue, at an offset or the nearest offset that the queue
+    has.
+    """
     rows = {
         "group_id": group_id,
-        "queues": ids([queue]),
+        "queues": id_list([queue]),
         "epoch": epoch,
         "position": offset,
     }
@@ -56,11 +61,17 @@ def insert_readers_at(
 
 
 def _insert(session: Session, rows: Mapping[str, object], instances: Sequence[str]) -> None:
-    named = {**rows, "below": rows["epoch"]}
-    both = ("delete_instance_readers", "insert_readers")
-    for some in chunks(instances, _INSTANCES_EACH):
+    values = {**rows, "below": rows["epoch"]}
+    # Delete, then insert: a row of an earlier subscription has a lower epoch and must not
+    # stay.
+    statements = ("delete_instance_readers", "insert_readers")
+    for chunk in chunks(instances, _INSTANCES_PER_TRANSACTION):
         session.transact(
-            *(step(session, name, **named, instance=one) for one in some for name in both)
+            *(
+                step(session, name, **values, instance=instance)
+                for instance in chunk
+                for name in statements
+            )
         )
 
 
@@ -72,10 +83,15 @@ def delete_readers(
     below: int,
     instance: str | None = None,
 ) -> None:
-    """Delete the rows of a group's readers (None: of all its instances) whose epoch is
-    below a bound.
+    """Delete reader rows of a group whose epoch is below `below`.
+
+    `instance` None stands for all instances.
     """
-    rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": below}
+    rows: dict[str, object] = {
+        "group_id": group_id,
+        "queues": id_list(queues),
+        "below": below,
+    }
     if instance is None:
         session.transact(step(session, "delete_readers", **rows))
     else:
@@ -91,13 +107,13 @@ def delete_instance(session: Session, *, group_id: int, instance: str) -> None:
 def read_positions(
     session: Session, *, group_id: int, queues: Sequence[int], instance: str = ""
 ) -> dict[int, Position]:
-    """{queue: position} of those queues that have a head row."""
-    rows = rows_of(
+    """Return {queue: position} of those queues that have a head row."""
+    rows = fetch_rows(
         session,
         "select_positions",
         group_id=group_id,
         instance=instance,
-        queues=ids(queues),
+        queues=id_list(queues),
     )
     return {row[0]: Position(*row) for row in rows}
 
@@ -105,14 +121,14 @@ def read_positions(
 def acquire_reader(
     session: Session, *, reader: ReaderKey, epoch: int, owner: str
 ) -> tuple[int, str, int] | None:
-    """Claim a queue for an owner at an epoch; the (epoch, owner, committed) that stand
-    afterwards decide.
+    """Claim a queue for an owner at an epoch. Return (epoch, owner, committed) afterwards.
 
-    From the moment this commits no earlier owner can pull or commit. None where no reader
-    row exists.
+    The claim succeeded if epoch and owner are the caller's. From this commit on, no earlier
+    owner can pull or commit. None if no reader row exists.
     """
+    # One statement sets and reads: a check before it could be overtaken by another owner.
     results = session.transact(
-        step(session, "acquire_reader", **key_of(reader), epoch=epoch, owner=owner)
+        step(session, "acquire_reader", **reader_columns(reader), epoch=epoch, owner=owner)
     )
     rows = results[-1].rows
     return rows[0] if rows else None
@@ -126,21 +142,21 @@ def update_committed(
     offsets: Sequence[tuple[int, int, int]],
     instance: str = "",
 ) -> list[int | None]:
-    """Commit (queue, epoch, offset)s in one transaction; for each how many offsets its
-    position moved by.
+    """Commit (queue, epoch, offset)s in a single transaction. Return by how much each position
+    moved.
 
     None where the reader row did not allow it: another epoch or owner, or an offset above
-    the head. A lower offset than the committed one changes nothing and is allowed. A
-    position that retention had gone past tells nothing of what was handled, so its move
-    counts as 0; declared gaps count.
+    the head. An offset below the committed one is allowed and changes nothing. If retention
+    had deleted messages above the old position, the move counts as 0, because nobody
+    handled them. Declared gaps count.
     """
-    whose = {"group_id": group_id, "instance": instance, "owner": owner}
+    reader = {"group_id": group_id, "instance": instance, "owner": owner}
     results = session.transact(
         *(
             step(
                 session,
                 "update_committed",
-                **whose,
+                **reader,
                 queue=queue,
                 epoch=epoch,
                 position=offset,
@@ -148,28 +164,31 @@ def update_committed(
             for queue, epoch, offset in offsets
         )
     )
-    if session.engine == "sqlite":  # two results for each: where it stood, and the change
+    if session.engine == "sqlite":
+        # SQLite has two results for each offset: the former position, and the change.
         before = [int(result.rows[0][0]) if result.rows else 0 for result in results[::2]]
         results = results[1::2]
     else:
         before = [result.number for result in results]
     return [
-        max(0, offset - stood) if result.matched == 1 else None
-        for (_queue, _epoch, offset), stood, result in zip(
+        # The statement allows a lower offset without a change: then nothing moved.
+        max(0, offset - former) if result.matched == 1 else None
+        for (_queue, _epoch, offset), former, result in zip(
             offsets, before, results, strict=True
         )
     ]
 
 
 def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound | None:
-    """Move a reader by hand: position, epoch + 1, no owner; where it was and the epoch it
-    has then.
+    """Move a reader by hand: set the position, raise the epoch by 1 and remove the owner.
 
-    None where no reader row exists. Whoever owned it can neither pull nor commit any more.
+    Return the new epoch and the former offset, None if no reader row exists. A former owner
+    can neither pull nor commit any more.
     """
-    before = step(session, "select_committed", **key_of(reader))
+    # In the same transaction, so that the former offset is the one that was replaced.
+    before = step(session, "select_committed", **reader_columns(reader))
     rows = session.transact(
-        before, step(session, "reset_reader", **key_of(reader), position=offset)
+        before, step(session, "reset_reader", **reader_columns(reader), position=offset)
     )[0].rows
     position = read_positions(
         session, group_id=reader.group_id, queues=[reader.queue], instance=reader.instance

@@ -1,4 +1,4 @@
-"""Answers of the verbs of this package."""
+"""Named tuples that the functions of this package take and return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from messagestore.engine.schema_steps import SchemaStep
 
 
 class Head(NamedTuple):
-    """A queue's row in `queue_head`; state is `rw`, `ro` or `retired`."""
+    """The row of a queue in `queue_head`. `state` is `rw`, `ro` or `retired`."""
 
     head: int
     low: int
@@ -19,9 +19,10 @@ class Head(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Position of a reader in a queue, and the queue's bounds read with it.
+    """Position of a reader in a queue, with the bounds of the queue read by the same
+    statement.
 
-    `epoch`, `owner` and `committed` are None where the group has no reader row.
+    `epoch`, `owner` and `committed` are None if the group has no reader row.
     """
 
     queue: int
@@ -33,9 +34,7 @@ class Position(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """Messages that are stored side by side in one queue, and what `sent_batch` is to
-    remember of them.
-    """
+    """Messages to store together in one queue, and the values of their row in `sent_batch`."""
 
     batch_id: bytes
     digest: bytes
@@ -44,12 +43,11 @@ class NewBatch(NamedTuple):
 
 
 class NewDelayed(NamedTuple):
-    """A message that is to wait for its time; its `delay_ms` or `deliver_at_ms` says until
-    when.
+    """A message to deliver later. Its `delay_ms` or `deliver_at_ms` says when.
 
-    `by_key`: when it is due it goes to the queue that its key belongs to then. `attempt`
-    and `origin` are what its row in the queue will say. `known_as` is the id that the
-    sender was told, None for the row's own.
+    `by_key`: when it is due, its queue is chosen by key from the layout at that time.
+    `attempt` and `origin` become columns of its row in the queue. `known_as` is the id that
+    the sender received, None if that is the id of the row.
     """
 
     message: NewMessage
@@ -60,9 +58,7 @@ class NewDelayed(NamedTuple):
 
 
 class DelayedBatch(NamedTuple):
-    """Delayed messages that are stored together, and what `sent_batch` is to remember of
-    them.
-    """
+    """Delayed messages to store together, and the values of their row in `sent_batch`."""
 
     batch_id: bytes
     digest: bytes
@@ -71,8 +67,11 @@ class DelayedBatch(NamedTuple):
 
 
 class StoredDelays(NamedTuple):
-    """Place of a batch of delayed messages: its first row, the others follow; `digest` is
-    None when nothing but the rows themselves is left of it."""
+    """Where a batch of delayed messages is stored. Its rows have consecutive ids from
+    `first_row` on.
+
+    `digest` is None if the record of the batch has expired and only the rows are left.
+    """
 
     first_row: int
     digest: bytes | None
@@ -80,7 +79,7 @@ class StoredDelays(NamedTuple):
 
 
 class DueRow(NamedTuple):
-    """A delayed message whose time has come; `size` in bytes, of body and headers."""
+    """A delayed message that is due. `size` is bytes of body and headers."""
 
     id: int
     by_key: int
@@ -89,7 +88,7 @@ class DueRow(NamedTuple):
 
 
 class DelayedRow(NamedTuple):
-    """A delayed message; `headers` as JSON text, times in ms since 1970 UTC."""
+    """A delayed message. `headers` is JSON text; times are ms since 1970 UTC."""
 
     id: int
     queue: int
@@ -108,8 +107,8 @@ class DelayedRow(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A delayed message that leaves its table, the queue it waits for, and the id it is
-    remembered by.
+    """A delayed message to remove: its row, the queue it waits for, and the id of its
+    record.
     """
 
     row: int
@@ -125,7 +124,7 @@ class SentBatch(NamedTuple):
 
 
 class ReaderKey(NamedTuple):
-    """A reader row's primary key; `instance` is '' unless the group broadcasts."""
+    """The primary key of a reader row. `instance` is '' unless the group broadcasts."""
 
     group_id: int
     queue: int
@@ -133,15 +132,18 @@ class ReaderKey(NamedTuple):
 
 
 class Rewound(NamedTuple):
-    """A reader that was moved by hand: its epoch now, and where it stood before."""
+    """Result of a manual reset: the new epoch, and the committed offset before it."""
 
     epoch: int
     former: int
 
 
 class RowCount(NamedTuple):
-    """Contents of a range of offsets: rows, the span of their times (None without rows),
-    and how often the time of a row is before that of the row before it."""
+    """Summary of a range of offsets: number of rows, and the first and last storage time.
+
+    The times are None without rows. `falls` counts rows that were stored earlier than the
+    row before them.
+    """
 
     rows: int
     earliest_ms: int | None
@@ -168,8 +170,9 @@ class BatchRow(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A part of a message table, with offsets first … end-1; `bytes` as the server's
-    statistics say.
+    """A partition of a message table, for offsets first … end-1.
+
+    `bytes` comes from the server's statistics.
     """
 
     name: str
@@ -179,7 +182,7 @@ class Partition(NamedTuple):
 
 
 class LongTransaction(NamedTuple):
-    """A connection whose transaction has been open for some time."""
+    """A connection whose transaction has been open for `seconds`."""
 
     connection: int
     user: str
@@ -187,10 +190,9 @@ class LongTransaction(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """Version of a node's tables, and the oldest release that may use them, '' for every
-    one.
+    """Version of a node's tables, and the oldest release that may use them ('' if all may).
 
-    The defaults are those of a node whose tables hold neither.
+    The defaults are those of a node whose tables record neither.
     """
 
     version: int = 1
@@ -198,15 +200,16 @@ class Schema(NamedTuple):
 
 
 class TableChange(NamedTuple):
-    """A step that one table still lacks."""
+    """A schema step that is still to be made on one table."""
 
     table: str
     step: SchemaStep
 
 
 class TlsFacts(NamedTuple):
-    """Encryption of a connection, '' if it has none; `server_not_after`: when the
-    certificate ends.
+    """Encryption of a connection; the fields are '' if it has none.
+
+    `server_not_after` is the time when the server's certificate expires.
     """
 
     version: str
@@ -215,10 +218,10 @@ class TlsFacts(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """Facts that decide whether a MySQL / MariaDB server may be a node.
+    """Settings that decide whether a MySQL or MariaDB server may be a node.
 
-    `binlog_format` is empty where a server has only one; `binlog_engine` where the binary
-    log has its own files.
+    `binlog_format` is '' if the server supports only one. `binlog_engine` is '' if the
+    binary log is written to files of its own.
     """
 
     version: str

@@ -23,8 +23,8 @@ from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.groups import layout, subscribers
-from metadata.groups.subscribers import Reading, Waiting
-from metadata.membership import instances
+from metadata.groups.subscribers import ActiveSubscription, TopicQueues
+from metadata.membership import broadcast_instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
@@ -70,13 +70,13 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     Who may not `manage` it is told only of groups on which it has a right. Raises
     NotFound(topic_not_found, queue_not_found).
     """
-    view = topic_rows.named(name=topic, actor=actor)
+    view = topic_rows.find_topic(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
     if queue is not None and not chosen:
-        raise layout.no_queue(topic, queue)
-    reading = subscribers.readings(view.id)
+        raise layout.queue_not_found(topic, queue)
+    reading = subscribers.active_subscriptions(view.id)
     if not access.may(actor, "manage", topic):
-        reading = [one for one in reading if access.sees(actor, one.group)]
+        reading = [one for one in reading if access.may_see(actor, one.group)]
     counts, bounds = _read(reading, chosen)
     slots_of = Counter(view.layout)
     found = []
@@ -97,7 +97,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
 
 def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ...]:
     """Count the messages that each group of the topic has not read in some queues together."""
-    reading = subscribers.readings(topic.id)
+    reading = subscribers.active_subscriptions(topic.id)
     counts, _ = _read(reading, queues)
     found = []
     for one in reading:
@@ -107,11 +107,13 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
     return tuple(found)
 
 
-def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Counts, Bounds]:
+def _read(
+    reading: Sequence[ActiveSubscription], queues: Sequence[QueueView]
+) -> tuple[Counts, Bounds]:
     """Count what every reader has left, and read the bounds; nothing of a node that is
     away.
     """
-    names = instances.readers_of([one.group_id for one in reading])
+    names = broadcast_instances.reader_names_by_group([one.group_id for one in reading])
     readers = [
         (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
     ]
@@ -132,7 +134,9 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
         counts.update(of_node)
         bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
 
-    sweeping.ask(sweeping.by_node(queues), read, what="Number of unread messages")
+    sweeping.query_nodes(
+        sweeping.group_by_node(queues), read, subject="Number of unread messages"
+    )
     return counts, bounds
 
 
@@ -158,7 +162,7 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     """Retire the draining queues that every group has read to the end; return how many. One
     bounded pass.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.draining(rest_s)
@@ -169,9 +173,11 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     )
 
 
-def _retire(waiting: Waiting, queue: QueueView) -> bool:
+def _retire(waiting: TopicQueues, queue: QueueView) -> bool:
     """Close the queue for good, then look once more: from then on its head cannot move."""
-    with sweeping.later(f"Retiring queue {queue.queue} of topic {waiting.topic.name}"):
+    with sweeping.log_failure(
+        f"Retiring queue {queue.queue} of topic {waiting.topic.name}"
+    ):
         if _read_by(waiting.topic, queue) is None:
             return False
         try:
@@ -191,7 +197,7 @@ def _retire(waiting: Waiting, queue: QueueView) -> bool:
 
 def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
     """The subscriptions, if all of them have read the queue to its end; None if not."""
-    reading = subscribers.readings(topic.id)
+    reading = subscribers.active_subscriptions(topic.id)
     counts, _ = _read(reading, [queue])
     done = all(
         one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0
@@ -204,7 +210,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     """Drop the tables and rows of queues that were retired long enough ago; return how
     many.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         (
             (waiting, queue)
             for waiting in subscribers.due_for_drop(after_days)
@@ -215,7 +221,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     )
 
 
-def _drop(waiting: Waiting, queue: QueueView) -> None:
+def _drop(waiting: TopicQueues, queue: QueueView) -> None:
     delayed_reassignment.reassign(queue.queue, topic_id=waiting.topic.id)
     with node_pools.node(queue.node_id).writing() as session:
         queue_sql.drop_queue(session, queue=queue.queue)

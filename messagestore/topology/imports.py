@@ -18,22 +18,22 @@ from metadata.groups import groups, subscription_rows
 from metadata.topics import topic_rows
 
 
-def take_in(
+def import_definitions(
     *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
 ) -> Plan:
     """Make what a document defines and is not there; return what was done, or with
     `dry_run` would be.
 
-    `existing`: see `metadata.definitions.plans.plan`, which says what is raised before
+    `existing`: see `metadata.definitions.plans.plan_import`, which says what is raised before
     anything is made.
     """
-    plan = plans.plan(document=document, existing=existing, actor=actor)
+    plan = plans.plan_import(document=document, existing=existing, actor=actor)
     if dry_run:
         return plan
     if plan.of("unfinished"):
         topics.sweep()  # what an import that was cut off left half made
         subscriptions.sweep()
-        plan = plans.plan(document=document, existing=existing, actor=actor)
+        plan = plans.plan_import(document=document, existing=existing, actor=actor)
     plan.require_clear()
     wanted = plan.of("create", "change")
     for done, step in enumerate(wanted):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from messagestore.consume import instances
+from messagestore.consume import broadcast_positions
 from messagestore.topology import subscriptions
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -18,7 +18,7 @@ from metadata.groups import groups, subscription_rows
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.places import Places
 from metadata.membership import consumers
-from metadata.membership.casual import is_casual
+from metadata.membership.casual_groups import is_command_line_tool
 
 # Joins of one key, or one address, that a process works on at once. More could take all
 # places where calls
@@ -64,13 +64,13 @@ def join(
     with _joins.place(key, [("address", actor.address)]) as has_place:
         if not has_place:
             raise bulkhead.later()
-        consumers.check_instance(
+        consumers.check_instance_id(
             group=group, mode=settings.get("mode"), instance_id=instance_id
         )
         _require_topics(group, topics, actor)
         # before anything is made
         wanted = {topic: snapshot.find_topic(topic).id for topic in topics}
-        casual = is_casual(sdk)
+        casual = is_command_line_tool(sdk)
         created = _make_missing(
             group,
             wanted,
@@ -90,7 +90,7 @@ def join(
         registered = member(instance_id=instance_id, sdk=sdk, address=address)
         consumer = consumer_ids.check(registered.consumer_id)
         if consumer.instance_id:
-            instances.place(consumer=consumer)
+            broadcast_positions.place(consumer=consumer)
         return Joined(**asdict(registered), created=tuple(created))
 
 

@@ -24,7 +24,7 @@ def set_heads(queues: Collection[int], *, state: str) -> None:
 
     Raises NodeUnavailable.
     """
-    for node, mine in node_pools.by_node(sorted(queues)):
+    for node, mine in node_pools.group_by_node(sorted(queues)):
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
                 queue_sql.set_queue_state(session, queue=queue, state=state)
@@ -41,19 +41,19 @@ def settle(queues: Iterable[int]) -> None:
 
 def settle_later(queues: Iterable[int]) -> None:
     """The same, as far as it can be done now: the sweep does the rest."""
-    with sweeping.later("Setting the state of queues"):
+    with sweeping.log_failure("Setting the state of queues"):
         settle(queues)
 
 
 def sweep() -> int:
     """Mend heads that contradict metadata, on every node that answers; return how many."""
     wrong: list[int] = []
-    sweeping.each(
+    sweeping.run_each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],
         act=lambda info: wrong.extend(_contradicting(info.id)),
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
-    return sweeping.each(
+    return sweeping.run_each(
         wrong,
         act=lambda queue: settle([queue]),
         name=lambda queue: f"Setting the state of queue {queue}",

@@ -23,7 +23,7 @@ from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
-from metadata.groups.subscribers import Waiting
+from metadata.groups.subscribers import TopicQueues
 from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
     ids = [one.queue for one in queues]
     prepared: set[int] = set()
     for _ in range(TRIES):
-        for reading in subscribers.readings(topic.id):
+        for reading in subscribers.active_subscriptions(topic.id):
             if reading.id not in prepared:
                 reader_rows.insert(reading, ids)
                 prepared.add(reading.id)
@@ -113,7 +113,7 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
         )
         if done is not None:
             # instances that joined since the list was made
-            for reading in subscribers.readings(topic.id):
+            for reading in subscribers.active_subscriptions(topic.id):
                 reader_rows.insert(reading, ids)
             queue_states.settle_later(ids)  # a node may have been closed meanwhile
             return done
@@ -125,10 +125,10 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
 def _take_back(
     topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError
 ) -> None:
-    with sweeping.later("Completion of an expansion"):
+    with sweeping.log_failure("Completion of an expansion"):
         ids = [one.queue for one in queues]
         taken = error.queues if isinstance(error, QueuesTaken) else ()
-        layout.give_up(topic_id=topic_id, queues=ids, taken=taken, actor=actor)
+        layout.abandon_expansion(topic_id=topic_id, queues=ids, taken=taken, actor=actor)
         queue_states.settle_later(ids)
 
 
@@ -184,8 +184,8 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Finish or take back the expansions that a crash left half done; return how many it
     looked at.
     """
-    looked_at = sweeping.each(
-        subscribers.unready(older_than_s),
+    looked_at = sweeping.run_each(
+        subscribers.stuck_in_creation(older_than_s),
         act=_finish_or_take_back,
         name=lambda waiting: f"Completion of the expansion of topic {waiting.topic.name}",
     )
@@ -193,7 +193,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     return looked_at
 
 
-def _finish_or_take_back(waiting: Waiting) -> None:
+def _finish_or_take_back(waiting: TopicQueues) -> None:
     try:
         _finish(waiting.topic, waiting.queues, job("queues"))
     except CatmqError as error:

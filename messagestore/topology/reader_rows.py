@@ -13,9 +13,9 @@ from messagestore.tables import delayed_sql, queue_sql, reader_sql
 from messagestore.tables.shares import position_sql
 from metadata.actors import job
 from metadata.groups import subscribers
-from metadata.groups.subscribers import Reading
+from metadata.groups.subscribers import ActiveSubscription
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.release import VERSION, is_older
 
 CHUNK = 500  # rows in one transaction
@@ -24,7 +24,7 @@ FIRST_RELEASE = VERSION if is_older(VERSION, "0.2.0") else "0.2.0"
 
 
 def insert(
-    reading: SubscriptionView | Reading,
+    reading: SubscriptionView | ActiveSubscription,
     queues: Iterable[int],
     *,
     start: str = "earliest",
@@ -37,10 +37,10 @@ def insert(
     (`upgrade.require_release`).
     """
     readers, shares = (
-        instances.readers(reading.group_id),
-        instances.is_share(reading.group_id),
+        broadcast_instances.reader_names(reading.group_id),
+        broadcast_instances.is_share_group(reading.group_id),
     )
-    for node, mine in node_pools.by_node(queues):
+    for node, mine in node_pools.group_by_node(queues):
         if shares:
             upgrade.require_release(
                 node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups")
@@ -61,7 +61,9 @@ def close(subscription: SubscriptionView) -> None:
     """Close the queues of a retry topic that goes, and drop the retries that wait for their
     time.
     """
-    for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
+    for node, mine in node_pools.group_by_node_id(
+        subscribers.nodes_of_queues(subscription.queues)
+    ):
         with node.writing() as session:
             for queue in mine:
                 queue_sql.set_queue_state(session, queue=queue, state="retired")
@@ -80,7 +82,9 @@ def delete(subscription: SubscriptionView) -> None:
     The topic may have been deleted since, so metadata is asked where its queues are.
     """
     below = subscription.base_epoch + EPOCHS_EACH
-    for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
+    for node, mine in node_pools.group_by_node_id(
+        subscribers.nodes_of_queues(subscription.queues)
+    ):
         with node.writing() as session:
             reader_sql.delete_readers(
                 session, group_id=subscription.group_id, queues=mine, below=below

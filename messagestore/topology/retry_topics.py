@@ -31,7 +31,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
         return False
     try:
         snapshot.refresh()  # its queues are new to this process
-        for node, _ in node_pools.by_node(planned.subscription.queues):
+        for node, _ in node_pools.group_by_node(planned.subscription.queues):
             with node.writing() as session:
                 # a node of an earlier version lacks some
                 node_sql.create_node_tables(session)
@@ -47,7 +47,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
     """The same, but what stands in the way is only logged: the sweep tries again."""
-    with sweeping.later(
+    with sweeping.log_failure(
         f"Creation of the retry topic of group {group_id} for topic {topic_id}"
     ):
         return make(group_id=group_id, topic_id=topic_id)
@@ -56,8 +56,8 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 
 def sweep() -> int:
     """Make the retry topics that are missing; return how many it made."""
-    return sweeping.each(
-        retry_topic_rows.missing(),
+    return sweeping.run_each(
+        retry_topic_rows.find_missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
         name=lambda pair: (
             f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}"
@@ -66,13 +66,15 @@ def sweep() -> int:
 
 
 def _take_back(planned: FailureTopic) -> None:
-    with sweeping.later(f"Removal of the unfinished retry topic {planned.topic.name}"):
-        if subscription_rows.give_up(planned.subscription.id):
+    with sweeping.log_failure(
+        f"Removal of the unfinished retry topic {planned.topic.name}"
+    ):
+        if subscription_rows.abandon(planned.subscription.id):
             reader_rows.delete(planned.subscription)
             subscription_rows.remove(planned.subscription.id, job("failures"))
 
 
-def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
+def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     """The retry topic of a pair, made if need be; None while it is being made.
 
     Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no

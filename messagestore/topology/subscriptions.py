@@ -73,7 +73,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Take down subscriptions that are going, and those that a crash left half made; return
     how many.
     """
-    return sweeping.each(
+    return sweeping.run_each(
         subscription_rows.unfinished(older_than_s),
         act=lambda left: _take_back(left, job("subscriptions")),
         name=lambda left: f"Removal of subscription {left.group}/{left.topic}",
@@ -82,12 +82,12 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     """Remove what is not ready, its retry topic first."""
-    with sweeping.later(
+    with sweeping.log_failure(
         f"Deletion of the reader rows of {subscription.group}/{subscription.topic}"
     ):
-        if not subscription_rows.give_up(subscription.id):
+        if not subscription_rows.abandon(subscription.id):
             return False
-        to_failures = subscription_rows.to_failures(subscription)
+        to_failures = subscription_rows.retry_subscription(subscription)
         if to_failures is not None:
             _take_back(to_failures, actor)
         if subscription.to_failures:

@@ -52,10 +52,10 @@ def create(
 ) -> TopicState:
     """Make a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topic_rows.plan` raises; QueuesTaken and NodeUnavailable
+    Raises what `metadata.topics.topic_rows.plan_topic` raises; QueuesTaken and NodeUnavailable
     after taking back what was made.
     """
-    planned = topic_rows.plan(
+    planned = topic_rows.plan_topic(
         name=name, queues=queues, node=node, settings=settings, actor=actor
     )
     try:
@@ -88,7 +88,7 @@ def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
     NodeUnavailable.
     """
     used = []
-    for node_id, mine in sweeping.by_node(queues).items():
+    for node_id, mine in sweeping.group_by_node(queues).items():
         node = node_pools.node(node_id)
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
@@ -97,13 +97,13 @@ def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
                 if not queue_sql.create_queue(session, **new, unused=True, comment=comment):
                     used.append(queue.queue)
     # Those that another process opened meanwhile may have messages by now.
-    if taken := topic_rows.creating(used):
+    if taken := topic_rows.queues_in_creation(used):
         raise QueuesTaken(taken)
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
-    with sweeping.later(f"Removal of the unfinished topic {topic.name}"):
-        if topic_rows.give_up(topic.id, actor):
+    with sweeping.log_failure(f"Removal of the unfinished topic {topic.name}"):
+        if topic_rows.abandon(topic.id, actor):
             _drop(topic, actor)
 
 
@@ -111,7 +111,7 @@ def describe(*, name: str, actor: Actor) -> TopicState:
     """A topic and the bounds of its queues. Needs any right on it; raises NotFound
     (topic_not_found).
     """
-    return _state(topic_rows.named(name=name, actor=actor))
+    return _state(topic_rows.find_topic(name=name, actor=actor))
 
 
 def _state(topic: TopicView) -> TopicState:
@@ -122,7 +122,9 @@ def _state(topic: TopicView) -> TopicState:
         for queue, at in reader_sql.read_positions(session, group_id=0, queues=ids).items():
             states[queue] = replace(states[queue], low=at.low, head=at.head)
 
-    sweeping.ask(sweeping.by_node(topic.queues), read, what=f"Queues of topic {topic.name}")
+    sweeping.query_nodes(
+        sweeping.group_by_node(topic.queues), read, subject=f"Queues of topic {topic.name}"
+    )
     return TopicState(topic, tuple(states.values()))
 
 
@@ -141,8 +143,8 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Take back the topics whose creation a crash left half done; return how many it looked
     at.
     """
-    return sweeping.each(
-        topic_rows.unfinished(older_than_s),
+    return sweeping.run_each(
+        topic_rows.iterate_unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
         name=lambda topic: f"Removal of the unfinished topic {topic.name}",
     )
@@ -150,8 +152,8 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
     """Drop the tables and rows of topics deleted long enough ago; return how many."""
-    return sweeping.each(
-        topic_rows.due_for_drop(after_days),
+    return sweeping.run_each(
+        topic_rows.iterate_due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
         name=lambda topic: f"Dropping the tables of topic {topic.name}",
     )
@@ -164,7 +166,7 @@ def _drop(topic: TopicView, actor: Actor) -> None:
     (QueuesTaken).
     """
     was_ready = topic.layout_version > 0
-    for node_id, queues in sweeping.by_node(topic.queues).items():
+    for node_id, queues in sweeping.group_by_node(topic.queues).items():
         with node_pools.node(node_id).writing() as session:
             for queue in queues:
                 queue_sql.drop_queue(session, queue=queue.queue, unused=not was_ready)

@@ -67,7 +67,7 @@ class BatchWalk:
 
     def run(self) -> None:
         """Walk all nodes side by side; the reports have what was found."""
-        nodes = sweeping.by_node(self._queues.values())
+        nodes = sweeping.group_by_node(self._queues.values())
         walks = [
             self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()
         ]
@@ -85,7 +85,7 @@ class BatchWalk:
         it.
         """
         try:
-            last, _ = self._visit.ask(node_id, audit_sql.batch_ends)
+            last, _ = self._visit.ask(node_id, audit_sql.read_batch_ends)
             yield from self._pages(node_id, queues, last) if last is not None else ()
         except NodeUnavailable as error:
             for queue in queues:
@@ -217,7 +217,7 @@ class BatchWalk:
         """Take the digest of the stored messages anew; missing ones are found by others."""
         first, end = row.first_offset, _end(row)
         select = functools.partial(
-            message_sql.select_from,
+            message_sql.select_messages,
             queue=queue.id,
             first=first,
             end=end,
@@ -289,15 +289,15 @@ class BatchWalk:
         """Rows that no batch claims, too young for theirs to have expired."""
 
         def question(session: Session) -> Range | None:
-            oldest_here = message_sql.stored_at_ms(
+            oldest_here = message_sql.read_stored_at_ms(
                 session, queue=queue.id, offset=oldest_claim
             )
-            _, oldest_left = audit_sql.batch_ends(session)
+            _, oldest_left = audit_sql.read_batch_ends(session)
             if oldest_here is None or oldest_left is None:
                 return None
             younger_ms = max(oldest_here, oldest_left) + 1
             first = first_at(session, queue=queue.id, bounds=hole, at_ms=younger_ms)
-            lowest, _ = audit_sql.offset_ends(session, queue=queue.id, first=first)
+            lowest, _ = audit_sql.read_offset_ends(session, queue=queue.id, first=first)
             head = queue_sql.read_head(session, queue=queue.id)
             if lowest is None or lowest >= hole[1] or head is None:
                 return None
@@ -315,7 +315,10 @@ class BatchWalk:
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
         """Look for their batch once more, through the node's whole list."""
-        end, after = self._visit.ask(queue.node_id, audit_sql.batch_ends)[0] or b"", b""
+        end, after = (
+            self._visit.ask(queue.node_id, audit_sql.read_batch_ends)[0] or b"",
+            b"",
+        )
         while True:
             page = self._page(queue.node_id, [queue.id], after, end)
             if any(
@@ -336,7 +339,7 @@ def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _
     """Ask for the next page, counted and then listed."""
 
     def question(session: Session) -> _Page:
-        count, end, counted = audit_sql.end_of_batches(
+        count, end, counted = audit_sql.count_batch_page(
             session, queues=queues, after=after, last=last, most=PAGE
         )
         if end is None:

@@ -18,7 +18,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.groups import expected_state, retry_topic_rows
 from metadata.groups.expected_state import ExpectedQueue, ExpectedState
-from metadata.monitoring.health_checks import numbers
+from metadata.monitoring.health_checks import list_ids
 
 
 @dataclass(slots=True)
@@ -47,16 +47,16 @@ def read(info: NodeInfo) -> Contents:
             seen.identity = ""  # nobody wrote one
         if info.identity and seen.identity != info.identity:
             return seen
-        seen.readers = audit_sql.all_readers(session)
+        seen.readers = audit_sql.list_all_readers(session)
         seen.heads = queue_sql.read_heads(session, queues=None)
-        seen.tables = frozenset(audit_sql.message_tables(session))
+        seen.tables = frozenset(audit_sql.list_message_tables(session))
         unknown = sorted(seen.tables - snapshot.current().queues.keys())
         seen.empty = frozenset(queue for queue in unknown if is_empty(session, queue))
         return seen
 
 
 def is_empty(session: Session, queue: int) -> bool:
-    return audit_sql.offset_ends(session, queue=queue, first=0) == (None, None)
+    return audit_sql.read_offset_ends(session, queue=queue, first=0) == (None, None)
 
 
 def of_node(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
@@ -126,7 +126,7 @@ def _of_readers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
             f"group {known.groups.get(group, f'with id {group}')} on node {seen.info.name}"
         )
         what, node, ids = (
-            f"in queues {numbers(queues)}",
+            f"in queues {list_ids(queues)}",
             seen.info.id,
             tuple(sorted(queues)),
         )
@@ -152,12 +152,12 @@ def is_lone(row: ReaderRow, known: ExpectedState) -> bool:
 
 def of_metadata(known: ExpectedState) -> Iterator[Finding]:
     """Yield what is wrong in metadata alone."""
-    for kind, found in expected_state.contradictions():
+    for kind, found in expected_state.find_contradictions():
         word = "in queues" if kind.startswith("position") else "members"
         for group, ids in sorted(found.items()):
             where, what = (
                 f"group {known.groups.get(group, group)}",
-                f"{word} {numbers(ids)}",
+                f"{word} {list_ids(ids)}",
             )
             yield Finding(
                 kind,
@@ -168,7 +168,7 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
                 ids=tuple(ids),
             )
     names = {queue.topic_id: queue.topic for queue in known.queues.values()}
-    for group, topic in retry_topic_rows.missing():
+    for group, topic in retry_topic_rows.find_missing():
         where = f"group {known.groups.get(group, group)}, topic {names.get(topic, topic)}"
         yield Finding(
             "failure_topic_missing",
@@ -178,7 +178,7 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
             group=group,
             topic=topic,
         )
-    for topic, name in expected_state.lone_failure_topics():
+    for topic, name in expected_state.find_orphaned_retry_topics():
         yield Finding(
             "failure_topic_unknown",
             f"topic {name}",
@@ -189,6 +189,6 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
 
 def of_workers(change: int) -> Iterator[Finding]:
     """Yield workers that have not followed metadata to a change."""
-    late = snapshot_acks.behind(change)
+    late = snapshot_acks.find_late_workers(change)
     if late:
         yield Finding("worker_behind", ", ".join(late), f"metadata was at change {change}")

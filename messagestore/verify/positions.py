@@ -50,9 +50,9 @@ def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
 
 def _one(session: Session, queue: int) -> Look:
     seen = Look(gaps=queue_sql.read_gaps(session, queue=queue, position=0))
-    seen.shares = run_sql.shares_of(session, queue=queue)
+    seen.shares = run_sql.list_queue_shares(session, queue=queue)
     try:
-        _, seen.last = audit_sql.offset_ends(session, queue=queue, first=0)
+        _, seen.last = audit_sql.read_offset_ends(session, queue=queue, first=0)
     except db_errors.Final as fault:
         seen.unreadable = fault.detail
     seen.head = queue_sql.read_head(session, queue=queue)

@@ -99,8 +99,8 @@ def _drop_readers(session: Session, finding: Finding) -> None:
     """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps
     its own.
     """
-    rows = audit_sql.all_readers(session)
-    known = expected_state.read()
+    rows = audit_sql.list_all_readers(session)
+    known = expected_state.read_state()
     for row in rows:
         if (
             row.group_id == finding.group

@@ -118,7 +118,9 @@ class RowScan:
 
     def _again(self, run: Range) -> list[Range]:
         def question(session: Session) -> list[Range]:
-            lowest, _ = audit_sql.offset_ends(session, queue=self.queue.id, first=run[0])
+            lowest, _ = audit_sql.read_offset_ends(
+                session, queue=self.queue.id, first=run[0]
+            )
             runs = without([run], [] if lowest is None else [(lowest, _FAR)])
             return unexplained(session, queue=self.queue.id, runs=runs)
 
@@ -147,7 +149,9 @@ class RowScan:
         """
 
         def question(session: Session) -> int | None:
-            lowest, _ = audit_sql.offset_ends(session, queue=self.queue.id, first=first)
+            lowest, _ = audit_sql.read_offset_ends(
+                session, queue=self.queue.id, first=first
+            )
             if lowest is None or lowest >= end:
                 return None
             head = queue_sql.read_head(session, queue=self.queue.id)

@@ -36,7 +36,7 @@ from metadata.grouping import grouped
 from metadata.groups import expected_state
 from metadata.groups.expected_state import ExpectedQueue
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
@@ -71,7 +71,10 @@ def verify(
         raise Invalid.field("rows_per_s", "must be 0 (no limit) or more")
     snapshot.refresh()
     report = Report(
-        [QueueReport(queue) for queue in expected_state.queues(topics=topics, actor=actor)]
+        [
+            QueueReport(queue)
+            for queue in expected_state.expected_queues(topics=topics, actor=actor)
+        ]
     )
     run = _Run(report, Visit(rows_per_s=rows_per_s, progress=progress), topics, actor)
     try:
@@ -101,14 +104,16 @@ def check(*, actor: Actor) -> Report:
 
 def _compared() -> Report:
     snapshot.refresh()
-    report, change, seen = Report(complete=True), expected_state.change(), []
+    report, change, seen = Report(complete=True), expected_state.last_change_number(), []
     for _, info in sorted(snapshot.current().nodes.items()):
         try:
             seen.append(contents.read(info))
         except (CatmqError, OSError) as error:
             why = error.detail if isinstance(error, CatmqError) else str(error)
             report.unchecked[info.name] = why or f"node {info.name} does not answer"
-    known = expected_state.read()  # after the nodes: what was made meanwhile is known then
+    known = (
+        expected_state.read_state()
+    )  # after the nodes: what was made meanwhile is known then
     for one in seen:
         report.others += contents.of_node(one, known)
     report.others += [*contents.of_metadata(known), *contents.of_workers(change)]
@@ -122,11 +127,15 @@ def watch(*, actor: Actor) -> int:
     report = check(actor=actor)
     kinds = grouped((one.kind, one) for one in report.findings)
     found = {
-        kind: say("disagree", count=len(mine), where=mine[0].where, what=mine[0].what)
+        kind: alarm_text(
+            "disagree", count=len(mine), where=mine[0].where, what=mine[0].what
+        )
         for kind, mine in kinds.items()
     }
     unclear = KINDS if report.unchecked else ()
-    return alarms.keep(kind="inconsistent", found=found, unclear=unclear, ends_after_s=0)
+    return alarms.reconcile(
+        kind="inconsistent", found=found, unclear=unclear, ends_after_s=0
+    )
 
 
 @dataclass(slots=True)
@@ -220,12 +229,14 @@ class _Run:
         }
 
     def _expected(self) -> dict[int, ExpectedQueue]:
-        rows = expected_state.queues(topics=self.topics, actor=self.actor, strict=False)
+        rows = expected_state.expected_queues(
+            topics=self.topics, actor=self.actor, strict=False
+        )
         return {row.queue: row for row in rows}
 
     def _looks(self) -> dict[int, positions.Look]:
         looks: dict[int, positions.Look] = {}
-        for node_id, queues in sweeping.by_node(self.report.queues).items():
+        for node_id, queues in sweeping.group_by_node(self.report.queues).items():
             try:
                 for at in range(0, len(queues), QUEUES_EACH):
                     ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]

@@ -1,1 +1,3 @@
-"""Brokers: registry, what each has followed, limits on sending, fingerprints of keys."""
+"""Brokers: their registry, the metadata change each has followed, the send rate limit, and
+fingerprints of their keys.
+"""

@@ -1,10 +1,6 @@
-"""The registry of brokers as operators change it: drained or enabled, taken out of the
-list.
-"""
+"""Changes to the broker registry: drain, enable and forget brokers."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from django.db import transaction
 
@@ -13,12 +9,12 @@ from metadata.brokers import discovery
 from metadata.brokers.discovery import BrokerView
 from metadata.db import access, audit
 from metadata.db.clock import UtcNow, before, database_now
-from metadata.db.rows import by_name
+from metadata.db.rows import find_by_name
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict
 from metadata.models import Broker
 from metadata.rules.setting_types import Choice
-from metadata.rules.settings import Fields, checked
+from metadata.rules.settings import Fields, check_settings
 from metadata.rules.topics.names import check_confirmed
 
 SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
@@ -26,19 +22,29 @@ SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
 
 @transactional
 def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
-    """The broker pulled `in` or `out`; it notices within about a second. Needs `admin`.
+    """Enable (`in`) or drain (`out`) a broker, which notices within about a second. Needs
+    `admin`.
 
     Raises Invalid, NotFound, Conflict(last_broker) for the last live broker that is in.
     """
     access.require_everything(actor, name, what="broker")
-    values = checked(SETTINGS, {"state": state})
+    values = check_settings(SETTINGS, {"state": state})
+    # All rows are locked, so that two calls cannot each drain one of the last two brokers.
     rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
-    row = next((one for one in rows if one.name == name), None)
+    row = next((broker for broker in rows if broker.name == name), None)
     if row is None:
         raise discovery.no_broker(name)
     if row.state != state:
-        if state == Broker.State.OUT:
-            _check_not_last(row, rows)
+        serving = [
+            broker.name
+            for broker in rows
+            if broker.state == Broker.State.IN and discovery.is_alive(broker)
+        ]
+        if state == Broker.State.OUT and serving == [name]:
+            raise Conflict(
+                f"Broker {name} is the last live broker that is enabled: enable another one first.",
+                code=Code.LAST_BROKER,
+            )
         audit.record(
             actor=actor,
             verb="update",
@@ -49,41 +55,30 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         )
         row.state = state
         row.save(update_fields=("state",))
-    transaction.on_commit(discovery.read_again)
-    return discovery.view(row)
-
-
-def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
-    serving = [
-        one.name for one in rows if one.state == Broker.State.IN and discovery.is_alive(one)
-    ]
-    if serving == [row.name]:
-        raise Conflict(
-            f"Broker {row.name} is the last live broker that is enabled: enable another one first.",
-            code=Code.LAST_BROKER,
-        )
+    transaction.on_commit(discovery.reload_memory)
+    return discovery.broker_view(row)
 
 
 @transactional
-def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Take a broker that is no longer alive out of the registry. Needs `admin`.
+def forget_broker(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Delete a broker that is no longer alive from the registry. Needs `admin`.
 
     Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
     """
     access.require_everything(actor, name, what="broker")
-    row = by_name(
+    row = find_by_name(
         Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker
     )
     check_confirmed(name, confirm)
     if discovery.is_alive(row):
         raise Conflict(f"Broker {name} is alive: stop it first.", code=Code.IN_USE)
     _delete(row, actor)
-    transaction.on_commit(discovery.read_again)
+    transaction.on_commit(discovery.reload_memory)
 
 
 @transactional
 def prune_silent(*, days: int = 7, limit: int = 100) -> int:
-    """Take up to `limit` brokers out that were not seen for so many days; return how many."""
+    """Delete up to `limit` brokers that were not seen for `days`. Return how many."""
     silent = Broker.objects.select_for_update().filter(
         last_seen__lt=before(database_now(), seconds=days * 86_400)
     )
@@ -94,6 +89,6 @@ def prune_silent(*, days: int = 7, limit: int = 100) -> int:
 
 
 def _delete(row: Broker, actor: Actor) -> None:
-    before_it = {"url": row.url, "state": row.state}
+    values = {"url": row.url, "state": row.state}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=before_it)
+    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=values)

@@ -1,7 +1,8 @@
 """Discovery: the brokers as clients and operators see them, answered from memory.
 
-A loop of each worker reads all rows when it keeps its broker's own fresh, so what is told
-is at most about a second old, also while metadata is away.
+A loop of each worker reads all rows of the registry when it keeps the row of its own broker
+fresh. So the answer is about a second old at most, and is there while metadata is
+unavailable, too.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from time import monotonic
 
 from metadata.actors import Actor
 from metadata.db.clock import UtcNow, ms
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
 from metadata.models import Broker
-from metadata.rules.membership.brokers import ALIVE_S, alive
+from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
 from metadata.rules.membership.liveness import MAX_BLIND_S
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A broker; `alive` by the database's clock."""
+    """A broker. `alive` is decided by the database's clock."""
 
     name: str
     url: str
@@ -38,10 +39,10 @@ class BrokerView:
 
 @dataclass(slots=True)
 class _Memory:
-    """Rows that this process read last.
+    """Brokers as this process last read them.
 
-    After an outage of metadata all rows are old until their brokers' next heartbeats; so
-    who was alive before stays so for ALIVE_S.
+    After an outage of metadata the rows of all brokers are old until their next heartbeats.
+    So brokers that were alive before the outage count as alive until `spare_until`.
     """
 
     views: tuple[BrokerView, ...] | None = None
@@ -49,7 +50,7 @@ class _Memory:
     spare_until: float = float("-inf")
 
     def spared(self) -> frozenset[str]:
-        """The brokers whose old rows prove nothing yet."""
+        """Return the names of brokers whose old rows do not prove yet that they are dead."""
         if self.views is None or monotonic() > self.spare_until:
             return frozenset()
         return frozenset(view.name for view in self.views if view.alive)
@@ -58,45 +59,50 @@ class _Memory:
 _memory = _Memory()
 
 
-def take(rows: Iterable[Broker]) -> None:
+def remember(rows: Iterable[Broker]) -> None:
+    """Keep rows as just read by read_rows() in the memory of this process."""
     now = monotonic()
+    # Before the views are computed: they depend on it.
     if _memory.views is not None and now - _memory.read_at > MAX_BLIND_S:
         _memory.spare_until = now + ALIVE_S
     _memory.read_at = now
-    _memory.views = tuple(map(view, rows))
+    _memory.views = tuple(map(broker_view, rows))
 
 
 def evict() -> None:
-    """Empty this process's memory: its loop has ended, nobody keeps it fresh."""
+    """Empty the memory of this process, because its loop has ended and nothing keeps it
+    fresh.
+    """
     global _memory
     _memory = _Memory()
 
 
-def read_again() -> None:
-    """Let the process that made a change show it at once, if it remembers any."""
+def reload_memory() -> None:
+    """Show a change at once in the process that made it, if it keeps the brokers in memory."""
     if _memory.views is not None:
         with suppress(MetadataUnavailable), reachable():
-            take(rows())
+            remember(read_rows())
 
 
-def listed(*, actor: Actor) -> tuple[BrokerView, ...]:
-    """All brokers, by name; anybody may ask. From memory, if a loop of this process keeps
-    it fresh.
+def list_brokers(*, actor: Actor) -> tuple[BrokerView, ...]:
+    """Return all brokers by name. Needs no right. From memory if a loop of this process
+    keeps it fresh.
 
     Raises MetadataUnavailable.
     """
-    known = _memory.views
-    return known if known is not None else _read()
+    views = _memory.views
+    return views if views is not None else _read()
 
 
 def is_alone(name: str) -> bool:
-    """Return True if this process knows that no other broker than its own lives."""
-    known = _memory.views
-    return known is not None and not any(one.alive and one.name != name for one in known)
+    """Return True if this process knows that no broker but `name` is alive."""
+    views = _memory.views
+    return views is not None and not any(view.alive and view.name != name for view in views)
 
 
-def named(*, name: str, actor: Actor) -> BrokerView:
-    """The broker called `name`; anybody may ask. While metadata is away, as it was.
+def find_broker(*, name: str, actor: Actor) -> BrokerView:
+    """Return the broker called `name`. Needs no right. From memory while metadata is
+    unavailable.
 
     Raises NotFound(broker_not_found), MetadataUnavailable.
     """
@@ -106,32 +112,34 @@ def named(*, name: str, actor: Actor) -> BrokerView:
         if _memory.views is None:
             raise
         views = _memory.views
-    found = next((one for one in views if one.name == name), None)
-    if found is None:
+    broker = next((view for view in views if view.name == name), None)
+    if broker is None:
         raise no_broker(name)
-    return found
+    return broker
 
 
 @bulkhead.permit()
 def _read() -> tuple[BrokerView, ...]:
     with reachable():
-        return tuple(map(view, rows()))
+        return tuple(map(broker_view, read_rows()))
 
 
-def rows() -> list[Broker]:
-    """All rows by name, each with the database's time as `now`."""
+def read_rows() -> list[Broker]:
+    """Return all rows by name, each with the database's time as `now`."""
     return list(Broker.objects.annotate(now=UtcNow()).order_by("name"))
 
 
 def is_alive(row: Broker) -> bool:
-    """Return True if a row that has the database's time as `now` is that of a live broker."""
+    """Return True if a row of read_rows() is that of a live broker."""
     if row.stopped_at is None and row.name in _memory.spared():
         return True
-    return alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=row.now)  # type: ignore[attr-defined]
+    return counts_as_alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=row.now)  # type: ignore[attr-defined]
 
 
-def view(row: Broker) -> BrokerView:
-    return shown(BrokerView, row, alive=is_alive(row), last_seen_at_ms=ms(row.last_seen))
+def broker_view(row: Broker) -> BrokerView:
+    return make_view(
+        BrokerView, row, alive=is_alive(row), last_seen_at_ms=ms(row.last_seen)
+    )
 
 
 def no_broker(name: str) -> NotFound:

@@ -1,16 +1,19 @@
-"""Fingerprints of the keys of an installation, so that nobody works on its metadata with
-others.
+"""Fingerprints of the keys of an installation, so that no process works on its metadata with
+other keys.
 
-The keys lie in a data directory or in the environment, metadata lies in a database. A
-second data directory has keys of its own: consumer ids that its broker signs are refused by
-all others, passwords that it seals nobody else can read, and it cannot read theirs. So
-metadata keeps a fingerprint of the key that signs and of each key that sealed something,
-and whoever has others is told so before it does anything.
+The keys are in a data directory or in the environment, the metadata is in a database. A
+second data directory has keys of its own: all other brokers refuse the consumer ids that
+its broker signs, cannot decrypt the passwords that it encrypts, and it cannot decrypt
+theirs. So metadata keeps a fingerprint of the signing key and of each key that encrypted a
+password, and a process with other keys is refused before it does anything.
 
-Encryption keys can be changed while brokers run: a process has several, seals with its
-first and reads with all. It may work here if it has every recorded one, or if its first is
-recorded and it can read all that is sealed. So can the signing key, while each process also
-takes what the other key signs: it may work here if one of those that it takes is recorded.
+Keys can be rotated while brokers run:
+
+* A process has several encryption keys. It encrypts with the first and decrypts with all.
+  It may work here if it has every recorded key, or if its first key is recorded and it can
+  decrypt every password.
+* Each process also accepts signatures of its former signing keys. It may work here if one
+  of the keys that it accepts is recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from metadata.errors import Code, Conflict
 from metadata.models import ChangeCounter, DbNode, KeyFingerprint
 
 SIGNING, ENCRYPTION = KeyFingerprint.Purpose.SIGNING, KeyFingerprint.Purpose.ENCRYPTION
-SEALED = ("password_encrypted", "reader_password_encrypted")
+ENCRYPTED_FIELDS = ("password_encrypted", "reader_password_encrypted")
 REMEDY = (
     "Copy secret.key and encryption.key from the data directory of a broker that works "
     "into {home}, or set "
@@ -41,36 +44,39 @@ REMEDY = (
 )
 
 
-def trouble() -> str:
+def find_mismatch() -> str:
     """Return why this process may not work on this metadata, '' if it may. Raises
     MetadataUnavailable.
     """
     with reachable():
-        return _trouble()
+        return _find_mismatch()
 
 
-def require() -> None:
-    """Raise Conflict(foreign_keys) if other keys than this process's are used here,
-    MetadataUnavailable.
+def require_same_keys() -> None:
+    """Raise Conflict(foreign_keys) if this metadata is used with other keys than those of
+    this process. Raises MetadataUnavailable.
     """
-    found = trouble()
-    if found:
-        raise Conflict(found, code=Code.FOREIGN_KEYS)
+    mismatch = find_mismatch()
+    if mismatch:
+        raise Conflict(mismatch, code=Code.FOREIGN_KEYS)
 
 
 @transactional
-def record() -> None:
-    """Record what this process signs and seals with; before it seals, and before it serves.
+def record_keys() -> None:
+    """Record the keys with which this process signs and encrypts. Called before it encrypts
+    a password, and before it serves.
 
-    Raises Conflict(foreign_keys). Two that come first at once do so one after the other.
+    Raises Conflict(foreign_keys).
     """
-    own = _own()
+    own = _own_fingerprints()
     if set(own) <= _recorded():
         return
+    # The lock: of two new installations on one empty database, only the first is recorded,
+    # and the second is refused.
     ChangeCounter.objects.select_for_update().get()
-    found = _trouble()
-    if found:
-        raise Conflict(found, code=Code.FOREIGN_KEYS)
+    mismatch = _find_mismatch()
+    if mismatch:
+        raise Conflict(mismatch, code=Code.FOREIGN_KEYS)
     for purpose, fingerprint in own:
         KeyFingerprint.objects.get_or_create(
             purpose=purpose, fingerprint=fingerprint, defaults={"noted_at": database_now()}
@@ -78,28 +84,28 @@ def record() -> None:
 
 
 @transactional
-def accept(*, actor: Actor) -> list[str]:
-    """Make this process's keys those of the installation; the nodes whose passwords are
-    lost by that.
+def accept_keys(*, actor: Actor) -> list[str]:
+    """Make this process's keys those of the installation. Return the names of nodes whose
+    passwords it cannot decrypt: these are lost.
 
-    Passwords that can be read are sealed anew with the first encryption key. Needs `admin`
-    on everything.
+    The other passwords are encrypted again with the first encryption key. Needs `admin` on
+    everything.
     """
     access.require(actor, "admin", "*", what="installation")
     ChangeCounter.objects.select_for_update().get()
     lost = [
         row.name
         for row in DbNode.objects.select_for_update().order_by("name")
-        if not _sealed_anew(row)
+        if not _reencrypt(row)
     ]
-    before = {"fingerprints": sorted(found for _, found in _recorded())}
+    before = {"fingerprints": sorted(value for _, value in _recorded())}
     KeyFingerprint.objects.all().delete()
     now = database_now()
-    for purpose, fingerprint in _own():
+    for purpose, fingerprint in _own_fingerprints():
         KeyFingerprint.objects.create(
             purpose=purpose, fingerprint=fingerprint, noted_at=now
         )
-    after = {"fingerprints": sorted(found for _, found in _own())}
+    after = {"fingerprints": sorted(value for _, value in _own_fingerprints())}
     audit.record(
         actor=actor,
         verb="accept_keys",
@@ -111,52 +117,54 @@ def accept(*, actor: Actor) -> list[str]:
     return lost
 
 
-def _sealed_anew(row: DbNode) -> bool:
-    """Return True if all passwords of a node could be read; they are sealed with the first
-    key now.
+def _reencrypt(row: DbNode) -> bool:
+    """Encrypt all passwords of a node with the first key. Return False, and change nothing,
+    if one cannot be decrypted.
     """
     try:
-        for field in SEALED:
+        for field in ENCRYPTED_FIELDS:
             setattr(row, field, encrypt(decrypt(getattr(row, field))))
     except Undecryptable:
         return False
-    row.save(update_fields=SEALED)
+    row.save(update_fields=ENCRYPTED_FIELDS)
     return True
 
 
-def _trouble() -> str:
+def _find_mismatch() -> str:
     recorded = _recorded()
-    _, (_, sealing) = _own()
-    signed = {found for purpose, found in recorded if purpose == SIGNING}
-    sealed = {found for purpose, found in recorded if purpose == ENCRYPTION}
-    others = []
-    # Signatures by its own key are taken, and by those that went before it.
-    taken = {
+    _, (_, own_encryption) = _own_fingerprints()
+    signing = {fingerprint for purpose, fingerprint in recorded if purpose == SIGNING}
+    encryption = {fingerprint for purpose, fingerprint in recorded if purpose == ENCRYPTION}
+    differences = []
+    # A process accepts signatures of its own key and of the keys before it.
+    accepted = {
         _fingerprint(SIGNING, key)
         for key in (config.secret_key, *config.secret_key_fallbacks)
     }
     readable = {_fingerprint(ENCRYPTION, key) for key in config.encryption_keys}
-    if signed and not signed & taken:
-        others.append("signs consumer ids with another key")
-    if not (sealed <= readable if sealed else _reads_all()) and not (
-        sealing in sealed and _reads_all()
+    if signing and not signing & accepted:
+        differences.append("signs consumer ids with another key")
+    # Metadata of an older release may hold passwords and no fingerprints: then it counts
+    # whether this process can decrypt them.
+    if not (encryption <= readable if encryption else _can_decrypt_all()) and not (
+        own_encryption in encryption and _can_decrypt_all()
     ):
-        others.append("seals the passwords of nodes with another key")
-    if not others:
+        differences.append("seals the passwords of nodes with another key")
+    if not differences:
         return ""
     home = config.data_dir
     return (
-        f"This metadata database belongs to an installation that {' and '.join(others)} "
+        f"This metadata database belongs to an installation that {' and '.join(differences)} "
         "than the one "
         f"here ({home}). {REMEDY.format(home=home)}"
     )
 
 
-def _reads_all() -> bool:
-    """Return True if this process can read every password that metadata holds."""
+def _can_decrypt_all() -> bool:
+    """Return True if this process can decrypt every password in the metadata."""
     try:
-        for sealed in chain.from_iterable(DbNode.objects.values_list(*SEALED)):
-            decrypt(sealed)
+        for password in chain.from_iterable(DbNode.objects.values_list(*ENCRYPTED_FIELDS)):
+            decrypt(password)
     except Undecryptable:
         return False
     return True
@@ -166,18 +174,17 @@ def _recorded() -> set[tuple[str, str]]:
     return set(KeyFingerprint.objects.values_list("purpose", "fingerprint"))
 
 
-def _own() -> tuple[tuple[str, str], tuple[str, str]]:
-    sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
+def _own_fingerprints() -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return (purpose, fingerprint) of the signing key and of the first encryption key."""
+    encryption = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (
         ENCRYPTION.value,
-        sealing,
+        encryption,
     )
 
 
 def _fingerprint(purpose: str, key: str) -> str:
-    """128 bits that tell nothing of the key; the same key for another purpose has another
-    one.
-    """
+    """Return 128 bits from which the key cannot be derived. Different for each purpose."""
     return hmac.digest(
         key.encode(), f"catmq fingerprint {purpose}".encode(), hashlib.sha256
     ).hex()[:32]

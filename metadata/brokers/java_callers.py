@@ -1,9 +1,9 @@
-"""Requests of Java clients: how many came from each address and client, were refused, or
-came too fast.
+"""Requests of Java clients: how many of each address and client were answered, refused or
+limited.
 
-These clients have no key, so this is how an operator sees who they are. A request only adds
-to a count in memory; a loop of each worker writes the counts down, as for the producers of
-topics.
+Java clients have no API key, so this is how an operator sees who they are. A request only
+adds to a count in memory. A loop of each worker writes the counts to the database, like
+those of the producers of topics.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from django.db.models import F
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import JavaCaller
 from metadata.topics.producers import HOUR_S, last_hour
 
 FLUSH_S = 20.0
 KEPT_DAYS = 7
-MOST = 1_000  # rows
-# callers that a process counts between two flushes; further ones are left out
-MOST_COUNTED = 1_000
-MOST_CHARS = 100
+MAX_ROWS = 1_000
+# Callers that a process counts between two flushes. Further ones are not counted, so that
+# invented addresses cannot fill the memory.
+MAX_COUNTED = 1_000
+MAX_CHARS = 100
 Outcome = Literal["answered", "refused", "limited"]
 OUTCOMES: tuple[Outcome, ...] = ("answered", "refused", "limited")
 Caller = tuple[str, str]  # address, client
@@ -54,20 +55,19 @@ _guard = threading.Lock()
 _counts: dict[Caller, Counter[str]] = {}
 
 
-def count(*, address: str, sdk: str, outcome: Outcome) -> None:
-    """Count a request."""
-    caller = (address[:MOST_CHARS], sdk[:MOST_CHARS].strip())
+def count_request(*, address: str, sdk: str, outcome: Outcome) -> None:
+    """Count a request of a Java client."""
+    caller = (address[:MAX_CHARS], sdk[:MAX_CHARS].strip())
     with _guard:
-        if caller in _counts or len(_counts) < MOST_COUNTED:
+        if caller in _counts or len(_counts) < MAX_COUNTED:
             _counts.setdefault(caller, Counter())[outcome] += 1
 
 
 def flush() -> int:
-    """Write down what this process counted; return of how many callers. A loop of every
-    worker.
+    """Write the counts of this process to the database. Return the number of callers. Run
+    by a loop of every worker.
 
-    Raises MetadataUnavailable, and then that is lost: what these counts are for needs no
-    exact ones.
+    Raises MetadataUnavailable. The counts are lost then, which their purpose allows.
     """
     with _guard:
         counts = dict(_counts)
@@ -77,8 +77,8 @@ def flush() -> int:
     return len(counts)
 
 
-def latest(*, actor: Actor) -> list[CallerView]:
-    """Return the callers of the last 7 days, the last one first. Needs `admin`; raises
+def list_callers(*, actor: Actor) -> list[CallerView]:
+    """Return the callers of the last 7 days, the most recent first. Needs `admin`. Raises
     Forbidden.
     """
     access.require(actor, "admin", "*", what="list of Java clients")
@@ -88,7 +88,7 @@ def latest(*, actor: Actor) -> list[CallerView]:
 
 
 def _view(row: JavaCaller, now: datetime) -> CallerView:
-    found = {
+    counts = {
         name: last_hour(
             getattr(row, name),
             getattr(row, f"{name}_before"),
@@ -98,7 +98,7 @@ def _view(row: JavaCaller, now: datetime) -> CallerView:
         for name in OUTCOMES
     }
     return CallerView(
-        address=row.address, sdk=row.sdk, last_seen_at_ms=ms(row.last_seen), **found
+        address=row.address, sdk=row.sdk, last_seen_at_ms=ms(row.last_seen), **counts
     )
 
 
@@ -112,25 +112,27 @@ def _write(counts: dict[Caller, Counter[str]]) -> None:
             JavaCaller(address=address, sdk=sdk, hour=hour, last_seen=now)
             for address, sdk in callers
         ],
-        ignore_conflicts=True,  # another process may make the same
+        ignore_conflicts=True,  # another process may insert the same row
     )
     for address, sdk in callers:
         rows = JavaCaller.objects.filter(address=address, sdk=sdk)
-        # MySQL sets one column after the other, so those that are copied come first.
+        # MySQL assigns columns from left to right and uses the new values, so the copies
+        # must come before the zeros.
         before = {f"{name}_before": F(name) for name in OUTCOMES}
         rows.filter(hour=hour - 1).update(**before, **dict.fromkeys(OUTCOMES, 0), hour=hour)
         rows.filter(hour__lt=hour - 1).update(
             **dict.fromkeys([*before, *OUTCOMES], 0), hour=hour
         )
-        more = counts[address, sdk]
+        added = counts[address, sdk]
         rows.update(
             last_seen=UtcNow(),
-            **{name: F(name) + more[name] for name in OUTCOMES if more[name]},
+            **{name: F(name) + added[name] for name in OUTCOMES if added[name]},
         )
+    # The cap holds for all processes together, so it is applied to the table.
     surplus = JavaCaller.objects.order_by("-last_seen", "-pk").values_list("pk", flat=True)[
-        MOST:
+        MAX_ROWS:
     ]
     JavaCaller.objects.filter(pk__in=list(surplus)).delete()
 
 
-prune = Rule(JavaCaller.objects.all(), "last_seen", KEPT_DAYS)
+prune = PruneRule(JavaCaller.objects.all(), "last_seen", KEPT_DAYS)

@@ -1,10 +1,12 @@
 """Registration of this process's broker: a row that a loop of each of its workers keeps
 fresh.
 
-A broker is one gunicorn master with its URL. Heartbeats are no changes: they raise no
-counter and reload no snapshot. The name is what operators speak of; the incarnation is one
-life of the broker that goes by it, so that a good-bye that comes late cannot stop the next
-life, and two brokers cannot share a row unnoticed.
+A broker is one gunicorn master with its URL. Its heartbeats are not metadata changes: they
+raise no counter and reload no snapshot.
+
+Operators know a broker by its name. The incarnation identifies one life of the broker with
+that name, from start to end. So a late record_stop() cannot stop the next life, and two
+brokers cannot share a row unnoticed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from metadata.brokers import discovery, fingerprints
 from metadata.db.clock import UtcNow, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
-from metadata.rules.membership.brokers import Claim, alive, claim
+from metadata.rules.membership.brokers import Claim, counts_as_alive, decide_claim
 
-# a row seen so lately is left alone: an UPDATE a second or so, however many workers there
-# are
+# A row that was seen more recently is not updated, so there is about one UPDATE a second,
+# however many workers there are.
 FRESH_S = 0.7
 
 
@@ -36,11 +38,11 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The registry's word on a broker: drained or enabled; `complaint` says why it is not
-    registered.
+    """State of a broker in the registry, in or out. `complaint` says why it is not
+    registered, '' if it is.
 
-    One with foreign keys is out: no other broker would know the consumers that it
-    registers.
+    A broker with foreign keys is out, because no other broker would accept the ids of the
+    consumers that it registers.
     """
 
     state: str = Broker.State.IN
@@ -51,41 +53,46 @@ class Registration:
         return not self.complaint
 
 
-_mine = Registration()
+_registration = Registration()
 
 
 def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
-    """Record that a broker lives, register it first if need be, and read all brokers into
-    memory.
+    """Record that a broker is alive, and read all brokers into memory. Registers the broker
+    if it is not.
 
-    `held`: it was registered before, so whoever has its name now took it. Raises
-    MetadataUnavailable.
+    `held`: this life was registered before, so another broker with its name has taken the
+    name. Raises MetadataUnavailable.
     """
-    global _mine
+    global _registration
     with reachable():
-        rows = discovery.rows()
-        own = _own(rows, identity)
-        reason = foreign = ""
-        if own is None:
-            foreign = fingerprints.trouble()
-            reason = foreign or _register(identity=identity, held=held)
-            rows = discovery.rows()
-            own = _own(rows, identity)
-        elif not 0 <= _age_s(own) < FRESH_S:
-            Broker.objects.filter(pk=own.pk, incarnation=identity.incarnation).update(
+        rows = discovery.read_rows()
+        own_row = _find_own(rows, identity)
+        problem = mismatch = ""
+        if own_row is None:
+            mismatch = fingerprints.find_mismatch()
+            problem = mismatch or _register(identity=identity, held=held)
+            rows = discovery.read_rows()
+            own_row = _find_own(rows, identity)
+        elif not 0 <= (own_row.now - own_row.last_seen).total_seconds() < FRESH_S:  # type: ignore[attr-defined]
+            # The incarnation is a fence: this must not refresh the row of a broker that has
+            # taken the name since the read.
+            Broker.objects.filter(pk=own_row.pk, incarnation=identity.incarnation).update(
                 last_seen=UtcNow()
             )
-    discovery.take(rows)
-    alone = Broker.State.OUT if foreign else Broker.State.IN
-    _mine = Registration(own.state if own else alone, reason)
-    return _mine
+    discovery.remember(rows)
+    unregistered_state = Broker.State.OUT if mismatch else Broker.State.IN
+    _registration = Registration(own_row.state if own_row else unregistered_state, problem)
+    return _registration
 
 
 @transactional
 def _register(*, identity: BrokerIdentity, held: bool) -> str:
-    """Take the name, '' or why not. A new life clears the good-bye and keeps the state."""
+    """Take the name for this life. Return '', or why it cannot.
+
+    A new life clears `stopped_at` and keeps the state, so a drained broker stays drained.
+    """
     now = database_now()
-    new: dict[str, Any] = {
+    values: dict[str, Any] = {
         "url": identity.url,
         "version": identity.version,
         "incarnation": identity.incarnation,
@@ -93,52 +100,55 @@ def _register(*, identity: BrokerIdentity, held: bool) -> str:
         "last_seen": now,
         "stopped_at": None,
     }
-    row, made = Broker.objects.select_for_update().get_or_create(
-        name=identity.name, defaults=new
+    row, created = Broker.objects.select_for_update().get_or_create(
+        name=identity.name, defaults=values
     )
-    if made or row.incarnation == identity.incarnation:
+    if created or row.incarnation == identity.incarnation:
         return ""
-    lives = alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
-    fate = claim(holder_alive=lives, same_url=row.url == identity.url, held=held)
-    if fate is Claim.TAKE:
-        Broker.objects.filter(pk=row.pk).update(**new)
+    holder_alive = counts_as_alive(
+        last_seen=row.last_seen, stopped_at=row.stopped_at, now=now
+    )
+    decision = decide_claim(
+        holder_alive=holder_alive, same_url=row.url == identity.url, held=held
+    )
+    if decision is Claim.TAKE:
+        Broker.objects.filter(pk=row.pk).update(**values)
         return ""
     remedy = "Give each broker a name of its own with CATMQ_BROKER_NAME."
-    if fate is Claim.TAKEN:
+    if decision is Claim.TAKEN:
         return f"The name {identity.name} belongs to the live broker at {row.url}. {remedy}"
     return f"Another live broker has taken the name {identity.name} and has the same URL. {remedy}"
 
 
-def stopped(*, identity: BrokerIdentity) -> bool:
-    """Record that a broker stops for good: discovery leaves it out at once. Whether this
-    was news.
+def record_stop(*, identity: BrokerIdentity) -> bool:
+    """Record that a broker stops for good, so that discovery leaves it out at once. Return
+    False if that was recorded before.
 
     Raises MetadataUnavailable.
     """
     with reachable():
-        mine = Broker.objects.filter(
+        own_row = Broker.objects.filter(
             name=identity.name, incarnation=identity.incarnation, stopped_at__isnull=True
         )
-        gone = mine.update(stopped_at=UtcNow()) > 0
-        discovery.take(discovery.rows())
-    return gone
+        stopped = own_row.update(stopped_at=UtcNow()) > 0
+        discovery.remember(discovery.read_rows())
+    return stopped
 
 
-def complaint() -> str:
-    return _mine.complaint
+def registration_problem() -> str:
+    """Return why this process's broker is not registered, '' if it is."""
+    return _registration.complaint
 
 
 def evict() -> None:
-    """Empty this process's memory: its loop has ended, nobody keeps it fresh."""
-    global _mine
-    _mine = Registration()
+    """Empty the memory of this process, because its loop has ended and nothing keeps it
+    fresh.
+    """
+    global _registration
+    _registration = Registration()
     discovery.evict()
 
 
-def _own(rows: Iterable[Broker], identity: BrokerIdentity) -> Broker | None:
-    wanted = (identity.name, identity.incarnation)
-    return next((row for row in rows if (row.name, row.incarnation) == wanted), None)
-
-
-def _age_s(row: Broker) -> float:
-    return float((row.now - row.last_seen).total_seconds())  # type: ignore[attr-defined]  # see discovery.rows
+def _find_own(rows: Iterable[Broker], identity: BrokerIdentity) -> Broker | None:
+    key = (identity.name, identity.incarnation)
+    return next((row for row in rows if (row.name, row.incarnation) == key), None)

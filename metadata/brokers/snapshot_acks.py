@@ -1,9 +1,11 @@
-"""Acknowledgements: how far each worker of each broker has followed metadata.
+"""Acknowledgements: the last metadata change that each worker of each broker has followed.
 
-A worker acknowledges a change once it has loaded it and has let go of everything older, so
-that whoever moves a node knows when nobody can write to its old address any more. The rows
-are written by the loop that keeps the broker's own row fresh, when there is something new
-to say or the last word is old.
+A worker acknowledges a change once it has loaded it and no longer uses anything older. So
+the code that moves a node can wait until no worker writes to the old address any more. The
+rows are written by the loop that keeps the broker's own row fresh: at once when there is a
+newer change, and every REPEAT_S as a sign of life.
+
+The same rows carry the demand of each worker for the send rate limit (send_rate_limit.py).
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from metadata.brokers.registration import BrokerIdentity
 from metadata.db.clock import UtcNow, before, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker, BrokerProcess
-from metadata.rules.membership.brokers import ALIVE_S, alive
+from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
 
 REPEAT_S = 5.0
-SILENT_S = REPEAT_S + ALIVE_S  # a worker that says nothing for so long has ended
+SILENT_S = REPEAT_S + ALIVE_S  # age of the last sign of life at which a worker has ended
 _KEPT_S = 3600.0
 
 
@@ -27,24 +29,25 @@ class SnapshotAck:
     """Last acknowledgement of one worker."""
 
     name: str
-    said: int = -1
-    said_at: float = float("-inf")
+    change: int = -1
+    written_at: float = float("-inf")
 
     def acknowledge(self, *, identity: BrokerIdentity, change: int) -> None:
-        """Say that this worker has followed metadata to a change. Raises
+        """Record that this worker has followed metadata to a change. Raises
         MetadataUnavailable.
         """
         now = monotonic()
-        if change == self.said and now - self.said_at < REPEAT_S:
+        if change == self.change and now - self.written_at < REPEAT_S:
             return
         if _record(identity=identity, name=self.name, change=change):
-            self.said, self.said_at = change, now
+            self.change, self.written_at = change, now
 
 
 @transactional
 def _record(*, identity: BrokerIdentity, name: str, change: int) -> bool:
-    """Write a worker's row, and delete those of workers long gone; False while the broker
-    has no row.
+    """Write a worker's row. Return False while its broker is not registered.
+
+    A new worker also deletes the rows of workers of its broker that ended long ago.
     """
     values = {"acknowledged": change, "last_seen": UtcNow()}
     if BrokerProcess.objects.filter(name=name).update(**values):
@@ -64,15 +67,17 @@ def _record(*, identity: BrokerIdentity, name: str, change: int) -> bool:
     return True
 
 
-def serving() -> int:
-    """Number of recently heard workers of live brokers that are in. Raises
+def count_workers() -> int:
+    """Return the number of recently seen workers of live brokers that are in. Raises
     MetadataUnavailable.
     """
-    return len(demands())
+    return len(read_demands())
 
 
-def demands() -> dict[str, str]:
-    """Name → what it said of its demand, of those workers. Raises MetadataUnavailable."""
+def read_demands() -> dict[str, str]:
+    """Return the reported demand of each recently seen worker of a live broker that is in,
+    by worker name. Raises MetadataUnavailable.
+    """
     with reachable():
         now = database_now()
         since = before(now, seconds=SILENT_S)
@@ -82,34 +87,37 @@ def demands() -> dict[str, str]:
         return {
             row.name: row.demand
             for row in rows.select_related("broker")
-            if alive(
+            if counts_as_alive(
                 last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now
             )
         }
 
 
-def demand(*, name: str, text: str) -> None:
-    """Tell the others what a worker is asked for. Raises MetadataUnavailable."""
+def report_demand(*, name: str, text: str) -> None:
+    """Write the demand of a worker, for the others to read. Raises MetadataUnavailable."""
     with reachable():
         BrokerProcess.objects.filter(name=name).exclude(demand=text).update(demand=text)
 
 
-def behind(change: int) -> list[str]:
-    """The live workers that have not followed metadata to a change, by name, and live
-    brokers whose workers have said nothing yet. Raises MetadataUnavailable."""
+def find_late_workers(change: int) -> list[str]:
+    """Return the names of live workers that have not followed metadata to a change.
+
+    A live broker none of whose workers has acknowledged anything yet is returned by its own
+    name. Raises MetadataUnavailable.
+    """
     with reachable():
         now = database_now()
-        living = [
+        live_brokers = [
             row
             for row in Broker.objects.prefetch_related("processes").order_by("name")
-            if alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
+            if counts_as_alive(last_seen=row.last_seen, stopped_at=row.stopped_at, now=now)
         ]
         late: list[str] = []
-        for row in living:
+        for row in live_brokers:
             since = before(now, seconds=SILENT_S)
-            workers = [one for one in row.processes.all() if one.last_seen > since]
+            workers = [worker for worker in row.processes.all() if worker.last_seen > since]
             late += (
-                [one.name for one in workers if one.acknowledged < change]
+                [worker.name for worker in workers if worker.acknowledged < change]
                 if workers
                 else [row.name]
             )

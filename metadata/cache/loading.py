@@ -1,8 +1,9 @@
-"""Reads snapshot content from the database: everything, or what the change log names.
+"""Loads snapshot content from the database: everything, or the rows that the change log
+names.
 
-Every function reads through the alias it is given; the caller holds one repeatable-read
-transaction open around them, so that what they return fits together. `version` alone needs
-none.
+Every function reads through the database alias that it gets. The caller holds one
+repeatable-read transaction open around them, so that what they return fits together. Only
+read_version() needs no transaction.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from metadata.cache.snapshot_types import (
     Snapshot,
     SubscriptionInfo,
     TopicInfo,
-    merged,
+    merge_rows,
 )
 from metadata.db.clock import ms
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.secrets import Undecryptable, decrypt
 from metadata.grouping import grouped
 from metadata.models import (
@@ -44,22 +45,22 @@ from metadata.models import (
 from metadata.rules.rates import Rates
 
 M = TypeVar("M", bound=Model)
-Changes = Mapping[str, set[int]]  # kind → ids
+Changes = Mapping[str, set[int]]  # kind → ids of changed rows
 log = logging.getLogger(__name__)
 
-_VERSION = f"SELECT id, incarnation, n FROM {ChangeCounter._meta.db_table}"  # noqa: S608 - no value of anybody's
+_VERSION = f"SELECT id, incarnation, n FROM {ChangeCounter._meta.db_table}"  # noqa: S608 - table names only
 MAX_CHANGES = 2_000  # log rows; above it a full load is cheaper than long lists of ids
 
 
-def version(alias: str) -> tuple[str, int]:
-    """The database's incarnation and the number of its last change."""
+def read_version(alias: str) -> tuple[str, int]:
+    """Return the database's incarnation and the number of its last change."""
     (row,) = ChangeCounter.objects.using(alias).raw(_VERSION)
     return row.incarnation, row.n
 
 
-def changes(alias: str, *, above: int, upto: int) -> Changes | None:
-    """Read what changed in numbers above+1 … upto; None when the log does not tell all of
-    it, or too much.
+def read_changes(alias: str, *, above: int, upto: int) -> Changes | None:
+    """Return the rows of the changes numbered above+1 … upto. None if the log does not have
+    all of these changes any more, or if they are too many.
     """
     rows = list(
         ChangeLog.objects.using(alias)
@@ -68,90 +69,111 @@ def changes(alias: str, *, above: int, upto: int) -> Changes | None:
     )
     if len(rows) > MAX_CHANGES or len({n for n, _, _ in rows}) < upto - above:
         return None
-    named: dict[str, set[int]] = {}
+    changed: dict[str, set[int]] = {}
     for _, kind, row in rows:
-        named.setdefault(kind, set()).add(row)
-    return named
+        changed.setdefault(kind, set()).add(row)
+    return changed
 
 
-def everything(alias: str) -> Content:
-    return _content(alias, None)
+def load_all(alias: str) -> Content:
+    return _load(alias, None)
 
 
-def patched(alias: str, old: Snapshot, named: Changes) -> Content:
-    """The content of `old` with the named rows read anew; a row that is gone leaves it."""
-    fresh = _content(alias, named)
-    topics = named.get("topic", set())
+def load_changed(alias: str, old: Snapshot, changed: Changes) -> Content:
+    """Return the content of `old` with the changed rows loaded. Deleted rows are left out."""
+    loaded = _load(alias, changed)
+    topics = changed.get("topic", set())
     queues = (
-        {one.id for one in old.queues.values() if one.topic_id in topics}
+        {queue.id for queue in old.queues.values() if queue.topic_id in topics}
         if topics
         else set()
     )
     return Content(
-        nodes=merged(old.nodes, fresh.nodes, asked=named.get("node", set())),
-        topics=merged(old.topics, fresh.topics, asked=topics),
-        queues=merged(old.queues, fresh.queues, asked=queues),
-        groups=merged(old.groups, fresh.groups, asked=named.get("group", set())),
-        subscriptions=merged(
-            old.subscriptions, fresh.subscriptions, asked=named.get("subscription", set())
+        nodes=merge_rows(old.nodes, loaded.nodes, changed=changed.get("node", set())),
+        topics=merge_rows(old.topics, loaded.topics, changed=topics),
+        queues=merge_rows(old.queues, loaded.queues, changed=queues),
+        groups=merge_rows(old.groups, loaded.groups, changed=changed.get("group", set())),
+        subscriptions=merge_rows(
+            old.subscriptions,
+            loaded.subscriptions,
+            changed=changed.get("subscription", set()),
         ),
-        keys=merged(old.keys, fresh.keys, asked=named.get("key", set())),
+        keys=merge_rows(old.keys, loaded.keys, changed=changed.get("key", set())),
     )
 
 
-def _content(alias: str, named: Changes | None) -> Content:
-    """Load what `named` names, everything if it is None; queues come with their topics."""
-    topics = _rows(
-        lambda: Topic.objects.using(alias).exclude(state="deleted"), named, "topic"
+def _load(alias: str, changed: Changes | None) -> Content:
+    """Load the changed rows, or everything if `changed` is None. A changed topic includes its
+    queues.
+    """
+    topics = _load_rows(
+        lambda: Topic.objects.using(alias).exclude(state="deleted"), changed, "topic"
     )
-    queues = _queues(alias, None if named is None else [one.pk for one in topics])
-    of_topic = grouped((queue.topic_id, queue.id) for queue in queues)
-    earlier = _routings(alias, None if named is None else [one.pk for one in topics])
+    queues = _load_queues(
+        alias, None if changed is None else [topic.pk for topic in topics]
+    )
+    queues_by_topic = grouped((queue.topic_id, queue.id) for queue in queues)
+    routings = _load_routings(
+        alias, None if changed is None else [topic.pk for topic in topics]
+    )
     return Content(
         nodes={
-            one.pk: _node(one)
-            for one in _rows(DbNode.objects.using(alias).all, named, "node")
+            node.pk: _node_info(node)
+            for node in _load_rows(DbNode.objects.using(alias).all, changed, "node")
         },
         topics={
-            one.pk: _topic(
-                one, tuple(of_topic.get(one.pk, ())), tuple(earlier.get(one.pk, ()))
+            topic.pk: _topic_info(
+                topic,
+                tuple(queues_by_topic.get(topic.pk, ())),
+                tuple(routings.get(topic.pk, ())),
             )
-            for one in topics
+            for topic in topics
         },
-        queues={one.id: one for one in queues},
+        queues={info.id: info for info in queues},
         groups={
-            one.pk: shown(GroupInfo, one)
-            for one in _rows(lambda: _groups(alias), named, "group")
+            group.pk: make_view(GroupInfo, group)
+            for group in _load_rows(
+                lambda: (
+                    ConsumerGroup.objects.using(alias)
+                    .filter(deleted_at__isnull=True)
+                    .annotate(member_count=Count("members"))
+                ),
+                changed,
+                "group",
+            )
         },
         subscriptions={
-            one.pk: _subscription(one)
-            for one in _rows(
-                ConsumerGroupTopic.objects.using(alias).all, named, "subscription"
+            subscription.pk: make_view(
+                SubscriptionInfo,
+                subscription,
+                stopped_queues=frozenset(subscription.stopped_queues),
+            )
+            for subscription in _load_rows(
+                ConsumerGroupTopic.objects.using(alias).all, changed, "subscription"
             )
         },
         keys={
-            one.pk: _key(one)
-            for one in _rows(ApiKey.objects.using(alias).all, named, "key")
+            key.pk: _key_info(key)
+            for key in _load_rows(ApiKey.objects.using(alias).all, changed, "key")
         },
     )
 
 
-def _rows(rows: Callable[[], QuerySet[M]], named: Changes | None, kind: str) -> list[M]:
-    """Load the named rows of a kind; no query is built for none, which would take longer
-    than most loads.
+def _load_rows(
+    rows: Callable[[], QuerySet[M]], changed: Changes | None, kind: str
+) -> list[M]:
+    """Load the changed rows of a kind, all if `changed` is None.
+
+    `rows` is a function because most loads concern one kind only, and to build a query set
+    for each other kind takes longer than the load.
     """
-    if named is None:
+    if changed is None:
         return list(rows().order_by("pk"))
-    ids = named.get(kind)
+    ids = changed.get(kind)
     return list(rows().filter(pk__in=sorted(ids)).order_by("pk")) if ids else []
 
 
-def _groups(alias: str) -> QuerySet[ConsumerGroup]:
-    alive = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
-    return alive.annotate(member_count=Count("members"))
-
-
-def _queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
+def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
     if topics is not None and not topics:
         return []
     rows = (
@@ -172,29 +194,34 @@ def _queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
             node_id,
             state,
             head_seen,
-            0 if reopened is None else ms(reopened),
+            0 if reopened_at is None else ms(reopened_at),
         )
-        for id, topic_id, number, node_id, state, head_seen, reopened in columns
+        for id, topic_id, number, node_id, state, head_seen, reopened_at in columns
     ]
 
 
-def _routings(alias: str, topics: Collection[int] | None) -> dict[int, list[Routing]]:
-    """The earlier routings of topics, the oldest first."""
+def _load_routings(alias: str, topics: Collection[int] | None) -> dict[int, list[Routing]]:
+    """Return the former routings of topics, oldest first, by topic id."""
     if topics is not None and not topics:
         return {}
     rows = TopicRouting.objects.using(alias).order_by("until_at", "pk")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
-    return grouped((row.topic_id, _routing(row)) for row in rows)
-
-
-def _routing(row: TopicRouting) -> Routing:
-    return Routing(
-        tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at)
+    return grouped(
+        (
+            row.topic_id,
+            Routing(
+                tuple(json.loads(row.layout)),
+                row.keyed,
+                tuple(row.queues),
+                ms(row.until_at),
+            ),
+        )
+        for row in rows
     )
 
 
-def _node(row: DbNode) -> NodeInfo:
+def _node_info(row: DbNode) -> NodeInfo:
     try:
         password = decrypt(row.password_encrypted)
     except Undecryptable:
@@ -202,13 +229,16 @@ def _node(row: DbNode) -> NodeInfo:
             "The password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS",
             row.name,
         )
+        # The broker serves all other nodes; connections to this one fail.
         password = ""
     ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
-    return shown(NodeInfo, row, password=password, **ports)
+    return make_view(NodeInfo, row, password=password, **ports)
 
 
-def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) -> TopicInfo:
-    return shown(
+def _topic_info(
+    row: Topic, queues: tuple[int, ...], routings: tuple[Routing, ...]
+) -> TopicInfo:
+    return make_view(
         TopicInfo,
         row,
         layout=tuple(json.loads(row.layout)) if row.layout else (),
@@ -216,25 +246,12 @@ def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) ->
         failure_group=row.failure_group_id,
         failure_of=row.failure_of_id,
         rates=_rates(row),
-        earlier=earlier,
-        send_tokens=frozenset(one["digest"] for one in row.send_tokens or ()),
+        earlier=routings,
+        send_tokens=frozenset(token["digest"] for token in row.send_tokens or ()),
     )
 
 
-def _subscription(row: ConsumerGroupTopic) -> SubscriptionInfo:
-    return SubscriptionInfo(
-        id=row.pk,
-        group_id=row.group_id,
-        topic_id=row.topic_id,
-        state=row.state,
-        start=row.start,
-        stopped=row.stopped,
-        stopped_queues=frozenset(row.stopped_queues),
-        delivery=row.delivery,
-    )
-
-
-def _key(row: ApiKey) -> KeyInfo:
+def _key_info(row: ApiKey) -> KeyInfo:
     rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
     return KeyInfo(row.pk, row.name, row.digest, rights, _rates(row))
 

@@ -1,17 +1,19 @@
-"""The immutable snapshot of the metadata in a broker process, and the ways to look things
-up in it.
+"""The immutable snapshot of the metadata in a broker process, and its look-ups.
 
-Sends and pulls decide by the snapshot alone, so they go on while the metadata database is
-away. A worker loop asks every 200 ms for the number of the last change, and confirm() wakes
-another one, which calls refresh(), if the snapshot has not got it. A refresh reads inside
-one repeatable-read transaction of the alias `snapshot` (at READ COMMITTED 74 of 500
-snapshots were torn): first the change counter, then the rows named by the change log above
-the number it has. Everything is loaded when the incarnation differs, the number went back,
-the log does not reach back far enough, or five minutes have passed.
+Sends and pulls use the snapshot alone, so they continue while the metadata database is
+unavailable. A loop of each worker reads the number of the last change every 200 ms. If the
+snapshot is older, confirm() wakes another loop, which calls refresh().
 
-Threads that want a refresh at once share it: one loads, the others wait for a load that
-began after they asked. Nobody waits longer than the metadata time limit, and after a failed
-load nobody tries again for a moment, so a database that is away does not eat the threads.
+A refresh reads in one repeatable-read transaction of the connection `snapshot`. (At READ
+COMMITTED 74 of 500 snapshots were torn.) It reads the change counter first, then the rows
+that the change log names above the snapshot's number. It loads everything if the database
+has another incarnation or a lower number (it was restored), if the log does not reach back
+far enough, or if the last full load is five minutes old.
+
+Threads that need a refresh at the same time share it: one loads, the others wait for a load
+that began after their call. No thread waits longer than the metadata time limit, and after
+a failed load none tries again for a moment. So an unavailable database cannot hold up all
+threads.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from metadata.cache.snapshot_types import (
     QueueInfo,
     Snapshot,
     TopicInfo,
-    build,
+    build_snapshot,
 )
 from metadata.config import config
 from metadata.db.contact import SILENT_S, contact
@@ -45,43 +47,47 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ALIAS = "snapshot"
+# A change that was made without record_change() reaches brokers at the next full load.
 FULL_EVERY_S = 300.0
-MISS_EVERY_S = 0.05  # lookups that miss reload no more often than this
+MISS_EVERY_S = 0.05  # minimum pause between two loads for look-ups that missed
 PAUSE_AFTER_FAILURE_S = 1.0
 
 
 class _Holder:
-    """The snapshot of this process and the single flight that renews it."""
+    """The snapshot of this process. Only one thread at a time renews it."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
         self.turn = threading.Condition()
-        self.begun = 0  # loads begun so far
-        self.ended = 0  # the last load that ended
+        self.begun = 0  # number of loads that have begun
+        self.ended = 0  # number of the last load that ended
         self.loading = False
         self.began_at = float("-inf")
         self.failed_at = float("-inf")
         self.failed = False
         self.confirmed_at = float("-inf")
-        self.news = threading.Event()  # there is something to load
+        self.news = threading.Event()  # set when there is a change to load
 
     def renew(self) -> bool:
-        """One load that began after this call, run here or by another thread; whether the
-        snapshot changed.
+        """Wait for a load that began after this call, run here or by another thread. Return
+        True if the snapshot changed.
 
-        Raises MetadataUnavailable; the old snapshot stays.
+        Raises MetadataUnavailable. The old snapshot stays then.
         """
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
         with self.turn:
-            wanted = self.begun + 1
-            while self.loading and self.ended < wanted:
+            # A load that is under way may have read before the caller's change. The next
+            # one has certainly read after it.
+            needed = self.begun + 1
+            while self.loading and self.ended < needed:
                 if not self.turn.wait(limit_s):
                     raise MetadataUnavailable(
                         "The metadata database is slow to answer.", retry_after_ms=1000
                     )
-            if self.ended >= wanted:
-                self._raise_if_failed()
+            if self.ended >= needed:
+                if self.failed:
+                    raise MetadataUnavailable.no_answer()
                 return _changed(before, self.snapshot)
             self.begun += 1
             self.loading, self.began_at = True, time.monotonic()
@@ -90,45 +96,40 @@ class _Holder:
     def _load(self) -> bool:
         before, failure = self.snapshot, None
         try:
-            self.snapshot = _loaded(before)
+            self.snapshot = _load_newest(before)
             contact.heard()
         except (DatabaseError, InterfaceError) as error:
             failure = error
         finally:
+            # In any case, or all other threads would wait for this load until their limit.
             with self.turn:
                 self.loading, self.ended = False, self.begun
                 self.failed = failure is not None
                 self.failed_at = time.monotonic() if failure else self.failed_at
                 self.turn.notify_all()
         if failure is not None:
-            connections[ALIAS].close()  # broken connections are not mended by waiting
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            ) from failure
+            # Closed, because a broken connection would fail again at every load.
+            connections[ALIAS].close()
+            raise MetadataUnavailable.no_answer() from failure
         return _changed(before, self.snapshot)
 
-    def _raise_if_failed(self) -> None:
-        if self.failed:
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            )
-
     def renew_after_miss(self) -> None:
-        """A load for a lookup that missed: not more often than every 50 ms, and none just
-        after a failure, or while the database is silent: who asks for what nobody knows
-        would hold a thread for seconds."""
-        if bulkhead.watched and contact.silent_s() > SILENT_S:
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            )
-        if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
-            self._raise_if_failed()
-        asked = self.begun
+        """Load for a look-up that missed, at most every 50 ms.
+
+        Raises MetadataUnavailable without a load shortly after a failure, and while the
+        database is silent. Else requests for unknown names would each hold a thread for
+        seconds.
+        """
+        failed_lately = time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S
+        is_silent = bulkhead.watched and contact.silent_s() > SILENT_S
+        if is_silent or (self.failed and failed_lately):
+            raise MetadataUnavailable.no_answer()
+        begun_before = self.begun
         pause_s = self.began_at + MISS_EVERY_S - time.monotonic()
         if pause_s > 0:
             with self.turn:
-                self.turn.wait_for(lambda: self.begun > asked, pause_s)
-            if self.ended > asked:
+                self.turn.wait_for(lambda: self.begun > begun_before, pause_s)
+            if self.ended > begun_before:
                 return
         self.renew()
 
@@ -141,8 +142,8 @@ def _changed(before: Snapshot | None, after: Snapshot | None) -> bool:
 
 
 def current() -> Snapshot:
-    """The snapshot; loaded at first use. Raises MetadataUnavailable only if there never was
-    one.
+    """Return the snapshot, which is loaded at first use. Raises MetadataUnavailable only if
+    it was never loaded.
     """
     snapshot = _holder.snapshot
     if snapshot is None:
@@ -156,8 +157,8 @@ def current() -> Snapshot:
 
 
 def refresh() -> bool:
-    """Bring the snapshot up to date; whether it changed. Keeps the old one while the
-    database is away.
+    """Bring the snapshot up to date. Return True if it changed. Keeps the old one while the
+    database is unavailable.
     """
     was_failed = _holder.failed
     try:
@@ -172,8 +173,11 @@ def refresh() -> bool:
 
 
 def confirm(version: tuple[str, int], *, at: float) -> None:
-    """Take note of the database's version at a time.monotonic(): the snapshot was current
-    then, or is to be loaded anew."""
+    """Compare the snapshot with the database's version as read at `at` (time.monotonic()).
+
+    If they are the same, the snapshot was current then. Otherwise wake the loop that calls
+    refresh().
+    """
     holder = _holder
     if (
         holder.snapshot is not None
@@ -186,98 +190,105 @@ def confirm(version: tuple[str, int], *, at: float) -> None:
 
 
 def await_news(seconds: float) -> None:
-    """Wait until there is something to load, but no longer than so many seconds."""
+    """Wait until there is a change to load, at most `seconds`."""
     if _holder.snapshot is not None:
         _holder.news.wait(seconds)
     _holder.news.clear()
 
 
 def wake() -> None:
-    """End the wait that the loop is in: it is to stop."""
+    """End the wait of the loop, so that it can stop."""
     _holder.news.set()
 
 
 def evict() -> None:
-    """Drop the snapshot, so that the next use loads it anew (another database, a fork)."""
+    """Drop the snapshot, so that the next use loads it: after a fork, or for another
+    database.
+    """
     global _holder
     _holder = _Holder()
 
 
 def age_s() -> float:
-    """Seconds since the snapshot was last known to be current; infinite without one."""
+    """Return the seconds since the snapshot was last known to be current, infinity without
+    one.
+    """
     snapshot = _holder.snapshot
     if snapshot is None:
         return float("inf")
     return time.monotonic() - max(snapshot.loaded_at, _holder.confirmed_at)
 
 
-def _loaded(old: Snapshot | None) -> Snapshot:
-    """The newest snapshot, made from `old` and the change log where that suffices."""
+def _load_newest(old: Snapshot | None) -> Snapshot:
+    """Return the newest snapshot, made from `old` and the change log if that is possible."""
     now = time.monotonic()
     if (
         old is not None
         and now - old.full_at <= FULL_EVERY_S
-        and loading.version(ALIAS) == old.version
+        and loading.read_version(ALIAS) == old.version
     ):
-        return replace(old, loaded_at=now)  # nearly always: in one statement
+        # Nearly always so, and outside the transaction this costs a single statement.
+        return replace(old, loaded_at=now)
     with transaction.atomic(using=ALIAS):
-        version = loading.version(ALIAS)
-        if old is None or version[0] != old.version[0] or version[1] < old.version[1]:
-            return _full(version, now)
-        if now - old.full_at > FULL_EVERY_S:
-            return _full(version, now)
-        if version == old.version:
-            return replace(old, loaded_at=now)
-        changes = loading.changes(ALIAS, above=old.version[1], upto=version[1])
-        if changes is None:
-            return _full(version, now)
-        content = loading.patched(ALIAS, old, changes)
-        return build(version=version, at=now, full_at=old.full_at, content=content)
+        version = loading.read_version(ALIAS)
+        if (
+            old is not None
+            and now - old.full_at <= FULL_EVERY_S
+            and version[0] == old.version[0]
+            and version[1] >= old.version[1]
+        ):
+            if version == old.version:
+                return replace(old, loaded_at=now)
+            changes = loading.read_changes(ALIAS, above=old.version[1], upto=version[1])
+            if changes is not None:
+                content = loading.load_changed(ALIAS, old, changes)
+                return build_snapshot(
+                    version=version, at=now, full_at=old.full_at, content=content
+                )
+        content = loading.load_all(ALIAS)
+        return build_snapshot(version=version, at=now, full_at=now, content=content)
 
 
-def _full(version: tuple[str, int], now: float) -> Snapshot:
-    return build(version=version, at=now, full_at=now, content=loading.everything(ALIAS))
-
-
-def _find(look: Callable[[Snapshot], T | None]) -> T | None:
-    """Return what `look` finds now or after one refresh."""
-    found = look(current())
-    if found is None:
+def _find(look_up: Callable[[Snapshot], T | None]) -> T | None:
+    """Return the result of `look_up`, after one refresh if it is None at first."""
+    result = look_up(current())
+    if result is None:
+        # The object may have been created on another broker a moment ago.
         _holder.renew_after_miss()
-        found = look(current())
-    return found
+        result = look_up(current())
+    return result
 
 
 def origin_of(name: str) -> tuple[str, str] | None:
-    """Group and topic whose failed messages the topic called `name` holds; None if it is no
-    failure topic.
+    """Return the names of the group and topic whose failed messages the topic called `name`
+    holds. None if it is no failure topic.
     """
-    known = current()
-    topic = known.topic(name)
+    snapshot = current()
+    topic = snapshot.topic(name)
     if topic is None or topic.failure_of is None or topic.failure_group is None:
         return None
     group, origin = (
-        known.groups.get(topic.failure_group),
-        known.topics.get(topic.failure_of),
+        snapshot.groups.get(topic.failure_group),
+        snapshot.topics.get(topic.failure_of),
     )
     return (group.name if group else "", origin.name if origin else "")
 
 
 def find_topic(name: str) -> TopicInfo:
-    """The ready topic called `name`; raises NotFound(topic_not_found)."""
+    """Return the ready topic called `name`. Raises NotFound(topic_not_found)."""
 
-    def look(snapshot: Snapshot) -> TopicInfo | None:
+    def find_ready(snapshot: Snapshot) -> TopicInfo | None:
         topic = snapshot.topic(name)
         return topic if topic is not None and topic.state == "ready" else None
 
-    topic = _find(look)
+    topic = _find(find_ready)
     if topic is None:
         raise no_topic(name)
     return topic
 
 
 def find_group(name: str) -> GroupInfo:
-    """The group called `name`; raises NotFound(group_not_found)."""
+    """Return the group called `name`. Raises NotFound(group_not_found)."""
     group = _find(lambda snapshot: snapshot.group(name))
     if group is None:
         raise no_group(name)
@@ -285,7 +296,7 @@ def find_group(name: str) -> GroupInfo:
 
 
 def find_node(name: str) -> NodeInfo:
-    """The node called `name`; raises NotFound(node_not_found)."""
+    """Return the node called `name`. Raises NotFound(node_not_found)."""
     node = _find(lambda snapshot: snapshot.node(name))
     if node is None:
         raise no_node(name)
@@ -293,36 +304,37 @@ def find_node(name: str) -> NodeInfo:
 
 
 def node_by_id(node_id: int) -> NodeInfo:
-    """The node with this id; raises NotFound(node_not_found)."""
-    found = _find(lambda snapshot: snapshot.nodes.get(node_id))
-    if found is None:
+    """Return the node with this id. Raises NotFound(node_not_found)."""
+    node = _find(lambda snapshot: snapshot.nodes.get(node_id))
+    if node is None:
         raise NotFound(f"No node has the id {node_id}.", code=Code.NODE_NOT_FOUND)
-    return found
+    return node
 
 
 def find_queue(queue: int) -> QueueInfo:
-    """The queue with this id; raises NotFound(queue_not_found)."""
-    found = _find(lambda snapshot: snapshot.queues.get(queue))
-    if found is None:
+    """Return the queue with this id. Raises NotFound(queue_not_found)."""
+    info = _find(lambda snapshot: snapshot.queues.get(queue))
+    if info is None:
         raise NotFound(f"Queue {queue} does not exist.", code=Code.QUEUE_NOT_FOUND)
-    return found
+    return info
 
 
 def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
-    """Those of the queues that exist, after at most one refresh, and whether the others
-    certainly do not.
+    """Return the queues that exist, by id, after at most one refresh. The second value is
+    False if the others may exist, because the refresh failed.
     """
-    known = current().queues
-    if all(queue in known for queue in queues):
-        return {queue: known[queue] for queue in queues}, True
+    infos = current().queues
+    if all(queue in infos for queue in queues):
+        return {queue: infos[queue] for queue in queues}, True
     certain = True
     try:
         _holder.renew_after_miss()
     except MetadataUnavailable:
         certain = False
-    known = current().queues
-    return {queue: known[queue] for queue in queues if queue in known}, certain
+    infos = current().queues
+    return {queue: infos[queue] for queue in queues if queue in infos}, certain
 
 
 def find_key(digest: str) -> KeyInfo | None:
+    """Return the API key with this digest, None if there is none."""
     return _find(lambda snapshot: snapshot.key(digest))

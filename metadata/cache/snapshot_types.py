@@ -1,4 +1,4 @@
-"""Parts of a snapshot: frozen copies of the rows that brokers need, and the maps over them."""
+"""Types of a snapshot: frozen copies of the rows that brokers need, and look-ups over them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DEFAULTS = Delivery()
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A DbNode; `password` in plain text, not in its repr. A node whose `disk` is full
-    stores nothing.
+    """A node (DbNode). `password` is plain text and left out of the repr. Sends to a node
+    whose `disk` is `full` are refused.
     """
 
     id: int
@@ -47,10 +47,10 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A Queue; `head_seen` may be minutes old, and its head was at least that high.
+    """A queue. `head_seen` is a lower bound of its log end offset, which may be minutes old.
 
-    `reopened_ms`: when it was last opened after it had been closed, ms since 1970; 0:
-    never.
+    `reopened_ms` is the time when the queue was last opened after it had been closed, in ms
+    since 1970, 0 if never.
     """
 
     id: int
@@ -64,10 +64,10 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The routing of messages that name no queue, for ids of batches up to a time (ms since
-    1970).
+    """A former routing of messages that name no queue. It holds for batch ids made up to
+    `until_ms` (since 1970), so that a repeated send finds the queue of its first try.
 
-    `queues` are those that an unkeyed one could go to, in order of number.
+    `queues` are the queues that an unkeyed message could go to, in order of number.
     """
 
     layout: tuple[int, ...] = field(repr=False)
@@ -78,10 +78,8 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in
-    order of number.
-
-    `earlier`: its routings of the last days, the oldest first.
+    """A topic. `layout` has 1,024 queue ids, none while the topic is being created. `queues`
+    are ids in order of number. `earlier` are the routings of the last days, oldest first.
     """
 
     id: int
@@ -95,13 +93,13 @@ class TopicInfo:
     queues: tuple[int, ...]
     retention_days: int
     retention_bytes: int | None
-    # of a failure topic: whose failed messages, and of which topic
+    # Ids of the group and topic whose failed messages a failure topic holds.
     failure_group: int | None = None
     failure_of: int | None = None
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
     read_only: bool = False
-    send_tokens: frozenset[str] = field(default=frozenset(), repr=False)  # digests
+    send_tokens: frozenset[str] = field(default=frozenset(), repr=False)  # their digests
 
     def queue_for(self, key: str) -> int:
         return queue_for_key(key, self.layout)
@@ -118,7 +116,7 @@ class GroupInfo:
     lease_ms: int = 30_000
     run_messages: int = 10
     max_deliveries: int = 5
-    member_count: int = 0  # as of its last change; kept up to date for share groups only
+    member_count: int = 0  # at the last change of the group; current for share groups only
 
     @property
     def is_share(self) -> bool:
@@ -139,7 +137,7 @@ class SubscriptionInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """An ApiKey; `rights` maps a right to its name patterns."""
+    """An API key. `rights` maps a right to its name patterns."""
 
     id: int
     name: str
@@ -150,7 +148,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """All rows of a snapshot, or the changed ones, by kind and id."""
+    """All rows of a snapshot, or only the changed rows, by kind and id."""
 
     nodes: Mapping[int, NodeInfo]
     topics: Mapping[int, TopicInfo]
@@ -162,12 +160,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Content):
-    """The metadata at one instant; nothing in it ever changes.
+    """The metadata at one instant. It is never changed, so threads share it without locks.
 
-    `version` = (incarnation of the metadata database, number of its last change);
-    `loaded_at` is
-    time.monotonic() of the last look that found this version still current; `full_at` of
-    its last full load.
+    `version` is (incarnation of the metadata database, number of its last change). Times
+    are time.monotonic(): `loaded_at` of the last read that found this version current,
+    `full_at` of the last full load.
     """
 
     version: tuple[str, int]
@@ -178,11 +175,11 @@ class Snapshot(Content):
     groups_by_name: Mapping[str, GroupInfo] = field(repr=False)
     keys_by_digest: Mapping[str, KeyInfo] = field(repr=False)
     subscriptions_by_group: Mapping[int, tuple[SubscriptionInfo, ...]] = field(repr=False)
-    # by (group, topic)
+    # by (group id, topic id)
     failure_topics: Mapping[tuple[int, int], TopicInfo] = field(repr=False)
 
     def topic(self, name: str) -> TopicInfo | None:
-        """The topic called `name`, in any state but deleted."""
+        """Return the topic called `name`, in any state but deleted."""
         return self.topics_by_name.get(name)
 
     def group(self, name: str) -> GroupInfo | None:
@@ -198,86 +195,96 @@ class Snapshot(Content):
         return self.subscriptions_by_group.get(group_id, ())
 
     def delivery(self, group_id: int, topic_id: int) -> Delivery:
-        """Return a group's delivery settings for a topic; the defaults where it does not
-        subscribe.
+        """Return a group's delivery settings for a topic, the defaults if the group does not
+        subscribe to it.
         """
-        mine = (
-            one.delivery
-            for one in self.subscriptions_of(group_id)
-            if one.topic_id == topic_id
-        )
-        return next(mine, _DEFAULTS)
+        subscription = self.subscription(group_id, topic_id)
+        return _DEFAULTS if subscription is None else subscription.delivery
 
     def queue_name(self, queue: int) -> str | None:
-        """A queue as people call it, by its topic and its number there: orders/3; None if
-        it is gone.
+        """Return the display name of a queue, its topic and its number: orders/3. None if it
+        was deleted.
         """
-        found = self.queues.get(queue)
-        of = self.topics.get(found.topic_id) if found is not None else None
-        return f"{of.name}/{found.number}" if found is not None and of is not None else None
+        info = self.queues.get(queue)
+        topic = self.topics.get(info.topic_id) if info is not None else None
+        return (
+            f"{topic.name}/{info.number}"
+            if info is not None and topic is not None
+            else None
+        )
 
-    def queue_called(self, name: str) -> QueueInfo | None:
-        """The queue of that name, such as orders/3."""
-        topic, _slash, number = name.rpartition("/")
-        of = self.topic(topic)
-        mine = (
-            [self.queues[one] for one in of.queues if one in self.queues]
-            if of is not None
+    def find_queue_by_name(self, name: str) -> QueueInfo | None:
+        """Return the queue with a display name such as orders/3."""
+        topic_name, _slash, number = name.rpartition("/")
+        topic = self.topic(topic_name)
+        queues = (
+            [self.queues[queue] for queue in topic.queues if queue in self.queues]
+            if topic is not None
             else []
         )
-        return next((one for one in mine if str(one.number) == number), None)
+        return next((info for info in queues if str(info.number) == number), None)
 
-    def only(self, group_id: int, queue: int) -> MessageFilter:
-        """The messages of a queue that a group takes."""
+    def message_filter(self, group_id: int, queue: int) -> MessageFilter:
+        """Return the filter of a group for the messages of a queue."""
         info = self.queues.get(queue)
         return (
             self.delivery(group_id, info.topic_id).only if info is not None else EVERYTHING
         )
 
     def delay_s(self, group_id: int, queue: int) -> int:
-        """Delay in seconds after a message of a queue was stored until a group gets it."""
+        """Return the delay of a group for messages of a queue, in seconds after the send."""
         info = self.queues.get(queue)
         return self.delivery(group_id, info.topic_id).delay_s if info is not None else 0
 
-    def stopped(self, group_id: int, queue: QueueInfo) -> bool:
+    def is_stopped(self, group_id: int, queue: QueueInfo) -> bool:
         """Return True if an operator stopped the group, its subscription to the topic, or
         the queue in it.
-
-        Who reads nothing of a topic gets no retries of its messages either.
         """
         group = self.groups.get(group_id)
-        mine = self.subscriptions_of(group_id)
+        subscriptions = self.subscriptions_of(group_id)
+        # A stopped subscription also stops the retries of its messages, which are in the
+        # failure topic.
         return (group is not None and group.stopped) or any(
-            one.stopped or queue.id in one.stopped_queues
-            for one in mine
-            if one.topic_id in (queue.topic_id, self.origin(queue.topic_id))
+            subscription.stopped or queue.id in subscription.stopped_queues
+            for subscription in subscriptions
+            if subscription.topic_id in (queue.topic_id, self.origin_topic(queue.topic_id))
         )
 
-    def origin(self, topic_id: int) -> int:
-        """The topic whose failed messages a topic holds; of any but a failure topic itself."""
+    def origin_topic(self, topic_id: int) -> int:
+        """Return the topic whose failed messages a failure topic holds. Any other topic is
+        its own origin.
+        """
         topic = self.topics.get(topic_id)
         return topic_id if topic is None or topic.failure_of is None else topic.failure_of
 
     def holds_failures(self, queue: int) -> bool:
+        """Return True if the queue belongs to a failure topic."""
         info = self.queues.get(queue)
         topic = None if info is None else self.topics.get(info.topic_id)
         return topic is not None and topic.failure_of is not None
 
     def subscription(self, group_id: int, topic_id: int) -> SubscriptionInfo | None:
-        """The group's subscription to a topic, in any state."""
+        """Return the group's subscription to a topic, in any state."""
         return next(
-            (one for one in self.subscriptions_of(group_id) if one.topic_id == topic_id),
+            (
+                subscription
+                for subscription in self.subscriptions_of(group_id)
+                if subscription.topic_id == topic_id
+            ),
             None,
         )
 
 
-def build(
+def build_snapshot(
     *, version: tuple[str, int], at: float, full_at: float, content: Content
 ) -> Snapshot:
-    """A snapshot of `content`, with its lookup maps; `at` and `full_at` are
+    """Return a snapshot of `content`, with its look-up maps. `at` and `full_at` are
     time.monotonic().
     """
-    by_group = grouped((one.group_id, one) for one in content.subscriptions.values())
+    by_group = grouped(
+        (subscription.group_id, subscription)
+        for subscription in content.subscriptions.values()
+    )
     return Snapshot(
         version=version,
         loaded_at=at,
@@ -286,27 +293,36 @@ def build(
             kind.name: MappingProxyType(getattr(content, kind.name))
             for kind in fields(content)
         },
-        nodes_by_name=MappingProxyType({one.name: one for one in content.nodes.values()}),
-        topics_by_name=MappingProxyType({one.name: one for one in content.topics.values()}),
-        groups_by_name=MappingProxyType({one.name: one for one in content.groups.values()}),
-        keys_by_digest=MappingProxyType({one.digest: one for one in content.keys.values()}),
+        nodes_by_name=MappingProxyType(
+            {node.name: node for node in content.nodes.values()}
+        ),
+        topics_by_name=MappingProxyType(
+            {topic.name: topic for topic in content.topics.values()}
+        ),
+        groups_by_name=MappingProxyType(
+            {group.name: group for group in content.groups.values()}
+        ),
+        keys_by_digest=MappingProxyType({key.digest: key for key in content.keys.values()}),
         subscriptions_by_group=MappingProxyType(
-            {group: tuple(ones) for group, ones in by_group.items()}
+            {group_id: tuple(subscriptions) for group_id, subscriptions in by_group.items()}
         ),
         failure_topics=MappingProxyType(
             {
-                (one.failure_group, one.failure_of): one
-                for one in content.topics.values()
-                if one.failure_group is not None and one.failure_of is not None
+                (topic.failure_group, topic.failure_of): topic
+                for topic in content.topics.values()
+                if topic.failure_group is not None and topic.failure_of is not None
             }
         ),
     )
 
 
-def merged(
-    old: Mapping[int, V], fresh: Mapping[int, V], *, asked: set[int]
+def merge_rows(
+    old: Mapping[int, V], loaded: Mapping[int, V], *, changed: set[int]
 ) -> dict[int, V]:
-    """`old` with the rows `asked` for replaced by `fresh`; those that are no longer there
-    are left out.
+    """Return `old` with the `changed` rows replaced by the `loaded` ones. Changed rows that
+    were not loaded were deleted, and are left out.
     """
-    return {**{row: info for row, info in old.items() if row not in asked}, **fresh}
+    return {
+        **{row: info for row, info in old.items() if row not in changed},
+        **loaded,
+    }

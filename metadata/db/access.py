@@ -94,7 +94,7 @@ def require_any(
         )
 
 
-def require_failed(
+def require_failure_origin(
     actor: Actor, right: str, name: str, origin: tuple[str, str] | None
 ) -> None:
     """Raise Forbidden unless a right on a failure topic's name also reaches its group or
@@ -147,14 +147,14 @@ def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
     return True
 
 
-def sees(actor: Actor, name: str) -> bool:
+def may_see(actor: Actor, name: str) -> bool:
     """Return True if lists show `name` to the actor: any right will do."""
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 
-def require_seen(actor: Actor, group: str) -> None:
+def require_any_right(actor: Actor, group: str) -> None:
     """Raise Forbidden unless the actor has any right on a group."""
-    if not sees(actor, group):
+    if not may_see(actor, group):
         require(actor, "consume", group, what="group")
 
 
@@ -168,7 +168,7 @@ def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bo
     looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()
     if may(actor, "browse", topic):
         with looks:
-            require_failed(actor, "browse", topic, origin)
+            require_failure_origin(actor, "browse", topic, origin)
             return True
     if not may(actor, LOOK, topic):
         require(actor, "browse", topic)

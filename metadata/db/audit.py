@@ -7,7 +7,7 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db.clock import database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.models import AuditLog
 
 SECRET = ("password", "digest", "api_key", "_encrypted")
@@ -49,4 +49,4 @@ def _clean(values: Values) -> dict[str, Any] | None:
     }
 
 
-prune = Rule(AuditLog.objects.all(), at="at", days=400)
+prune = PruneRule(AuditLog.objects.all(), at="at", days=400)

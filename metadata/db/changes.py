@@ -24,7 +24,7 @@ KEPT = 10_000  # numbers; a broker further behind loads everything
 PRUNE_EVERY = 500
 
 
-def changed(kind: str, *ids: int) -> None:
+def record_change(kind: str, *ids: int) -> None:
     """Count one change of the rows `ids` of a kind, as the last act of a transaction.
 
     A topic stands for its queues too.

@@ -94,7 +94,7 @@ def database_state() -> DatabaseState:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {server}, {now_sql()}, incarnation, n FROM {table}", [])  # noqa: S608
         name, now, incarnation, number = cursor.fetchone()
-    return DatabaseState(name, utc(now), (incarnation, number))
+    return DatabaseState(name, to_utc(now), (incarnation, number))
 
 
 def later_sql() -> str:
@@ -107,7 +107,7 @@ def now_sql() -> str:
     return _NOW[transaction.get_connection().vendor]
 
 
-def utc(told: datetime | str) -> datetime:
+def to_utc(told: datetime | str) -> datetime:
     """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no
     zone.
     """
@@ -116,7 +116,7 @@ def utc(told: datetime | str) -> datetime:
     )
 
 
-def as_stored(time: datetime) -> Any:
+def as_parameter(time: datetime) -> Any:
     """Return a time as a parameter of a statement of text."""
     return transaction.get_connection().ops.adapt_datetimefield_value(time)
 

@@ -23,7 +23,7 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @transactional
-def look(*, confirm: bool) -> str | None:
+def check_clock(*, confirm: bool) -> str | None:
     """Return why the clock is not to be trusted: it jumped ahead since this machine's last
     look; else None.
 

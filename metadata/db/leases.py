@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from metadata.db.clock import UtcNow, database_now, later_sql, now_sql, utc
+from metadata.db.clock import UtcNow, database_now, later_sql, now_sql, to_utc
 from metadata.db.rows import update
 from metadata.db.transactions import reachable, transactional
 from metadata.limits.lease_ends import LeaseEnds
@@ -92,7 +92,7 @@ def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
     """Take or renew the lease; return True if `holder` has it for the next `ttl_s` / 2
     seconds at least.
     """
-    return term(name=name, holder=holder, ttl_s=ttl_s) is not None
+    return acquire_term(name=name, holder=holder, ttl_s=ttl_s) is not None
 
 
 def renew(*, name: str, holder: str, ttl_s: float) -> bool:
@@ -103,7 +103,7 @@ def renew(*, name: str, holder: str, ttl_s: float) -> bool:
         return update(renewal, [ttl_s, name, holder]) > 0
 
 
-def term(*, name: str, holder: str, ttl_s: float) -> int | None:
+def acquire_term(*, name: str, holder: str, ttl_s: float) -> int | None:
     """The number of the holder's term after acquiring or renewing, None while another holds
     the lease.
     """
@@ -114,7 +114,7 @@ def term(*, name: str, holder: str, ttl_s: float) -> int | None:
         row: Any = next(iter(rows), None)
         if row is None:
             return _first(name, holder, ttl_s)
-        now, ttl, mine = utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
+        now, ttl, mine = to_utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
         # A LeaseHolder comes back when half of it is over by its own clock: then it must
         # not be sent away.
         if row.expires_at - now > (ttl * 2 / 3 if mine else timedelta()):

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from django.db.models import Model, QuerySet
 
 from metadata.actors import Actor
-from metadata.db.access import may, sees
+from metadata.db.access import may, may_see
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid
 
@@ -36,7 +36,7 @@ class Window:
     after: str = ""
 
 
-def select(
+def select_page(
     rows: QuerySet[M], *, window: Window, actor: Actor, right: str | None = None
 ) -> tuple[list[M], str | None]:
     """The rows of a window on which the actor has `right` (None: any), and the name to go
@@ -60,7 +60,7 @@ def select(
 
 
 def _shown(actor: Actor, right: str | None, name: str) -> bool:
-    return sees(actor, name) if right is None else may(actor, right, name)
+    return may_see(actor, name) if right is None else may(actor, right, name)
 
 
 def _name(row: Any) -> str:

@@ -20,7 +20,7 @@ AT_ONCE = 500  # rows in one statement
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Rule:
+class PruneRule:
     """Rows that are kept for `days`, by their time `at`; a call deletes up to `limit` older
     ones, the oldest first, and returns their number. With `each`, only the latest
     `most_each` rows of a value are kept at all.
@@ -37,12 +37,12 @@ class Rule:
             since = before(
                 database_now(), seconds=(self.days if days is None else days) * 86_400
             )
-            count = delete(
+            count = delete_rows(
                 self.rows.filter(**{f"{self.at}__lt": since}).order_by(self.at, "pk"),
                 limit=limit,
             )
             for rows in self._surplus() if self.each else ():
-                count += delete(rows, limit=limit - count)
+                count += delete_rows(rows, limit=limit - count)
         return count
 
     def _surplus(self) -> Iterator[QuerySet[Any]]:
@@ -56,7 +56,7 @@ class Rule:
                 yield rows.filter(pk__lte=latest)
 
 
-def delete(rows: QuerySet[Any], *, limit: int) -> int:
+def delete_rows(rows: QuerySet[Any], *, limit: int) -> int:
     """Delete up to `limit` of some rows, in their order; return how many went, without
     those that went with them. A row that is not among them any more when its turn comes
     stays."""

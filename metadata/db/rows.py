@@ -34,7 +34,7 @@ def select(statement: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]
         return list(cursor.fetchall())
 
 
-def marks(given: Sequence[object]) -> str:
+def placeholders(given: Sequence[object]) -> str:
     """Return the places of parameters between the brackets of an IN."""
     return ", ".join(["%s"] * len(given))
 
@@ -46,7 +46,7 @@ def update(statement: str, given: Sequence[object] = ()) -> int:
         return int(cursor.rowcount)
 
 
-def shown(view: type[V], row: Model, **given: Any) -> V:
+def make_view(view: type[V], row: Model, **given: Any) -> V:
     """Return a dataclass with the attributes of a row that have its fields' names, unless
     they are `given`.
 
@@ -65,7 +65,7 @@ def _value(row: Model, name: str) -> Any:
     return value.name if isinstance(value, Model) else value  # type: ignore[attr-defined]
 
 
-def by_name(rows: QuerySet[M], name: str, missing: Callable[[str], NotFound]) -> M:
+def find_by_name(rows: QuerySet[M], name: str, missing: Callable[[str], NotFound]) -> M:
     """Return the row called `name`; raise `missing` of it. MariaDB finds other spellings,
     too.
     """
@@ -86,12 +86,12 @@ def create(rows: QuerySet[M], what: str, *, name: str, **values: Any) -> M:
         raise conflict from None
 
 
-def differing(row: Model, values: Mapping[str, Any]) -> dict[str, Any]:
+def changed_values(row: Model, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the row has now where `values` are others."""
     return {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
 
 
-def edit(
+def save_changes(
     row: Model,
     before: Mapping[str, Any],
     values: Mapping[str, Any],
@@ -113,7 +113,7 @@ def edit(
     )
 
 
-def group_by_id(group_id: int) -> ConsumerGroup:
+def lock_group_by_id(group_id: int) -> ConsumerGroup:
     """The group's row, locked; raises NotFound(group_not_found)."""
     row = (
         ConsumerGroup.objects.select_for_update()
@@ -125,30 +125,32 @@ def group_by_id(group_id: int) -> ConsumerGroup:
     return row
 
 
-def group_by_name(name: str) -> ConsumerGroup:
+def lock_group(name: str) -> ConsumerGroup:
     """The row of the group called `name`, locked; raises NotFound(group_not_found)."""
-    return by_name(
+    return find_by_name(
         ConsumerGroup.objects.select_for_update().filter(deleted_at__isnull=True),
         name,
         no_group,
     )
 
 
-def group_named(name: str) -> ConsumerGroup:
+def find_group(name: str) -> ConsumerGroup:
     """The row of the group called `name`; raises NotFound(group_not_found)."""
-    return by_name(ConsumerGroup.objects.filter(deleted_at__isnull=True), name, no_group)
+    return find_by_name(
+        ConsumerGroup.objects.filter(deleted_at__isnull=True), name, no_group
+    )
 
 
-def topic_by_name(name: str) -> Topic:
+def lock_topic(name: str) -> Topic:
     """The row of the ready topic called `name`, locked; raises NotFound(topic_not_found)."""
-    return by_name(
+    return find_by_name(
         Topic.objects.select_for_update().filter(state=Topic.State.READY), name, no_topic
     )
 
 
-def node_by_name(name: str) -> DbNode:
+def lock_node(name: str) -> DbNode:
     """The row of the node called `name`, locked; raises NotFound(node_not_found)."""
-    return by_name(DbNode.objects.select_for_update(), name, no_node)
+    return find_by_name(DbNode.objects.select_for_update(), name, no_node)
 
 
 def origin_of(topic: Topic) -> tuple[str, str] | None:

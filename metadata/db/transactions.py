@@ -53,7 +53,7 @@ def note_connection() -> None:
     _mine.has_connected = True
 
 
-def give_back() -> None:
+def release_connections() -> None:
     """Give the connections of this thread back, at the end of a request."""
     if _mine.has_connected:
         close_old_connections()
@@ -147,12 +147,10 @@ def reachable() -> Iterator[None]:
             # a broken connection would fail for ever where no request ends
             close_old_connections()
         _outage.failed(error)  # its address is not for clients
-        raise MetadataUnavailable(
-            "The metadata database did not answer.", retry_after_ms=1000
-        ) from error
+        raise MetadataUnavailable.no_answer() from error
 
 
-def in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
+def read_in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
     """All rows by rising id, PAGE at a time, each page read when it is wanted.
 
     For sweeps: rows that cannot be dealt with now are passed, and hide none behind them.

@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 def all_topics(actor: Actor) -> Iterator[TopicView]:
     """Return topics by name, without retry topics and deleted ones."""
-    return _all(lambda window: topic_rows.page(actor=actor, window=window))
+    return _all(lambda window: topic_rows.list_topics(actor=actor, window=window))
 
 
 def all_groups(actor: Actor) -> Iterator[GroupView]:

@@ -9,7 +9,7 @@ from metadata.db.access import EVERYTHING, matches
 from metadata.definitions.existing import all_groups, all_topics, open_queues
 from metadata.groups.groups import GroupView
 from metadata.groups.subscription_rows import SubscriptionView
-from metadata.rules.definitions import PARTS, VERSION, written
+from metadata.rules.definitions import PARTS, VERSION, write_settings
 from metadata.topics.topic_rows import TopicView
 
 
@@ -44,15 +44,23 @@ def _read(group: GroupView, topics: set[str]) -> list[SubscriptionView]:
 
 
 def _topic(view: TopicView) -> dict[str, Any]:
-    settings = written(PARTS["topics"].settings, view)
+    settings = write_settings(PARTS["topics"].settings, view)
     return {"name": view.name, "queues": open_queues(view), **settings}
 
 
 def _group(view: GroupView) -> dict[str, Any]:
-    return {"name": view.name, "mode": view.mode, **written(PARTS["groups"].settings, view)}
+    return {
+        "name": view.name,
+        "mode": view.mode,
+        **write_settings(PARTS["groups"].settings, view),
+    }
 
 
 def _subscription(view: SubscriptionView) -> dict[str, Any]:
     words = {"group": view.group, "topic": view.topic, "start": view.start}
     since = {} if view.start_at_ms is None else {"start_at_ms": view.start_at_ms}
-    return {**words, **since, **written(PARTS["subscriptions"].settings, view.delivery)}
+    return {
+        **words,
+        **since,
+        **write_settings(PARTS["subscriptions"].settings, view.delivery),
+    }

@@ -17,7 +17,15 @@ from metadata.groups import groups, subscription_rows
 from metadata.groups.groups import GroupView
 from metadata.groups.subscription_rows import SubscriptionView
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.definitions import PARTS, Entry, invalid, key_of, read, same, written
+from metadata.rules.definitions import (
+    PARTS,
+    Entry,
+    comparison_key,
+    invalid_document,
+    is_same_value,
+    parse_document,
+    write_settings,
+)
 from metadata.topics.topic_rows import TopicView
 
 Existing = Literal["refuse", "keep", "change"]
@@ -69,14 +77,14 @@ class Plan:
         for a moment.
         """
         if found := [one.error for one in self.of("conflict")]:
-            named = invalid(found)
+            named = invalid_document(found)
             raise Conflict(
                 f"Nothing was done. {named.detail}",
                 code=Code.ALREADY_EXISTS,
                 errors=named.errors,
             )
         if unfinished := [one.error for one in self.of("unfinished")]:
-            named = invalid(unfinished)
+            named = invalid_document(unfinished)
             detail = f"Nothing was done. {named.detail}"
             raise Unavailable(detail, errors=named.errors, retry_after_ms=60_000)
 
@@ -99,7 +107,7 @@ class _There:
 
     def require(self, kind: str, name: str) -> None:
         """Raise Invalid unless a topic or group will be there when an entry needs it."""
-        found = self.names.get((kind, key_of(name)))
+        found = self.names.get((kind, comparison_key(name)))
         if found is None:
             raise Invalid.field(
                 kind, f"there is no {kind} {name}, nor does the document have it"
@@ -108,7 +116,7 @@ class _There:
             raise Invalid.field(kind, f"{name} is spelled {found} where it is made")
 
 
-def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
+def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
     """Compare a document with what is there. Needs the rights that each entry needs to be
     made.
 
@@ -118,11 +126,11 @@ def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
     """
     if existing not in EXISTING:
         raise Invalid.field("existing", f"must be one of {', '.join(EXISTING)}")
-    entries = read(document)
+    entries = parse_document(document)
     _check(entries, actor)
     there = _There(
-        {key_of(one.name): one for one in all_topics(actor)},
-        {key_of(one.name): one for one in all_groups(actor)},
+        {comparison_key(one.name): one for one in all_topics(actor)},
+        {comparison_key(one.name): one for one in all_groups(actor)},
     )
     steps: list[Step] = []
     errors: list[FieldError] = []
@@ -132,7 +140,7 @@ def plan(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
         except Invalid as error:
             errors += _placed(entry, error)
     if errors:
-        raise invalid(errors)
+        raise invalid_document(errors)
     return Plan(tuple(steps))
 
 
@@ -154,7 +162,7 @@ def _check(entries: list[Entry], actor: Actor) -> None:
                 raise
             errors += _placed(entry, error)
     if errors:
-        raise invalid(errors)
+        raise invalid_document(errors)
 
 
 def _check_rights(entry: Entry, actor: Actor) -> None:
@@ -185,7 +193,7 @@ def _step(entry: Entry, there: _There) -> Step:
 
 
 def _topic(entry: Entry, there: _There) -> Step:
-    key = key_of(entry.name)
+    key = comparison_key(entry.name)
     found = there.topics.get(key)
     there.names["topic", key] = entry.name
     if found is None:
@@ -196,7 +204,7 @@ def _topic(entry: Entry, there: _There) -> Step:
 
 
 def _group(entry: Entry, there: _There) -> Step:
-    key = key_of(entry.name)
+    key = comparison_key(entry.name)
     found = there.groups.get(key)
     mode = str(entry.words["mode"] if found is None else found.mode)
     groups.check_fits(mode, entry.settings)
@@ -214,10 +222,10 @@ def _subscription(entry: Entry, there: _There) -> Step:
     subscription_rows.check_start(
         start=entry.words["start"], at_ms=entry.words["start_at_ms"]
     )
-    subscription_rows.check_fits(group, there.modes[key_of(group)], entry.settings)
-    found = _read_by(there.groups.get(key_of(group)), key_of(topic))
+    subscription_rows.check_fits(group, there.modes[comparison_key(group)], entry.settings)
+    found = _read_by(there.groups.get(comparison_key(group)), comparison_key(topic))
     if found is None:
-        problem = subscription_rows.taken_failure_name(group=group, topic=topic)
+        problem = subscription_rows.explain_taken_retry_name(group=group, topic=topic)
         return Step(entry, "conflict" if problem else "create", problem=problem)
     if found.state != "ready":
         return Step(entry, "unfinished", problem=UNFINISHED)
@@ -226,7 +234,7 @@ def _subscription(entry: Entry, there: _There) -> Step:
 
 def _read_by(group: GroupView | None, topic: str) -> SubscriptionView | None:
     subscriptions = group.subscriptions if group is not None else ()
-    return next((one for one in subscriptions if key_of(one.topic) == topic), None)
+    return next((one for one in subscriptions if comparison_key(one.topic) == topic), None)
 
 
 def _compared(entry: Entry, name: str, words: Mapping[str, Any], row: object) -> Step:
@@ -236,12 +244,12 @@ def _compared(entry: Entry, name: str, words: Mapping[str, Any], row: object) ->
         return Step(entry, "conflict", problem=problem)
     settings = SETTINGS[entry.kind]
     here = {word: value for word, value in words.items() if word not in entry.defaulted}
-    here |= written({name: settings[name] for name in entry.settings}, row)
+    here |= write_settings({name: settings[name] for name in entry.settings}, row)
     wanted = {**entry.words, **entry.settings}
     found = tuple(
         Difference(name, value, wanted[name])
         for name, value in here.items()
-        if not same(settings.get(name), value, wanted[name])
+        if not is_same_value(settings.get(name), value, wanted[name])
     )
     return Step(entry, "change" if found else "same", found)
 

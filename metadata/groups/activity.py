@@ -15,7 +15,9 @@ FRESH_S = 3600  # a time that is not older is not written anew
 
 
 @transactional
-def active(*, topic_id: int, progress: Mapping[int, int], record: bool) -> set[int]:
+def find_active_subscriptions(
+    *, topic_id: int, progress: Mapping[int, int], record: bool
+) -> set[int]:
     """The subscriptions of a topic with a member or a commit in the last seven days; a new
     one counts.
 

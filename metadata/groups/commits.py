@@ -15,30 +15,30 @@ from datetime import UTC, datetime
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import before, database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import CommitLook, ConsumerGroupTopic
-from metadata.rules.groups.commits import Look, Step, steps
+from metadata.rules.groups.commits import CommitInterval, PositionSample, commit_intervals
 
 KEPT_DAYS = 7
 MOST_LOOKS = 1_500  # for one message: those of about a day
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupPositions:
     """Offsets of a group in the queues of a topic. `at_rest`: nothing is left to read in
     any of them.
     """
 
     topic_id: int
     group_id: int
-    looks: Mapping[int, Look]
+    looks: Mapping[int, PositionSample]
     at_rest: bool
 
 
 @transactional
-def note(found: Iterable[Seen]) -> int:
+def record_positions(found: Iterable[GroupPositions]) -> int:
     """Keep what was seen; return how many rows that took. A group that stays at rest takes
     none.
 
@@ -64,9 +64,11 @@ def _committed(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
     return {queue: look[0] for queue, look in (positions or {}).items()}
 
 
-def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, Look]]:
+def latest_positions(
+    pairs: Iterable[tuple[int, int]],
+) -> dict[tuple[int, int], dict[int, PositionSample]]:
     """Of each (topic, group) that was looked at: queue → the last look."""
-    found: dict[tuple[int, int], dict[int, Look]] = {}
+    found: dict[tuple[int, int], dict[int, PositionSample]] = {}
     with reachable():
         for topic, group in sorted(set(pairs)):
             rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by(
@@ -74,12 +76,14 @@ def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, 
             )
             positions = rows.values_list("positions", flat=True).first() or {}
             found[topic, group] = {
-                int(queue): Look(*look) for queue, look in positions.items()
+                int(queue): PositionSample(*look) for queue, look in positions.items()
             }
     return found
 
 
-def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, list[Step]]:
+def commit_times(
+    *, topic: str, group: str, days: int, actor: Actor
+) -> dict[int, list[CommitInterval]]:
     """Queue → when its offsets were first committed, as far as the looks of the last days
     tell.
 
@@ -97,14 +101,16 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
         )
         seen = rows.values_list("positions", flat=True).iterator()
         looks = grouped(
-            (int(queue), Look(*look)) for one in seen for queue, look in one.items()
+            (int(queue), PositionSample(*look))
+            for one in seen
+            for queue, look in one.items()
         )
-    return {queue: steps(mine) for queue, mine in looks.items()}
+    return {queue: commit_intervals(mine) for queue, mine in looks.items()}
 
 
 def first_committed(
     *, topic_id: int, group_id: int, queue: int, offset: int, since_ms: int
-) -> Step | None:
+) -> CommitInterval | None:
     """Return when a group first committed beyond an offset that was stored at `since_ms`;
     None: not known.
     """
@@ -117,11 +123,11 @@ def first_committed(
         for seen in (
             rows.order_by("id").values_list("positions", flat=True)[:MOST_LOOKS].iterator()
         ):
-            look = Look(*seen[str(queue)]) if str(queue) in seen else None
+            look = PositionSample(*seen[str(queue)]) if str(queue) in seen else None
             if look is not None and look.committed > offset:
-                return Step(offset, offset + 1, before_it, look.told_ms)
+                return CommitInterval(offset, offset + 1, before_it, look.told_ms)
             before_it = look.asked_ms if look is not None else before_it
     return None
 
 
-prune = Rule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)
+prune = PruneRule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)

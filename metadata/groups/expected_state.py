@@ -17,16 +17,16 @@ from django.db.models import Exists, F, OuterRef
 from metadata.actors import Actor
 from metadata.cache.snapshot import ALIAS
 from metadata.db import access
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
-from metadata.db.rows import group_by_id, shown
+from metadata.db.rows import lock_group_by_id, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
-from metadata.membership.instances import PARTED
+from metadata.membership.broadcast_instances import RELEASED_MARK
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,
@@ -86,7 +86,7 @@ class ExpectedQueue:
     @classmethod
     def of(cls, row: Queue, readers: Iterable[ExpectedReader] = ()) -> ExpectedQueue:
         """Return the queue of a row that was read with its node and topic."""
-        return shown(
+        return make_view(
             cls,
             row,
             queue=row.pk,
@@ -97,7 +97,7 @@ class ExpectedQueue:
         )
 
 
-def queues(
+def expected_queues(
     *, topics: Sequence[str] | None, actor: Actor, strict: bool = True
 ) -> list[ExpectedQueue]:
     """The queues of some topics, or of all, by topic and number. Needs `manage` on each
@@ -152,7 +152,7 @@ class _Readers:
                 "group_id", "queue_id", "epoch"
             )
         }
-        named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=PARTED)
+        named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=RELEASED_MARK)
         mine = named.filter(group__in=groups).order_by("name")
         self._instances = grouped((one.group_id, one) for one in mine)
 
@@ -203,7 +203,7 @@ class ExpectedState:
     broadcasting: frozenset[int]
 
 
-def read() -> ExpectedState:
+def read_state() -> ExpectedState:
     """The state of the whole installation as it is now. Raises MetadataUnavailable."""
     with reachable():
         rows = list(Queue.objects.select_related("node", "topic"))
@@ -227,7 +227,7 @@ def read() -> ExpectedState:
         )
 
 
-def contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
+def find_contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
     """Yield each kind of contradiction in metadata, with {group: ids of queues or of
     members}.
     """
@@ -269,7 +269,7 @@ def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
         return {group: sorted(queues) for group, queues in grouped(pairs).items()}
 
 
-def lone_failure_topics() -> list[tuple[int, str]]:
+def find_orphaned_retry_topics() -> list[tuple[int, str]]:
     """(id, name) of retry topics whose subscription is gone: nobody retries what lies in
     them.
     """
@@ -281,7 +281,7 @@ def lone_failure_topics() -> list[tuple[int, str]]:
         return list(rows.order_by("name").values_list("pk", "name"))
 
 
-def change() -> int:
+def last_change_number() -> int:
     """The number of the last change of metadata."""
     with reachable():
         return ChangeCounter.objects.values_list("n", flat=True).get()
@@ -290,7 +290,7 @@ def change() -> int:
 @transactional
 def drop_positions(*, group_id: int, queues: list[int]) -> None:
     """Delete a group's positions in queues that it does not subscribe to."""
-    group_by_id(group_id)
+    lock_group_by_id(group_id)
     theirs = ConsumerGroupTopic.objects.filter(
         group=group_id, topic=OuterRef("queue__topic")
     )
@@ -306,7 +306,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
     """Add the positions that a group's ready subscriptions lack, and have the group
     rebalanced.
     """
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     made = []
     for queue in Queue.objects.filter(pk__in=queues, state__in=LIVE_QUEUES):
         reading = group.subscriptions.filter(topic=queue.topic_id, state="ready").first()
@@ -317,13 +317,13 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
             )
     QueueOffset.objects.bulk_create(made)
     rebalance.request(group_id, "positions were added")
-    changed("group", group_id)
+    record_change("group", group_id)
 
 
 @transactional
 def add_heartbeats(*, group_id: int, members: list[int]) -> None:
     """Note for members without a heartbeat that they were heard now."""
-    group_by_id(group_id)
+    lock_group_by_id(group_id)
     mute = ConsumerGroupConsumer.objects.filter(
         group=group_id, pk__in=members, heartbeat__isnull=True
     )

@@ -8,15 +8,15 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db import access, audit, paging, rows
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import age_ms, database_now, ms
 from metadata.db.paging import Page, Window
-from metadata.db.rows import group_by_name, group_named
+from metadata.db.rows import find_group, lock_group
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import SubscriptionView, views_of
-from metadata.membership import instances, rebalance
+from metadata.membership import broadcast_instances, rebalance
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
@@ -25,7 +25,7 @@ from metadata.models import (
 )
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.membership.process_report import ProcessReport, unpack
-from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
+from metadata.rules.settings import GROUP, LIMITS, GroupSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 
@@ -92,7 +92,7 @@ def create(
         raise Invalid.field(
             "mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}"
         )
-    values = check_domains(checked(GROUP, settings or {}))
+    values = check_domains(check_settings(GROUP, settings or {}))
     check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
@@ -100,7 +100,7 @@ def create(
     row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **given)
     after = {"mode": mode, **values}
     audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
-    changed("group", row.pk)
+    record_change("group", row.pk)
     return _view(row)
 
 
@@ -124,10 +124,10 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
-    values = check_domains(checked(GROUP, settings))
-    row = group_by_name(name)
+    values = check_domains(check_settings(GROUP, settings))
+    row = lock_group(name)
     check_fits(row.mode, values)
-    before = rows.differing(row, values)
+    before = rows.changed_values(row, values)
     if "owners" in before:
         access.require_ownership(actor, name, what="group")
     if (
@@ -142,16 +142,16 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
         )
     if before:
         row.casual = False
-        rows.edit(
+        rows.save_changes(
             row, before, values, actor=actor, kind="group", name=name, also=("casual",)
         )
         if "stopped" in before:
-            row.generation = rebalance.next_generation(row.pk)
+            row.generation = rebalance.raise_generation(row.pk)
         if LIMITS.keys() & before.keys():
             rebalance.request(
                 row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed"
             )
-        changed("group", row.pk)
+        record_change("group", row.pk)
     return _view(row)
 
 
@@ -163,7 +163,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """
     access.require(actor, "manage", name, what="group")
-    row = group_by_name(name)
+    row = lock_group(name)
     check_confirmed(name, confirm)
     members = row.members.count()
     if members:
@@ -183,11 +183,11 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
         after={"name": row.name},
     )
     if subscriptions:
-        changed("subscription", *subscriptions)
-    changed("group", row.pk)
+        record_change("subscription", *subscriptions)
+    record_change("group", row.pk)
 
 
-def deleted(names: Collection[str]) -> dict[str, int]:
+def deletion_times(names: Collection[str]) -> dict[str, int]:
     """Name → time in ms since 1970 at which the last group of that name was deleted, if
     none has it now.
     """
@@ -210,16 +210,16 @@ def describe(*, name: str, actor: Actor) -> GroupView:
     """The group with subscriptions and members. Needs any right on it; raises
     NotFound(group_not_found).
     """
-    access.require_seen(actor, name)
+    access.require_any_right(actor, name)
     with reachable():
-        return _view(group_named(name))
+        return _view(find_group(name))
 
 
 def page(*, actor: Actor, window: Window) -> Page[GroupView]:
     """Groups by name, those the actor has any right on; with subscriptions, without
     members.
     """
-    found, following = paging.select(
+    found, following = paging.select_page(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
     )
     with reachable():
@@ -242,7 +242,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     now = database_now()
     active = rebalance.active_members(group)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
-        everything = [read.queue for read in instances.reads([group.pk])]
+        everything = [read.queue for read in broadcast_instances.read_queues([group.pk])]
         owned = dict.fromkeys(active, everything)
     for row in members.order_by("identity"):
         beat = getattr(row, "heartbeat", None)
@@ -269,7 +269,7 @@ def _as_view(
     subscriptions: Iterable[SubscriptionView],
     members: Iterable[MemberView],
 ) -> GroupView:
-    return rows.shown(
+    return rows.make_view(
         GroupView,
         row,
         rebalancing=row.rebalance_wanted > row.rebalance_done,

@@ -22,7 +22,7 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.clock import database_now, ms
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable
 from metadata.errors import MetadataUnavailable
 from metadata.models import ConsumerGroupConsumer, HandlingTrace
@@ -117,11 +117,13 @@ def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> No
     _buffer.add(
         _Waiting(group_id, member, one, now)
         for one in attempts
-        if is_traced(one.queue, one.offset, percent(group_id=group_id, queue=one.queue))
+        if is_traced(
+            one.queue, one.offset, sample_percent(group_id=group_id, queue=one.queue)
+        )
     )
 
 
-def percent(*, group_id: int, queue: int) -> int:
+def sample_percent(*, group_id: int, queue: int) -> int:
     """Return the sample of a group in a queue, that of its topic for a retry topic; 0 if it
     reads neither.
     """
@@ -176,7 +178,7 @@ def _names(waiting: Iterable[_Waiting]) -> dict[str | int, str]:
     return dict(rows.values_list("pk", "identity"))
 
 
-def of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
+def traces_of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
     """Return the first MOST_SHOWN traces of a message, by time, in the groups that the
     actor sees.
     """
@@ -196,11 +198,11 @@ def of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
             took_ms=row.took_ms,
         )
         for row in found
-        if row.group_ref in known and access.sees(actor, known[row.group_ref].name)
+        if row.group_ref in known and access.may_see(actor, known[row.group_ref].name)
     ]
 
 
-prune = Rule(
+prune = PruneRule(
     HandlingTrace.objects.all(),
     at="at",
     days=KEPT_DAYS,

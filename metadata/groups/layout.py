@@ -24,18 +24,18 @@ from django.db import transaction
 from metadata.actors import Actor, job
 from metadata.config import config
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
-from metadata.db.rows import by_name, no_topic, origin_of
+from metadata.db.rows import find_by_name, no_topic, origin_of
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.groups.subscribers import readings
+from metadata.groups.subscribers import active_subscriptions
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
-from metadata.rules.topics.slots import Layout, moved, spread
+from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
 from metadata.topics import routings
-from metadata.topics.placement import nodes_for
-from metadata.topics.topic_rows import QueueView, TopicView, view_of
+from metadata.topics.placement import choose_nodes
+from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 STATES = ("read_only", "read_write")  # what set_state takes
 
@@ -51,7 +51,7 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
-        return moved(self.before, self.after)
+        return moved_slots(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
@@ -79,7 +79,7 @@ def plan_expand(
     held: dict[int, int] = {}
     for one in mine:
         held[one.node_id] = held.get(one.node_id, 0) + 1
-    placed, now = nodes_for(queues, node=node, held=held), database_now()
+    placed, now = choose_nodes(queues, node=node, held=held), database_now()
     first = max(row.queues.values_list("number", flat=True), default=-1) + 1
     made = [
         Queue.objects.create(topic=row, node_id=node_id, number=number, state_since=now)
@@ -91,7 +91,7 @@ def plan_expand(
     audit.record(
         actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after
     )
-    changed("topic", row.pk)
+    record_change("topic", row.pk)
     planned = _change(row, ids, _spread(row, gain=ids))
     transaction.set_rollback(dry_run)
     return planned
@@ -125,7 +125,7 @@ def make_ready(
     """
     _lock_groups(topic_id)
     topic = _locked(topic_id)
-    reading = readings(topic_id)
+    reading = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
     if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
         raise Conflict(
@@ -141,18 +141,18 @@ def make_ready(
         for one in reading
         for queue in sorted(new)
     )
-    routings.remember(topic)
+    routings.keep_routing(topic)
     _set_states(new, Queue.State.READ_WRITE)
     done = _relayout(topic, new, _spread(topic, gain=new), verb="lay out", actor=actor)
     for one in reading:
         if one.state == "ready":
             rebalance.request(one.group_id, f"{topic.name} was expanded")
-    changed("topic", topic_id)
+    record_change("topic", topic_id)
     return done
 
 
 @transactional
-def give_up(
+def abandon_expansion(
     *, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()
 ) -> None:
     """Retire those of the queues that are not ready; their tables go like those of other
@@ -172,7 +172,7 @@ def give_up(
         audit.record(
             actor=actor, verb="give up", kind="topic", name=topic.name, before=before
         )
-        changed("topic", topic_id)
+        record_change("topic", topic_id)
 
 
 @transactional
@@ -202,10 +202,10 @@ def shrink(
     _set_states(closing, Queue.State.READ_ONLY)
     after = _spread(row, drained=chosen)
     if before != after:
-        routings.remember(row)
+        routings.keep_routing(row)
     if closing or before != after:
         done = _relayout(row, chosen, after, verb="shrink", actor=actor)
-        changed("topic", row.pk)
+        record_change("topic", row.pk)
     else:
         done = _change(row, chosen, after)
     transaction.set_rollback(dry_run)
@@ -260,7 +260,7 @@ def set_state(
         raise Invalid.field("state", f"must be one of {', '.join(STATES)}")
     one = row.queues.filter(pk=queue).first()
     if one is None:
-        raise no_queue(topic, queue)
+        raise queue_not_found(topic, queue)
     if one.state not in STATES:
         raise Conflict(f"Queue {queue} of topic {topic} is {one.state}.", code=Code.IN_USE)
     if one.state != state:
@@ -276,10 +276,10 @@ def set_state(
             actor=actor, verb="update", kind="queue", name=name, before=before, after=after
         )
         if state == Queue.State.READ_WRITE and queue not in _layout(row):
-            routings.remember(row)
+            routings.keep_routing(row)
             _relayout(row, [queue], _spread(row, gain=[queue]), verb="lay out", actor=actor)
-        changed("topic", row.pk)
-    view = next(view for view in view_of(row).queues if view.queue == queue)
+        record_change("topic", row.pk)
+    view = next(view for view in topic_view(row).queues if view.queue == queue)
     transaction.set_rollback(dry_run)
     return view
 
@@ -302,10 +302,12 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists()
     ):
         return False
-    if queue in _layout(topic) or {one.id for one in readings(topic_id)} - set(read_by):
+    if queue in _layout(topic) or {one.id for one in active_subscriptions(topic_id)} - set(
+        read_by
+    ):
         return False
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
-    routings.remember(topic)
+    routings.keep_routing(topic)
     _set_states([queue], Queue.State.RETIRED)
     name, before, after = (
         f"{topic.name}/{queue}",
@@ -321,11 +323,11 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         after=after,
     )
     for group_id in groups:
-        rebalance.next_generation(group_id)
+        rebalance.raise_generation(group_id)
         rebalance.request(group_id, f"queue {queue} of {topic.name} was retired")
-    changed("topic", topic_id)
+    record_change("topic", topic_id)
     if groups:
-        changed("group", *groups)
+        record_change("group", *groups)
     return True
 
 
@@ -347,10 +349,10 @@ def remove(*, topic_id: int, queue: int) -> None:
         name=name,
         before={"state": "retired"},
     )
-    changed("topic", topic_id)
+    record_change("topic", topic_id)
 
 
-def no_queue(topic: str, queue: int) -> NotFound:
+def queue_not_found(topic: str, queue: int) -> NotFound:
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 
@@ -361,10 +363,10 @@ def _last(topic: str, what: str) -> Conflict:
 def _changeable(name: str, actor: Actor) -> Topic:
     """The ready topic called so, locked, if the actor may manage it."""
     access.require(actor, "manage", name, what="topic")
-    row = by_name(
+    row = find_by_name(
         Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic
     )
-    access.require_failed(actor, "manage", name, origin_of(row))
+    access.require_failure_origin(actor, "manage", name, origin_of(row))
     if row.state == Topic.State.CREATING:
         raise Conflict(
             f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE
@@ -399,7 +401,7 @@ def _lock_groups(topic_id: int) -> list[int]:
     """Lock the groups that read the topic, before the topic itself: that keeps others from
     beginning to.
     """
-    groups = sorted({one.group_id for one in readings(topic_id)})
+    groups = sorted({one.group_id for one in active_subscriptions(topic_id)})
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
 
@@ -430,7 +432,7 @@ def _spread(
     """
     before = _layout(topic)
     writable = (_writable(topic) | set(gain)) - set(drained)
-    return spread(
+    return spread_slots(
         before, open_queues=writable, closed=set(before) - writable - set(drained)
     )
 
@@ -457,6 +459,6 @@ def _relayout(
 def _change(
     topic: Topic, queues: Collection[int], after: Layout, before: Layout | None = None
 ) -> LayoutChange:
-    view = view_of(topic)
+    view = topic_view(topic)
     mine = tuple(one for one in view.queues if one.queue in queues)
     return LayoutChange(view, mine, before or _layout(topic), after)

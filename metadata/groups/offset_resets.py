@@ -2,7 +2,7 @@
 
 A row is written before its position moves, because afterwards nobody may know where it was,
 and made exact once it has moved. So after a crash in between there may be a row of a move
-that was not made: not `done`.
+that was not made: not `finish_move`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now
 from metadata.db.paging import Page
-from metadata.db.prune import Rule
-from metadata.db.rows import group_by_id, group_named, shown
+from metadata.db.prune import PruneRule
+from metadata.db.rows import find_group, lock_group_by_id, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.ownership import QueueOwner
@@ -48,7 +48,7 @@ class PastMove:
 
 
 @transactional
-def begin(
+def begin_move(
     *,
     row: QueueOwner,
     reset: str,
@@ -58,7 +58,7 @@ def begin(
     undoes: str = "",
 ) -> int:
     """Write down a move that is about to be made, and its audit row; the move's id."""
-    group = group_by_id(row.group_id)
+    group = lock_group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     verb, name = (
         "undo" if undoes else "reset",
@@ -84,21 +84,23 @@ def begin(
 
 
 @transactional
-def done(*, move: int, from_offset: int) -> None:
+def finish_move(*, move: int, from_offset: int) -> None:
     """Say that a move was made, and from where exactly: members may have committed until
     then.
     """
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
 
 
-def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[PastMove]:
+def list_moves(
+    *, group: str, limit: int, after: int | None, actor: Actor
+) -> Page[PastMove]:
     """A group's moves, the newest first. Needs any right on the group; raises
     NotFound(group_not_found).
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     with reachable():
         rows = (
-            OffsetMove.objects.filter(group=group_named(group))
+            OffsetMove.objects.filter(group=find_group(group))
             .select_related("queue__topic")
             .order_by("-id")
         )
@@ -109,14 +111,14 @@ def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[Pas
     return Page(tuple(_view(row) for row in found[:limit]), following)
 
 
-def of(*, group: str, reset: str | None) -> list[PastMove]:
+def moves_of_reset(*, group: str, reset: str | None) -> list[PastMove]:
     """The moves of a reset; None: of the last one that was neither undone nor is an undoing
     itself.
 
     Raises NotFound(reset_not_found).
     """
     with reachable():
-        rows = OffsetMove.objects.filter(group=group_named(group), done=True)
+        rows = OffsetMove.objects.filter(group=find_group(group), done=True)
         if reset is None:
             undone = rows.exclude(undoes="").values_list("undoes", flat=True)
             last = (
@@ -159,13 +161,13 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
     return last is not None and last[0] < last[1]
 
 
-prune = Rule(
+prune = PruneRule(
     OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT
 )
 
 
 def _view(row: OffsetMove) -> PastMove:
-    return shown(
+    return make_view(
         PastMove,
         row,
         topic=row.queue.topic.name,

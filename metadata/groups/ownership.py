@@ -1,7 +1,7 @@
 """Owners of a group's queues: what a member may acquire, for lists, and for moving
 positions by hand.
 
-In a broadcasting group every instance owns every queue (instances.py), so there is a row
+In a broadcasting group every instance owns every queue (broadcast_instances.py), so there is a row
 for each of both.
 """
 
@@ -15,15 +15,15 @@ from django.db.models import F
 
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.consumer_ids import ConsumerId, reader_instance
-from metadata.db.rows import group_by_id, group_named
+from metadata.db.rows import find_group, lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Invalid, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import instances, rebalance
-from metadata.membership.heartbeats import expired, replaced
+from metadata.membership import broadcast_instances, rebalance
+from metadata.membership.heartbeats import expired_error, replaced_error
 from metadata.models import (
     BroadcastInstance,
     ConsumerGroup,
@@ -59,13 +59,13 @@ class QueueOwner:
         return reader_instance(self.instance_id)
 
 
-def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
+def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
     """Every queue a group reads, by topic, number and instance. Needs any right on it;
     raises NotFound.
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
         rows = QueueOffset.objects.filter(group=row).select_related(
             "queue__topic", "owner__process"
         )
@@ -75,7 +75,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         if row.mode != ConsumerGroup.Mode.BROADCASTING:
             return found
         holders = dict(row.members.values_list("instance_id", "process__name"))
-        known = instances.names(row.pk)
+        known = broadcast_instances.list_instances(row.pk)
         return [
             replace(
                 one,
@@ -89,7 +89,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         ]
 
 
-def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
+def list_queues_of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
     """The queues of a topic that a group reads, if its members share the offsets.
 
     Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found),
@@ -97,7 +97,7 @@ def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
     """
     access.require_any(actor, ("consume", "browse"), topic)
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
         if row.mode == ConsumerGroup.Mode.BROADCASTING:
             why = f"group {group} is broadcasting: each of its instances has offsets of its own"
             raise Invalid.field("source_group", why)
@@ -125,7 +125,7 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
 
 @bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Queue → epoch for those of `queues` that the member is to own now; others are left
+    """Queue → epoch for those of `list_queues` that the member is to own now; others are left
     out.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
@@ -136,9 +136,9 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
         )
         text = texts.first()
         if text is None:
-            raise expired()
+            raise expired_error()
         if text != consumer.text:
-            raise replaced()
+            raise replaced_error()
         if consumer.instance_id:
             return _read_by(consumer, queues)
         rows = QueueOffset.objects.filter(
@@ -153,10 +153,10 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
 
 def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     """The same for an instance. A consumer that is being replaced gets nothing."""
-    epoch = instances.epochs([consumer.text]).get(consumer.text)
+    epoch = broadcast_instances.read_epochs([consumer.text]).get(consumer.text)
     if epoch is None:
         return {}
-    reads = instances.reads([consumer.group_id], set(queues))
+    reads = broadcast_instances.read_queues([consumer.group_id], set(queues))
     return {read.queue: read.base_epoch + epoch for read in reads}
 
 
@@ -173,7 +173,7 @@ def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int 
 
 
 @transactional
-def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
+def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
     """Raise the epochs of queues, given with the epochs that their owner has: it takes up
     each one anew.
 
@@ -181,7 +181,7 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
     generation rises in any case, so that waiting pulls of the group return. Raises
     NotFound(group_not_found).
     """
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
     # its epoch counts for all its queues, and is what theirs have above the row's
     if instance_id:
@@ -195,13 +195,13 @@ def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0
         rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
             epoch=F("epoch") + 1
         )
-    rebalance.next_generation(group_id)
-    changed("group", group_id)
+    rebalance.raise_generation(group_id)
+    record_change("group", group_id)
 
 
 @transactional
 def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
-    group = group_by_id(group_id)
+    group = lock_group_by_id(group_id)
     row = QueueOffset.objects.filter(group=group, queue=queue).first()
     instance = (
         BroadcastInstance.objects.filter(group=group, pk=instance_id).first()
@@ -218,7 +218,7 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
-        # instances.fence raises it without the group's lock: it must not fall to a voided
+        # broadcast_instances.fence raises it without the group's lock: it must not fall to a voided
         # epoch again.
         above = epoch + 1 - row.epoch
         rows = BroadcastInstance.objects.filter(pk=instance.pk)
@@ -232,6 +232,6 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
             epoch,
         )
         return known
-    rebalance.next_generation(group_id)
-    changed("group", group_id)
+    rebalance.raise_generation(group_id)
+    record_change("group", group_id)
     return epoch + 1

@@ -4,7 +4,7 @@ failed at.
 plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes
 to it like to any topic, so rebalances, heartbeats, pulls and commits need to know nothing
 of it. What a crash leaves half made is taken back by the sweeps of topics and
-subscriptions; `missing` finds the pairs that still need one. It goes with its subscription
+subscriptions; `find_missing` finds the pairs that still need one. It goes with its subscription
 (metadata.groups.subscription_rows).
 
 Its queues lie on failure nodes. While none is registered there are no failure topics, and
@@ -19,9 +19,9 @@ from django.db.models import Exists, OuterRef
 
 from metadata.actors import job
 from metadata.db import audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_id
+from metadata.db.rows import lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.groups import subscription_rows
@@ -36,7 +36,7 @@ from metadata.models import (
 )
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
-from metadata.topics.placement import failure_nodes
+from metadata.topics.placement import choose_failure_nodes
 from metadata.topics.topic_rows import TopicView
 
 QUEUES = 2  # retries are few; two let two members work at them
@@ -57,7 +57,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     if another pair has its name.
     """
     try:
-        group = group_by_id(group_id)
+        group = lock_group_by_id(group_id)
     except NotFound:
         return None
     topic = (
@@ -67,7 +67,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     )
     if topic is None or not _wanted(group, topic):
         return None
-    placed = failure_nodes(QUEUES)
+    placed = choose_failure_nodes(QUEUES)
     if not placed:
         return None
     subscription_rows.check_failure_name(group, topic)
@@ -112,9 +112,9 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
     audit.record(
         actor=job("failures"), verb="create", kind="topic", name=made.name, after=after
     )
-    changed("topic", made.pk)
-    changed("subscription", reading.pk)
-    return FailureTopic(topic_rows.view_of(made), view_of(reading))
+    record_change("topic", made.pk)
+    record_change("subscription", reading.pk)
+    return FailureTopic(topic_rows.topic_view(made), view_of(reading))
 
 
 @transactional
@@ -122,12 +122,12 @@ def make_ready(made: FailureTopic) -> None:
     """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was
     taken back.
     """
-    group_by_id(made.subscription.group_id)
+    lock_group_by_id(made.subscription.group_id)
     topic_rows.make_ready(made.topic.id)
     subscription_rows.make_ready(made.subscription.id)
 
 
-def missing() -> list[tuple[int, int]]:
+def find_missing() -> list[tuple[int, int]]:
     """(group, topic) of subscriptions without a failure topic that should have one; none
     without a node.
     """

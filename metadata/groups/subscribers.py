@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from django.db.models import F
 
 from metadata.db.clock import before, database_now
-from metadata.db.transactions import in_pages, reachable
+from metadata.db.transactions import reachable, read_in_pages
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
-from metadata.topics.topic_rows import QueueView, TopicView, view_of
+from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ActiveSubscription:
     """A subscription of a topic that is not being taken down; `id` is the subscription's."""
 
     id: int
@@ -29,7 +29,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SubscriptionId:
     """A ready subscription, for the job that records its lag."""
 
     id: int
@@ -39,24 +39,26 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class TopicQueues:
     """Some queues of a topic that a sweep has to deal with."""
 
     topic: TopicView
     queues: tuple[QueueView, ...]
 
 
-def readings(topic_id: int) -> list[Reading]:
+def active_subscriptions(topic_id: int) -> list[ActiveSubscription]:
     """The subscriptions of a topic, by group, without those that are on their way out."""
     rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
     columns = rows.order_by("group__name").values_list(
         "pk", "group_id", "group__name", "state"
     )
     with reachable():
-        return [Reading(*row, base_epoch=row[0] * EPOCHS_EACH) for row in columns]
+        return [
+            ActiveSubscription(*row, base_epoch=row[0] * EPOCHS_EACH) for row in columns
+        ]
 
 
-def least_seen() -> list[tuple[str, list[Seen]]]:
+def subscriptions_by_lag_age() -> list[tuple[str, list[SubscriptionId]]]:
     """(group, its ready subscriptions), the groups whose lag was not recorded for longest
     first.
     """
@@ -64,17 +66,17 @@ def least_seen() -> list[tuple[str, list[Seen]]]:
     rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
     columns = rows.values_list("group__name", "pk", "group_id", "topic_id", "topic__name")
     with reachable():
-        return list(grouped((row[0], Seen(*row[1:])) for row in columns).items())
+        return list(grouped((row[0], SubscriptionId(*row[1:])) for row in columns).items())
 
 
-def unready(older_than_s: float) -> Iterator[Waiting]:
+def stuck_in_creation(older_than_s: float) -> Iterator[TopicQueues]:
     """Queues of ready topics that have been creating for longer than that: a crash left
     them.
     """
     return _waiting("creating", older_than_s)
 
 
-def draining(rest_s: float) -> Iterator[Waiting]:
+def draining(rest_s: float) -> Iterator[TopicQueues]:
     """Queues that are read-only for so long, and that no slot of their topic's layout
     names.
     """
@@ -82,14 +84,14 @@ def draining(rest_s: float) -> Iterator[Waiting]:
         slots = set(waiting.topic.layout)
         queues = tuple(one for one in waiting.queues if one.queue not in slots)
         if queues:
-            yield Waiting(waiting.topic, queues)
+            yield TopicQueues(waiting.topic, queues)
 
 
-def due_for_drop(after_days: float) -> Iterator[Waiting]:
+def due_for_drop(after_days: float) -> Iterator[TopicQueues]:
     return _waiting("retired", after_days * 86_400)
 
 
-def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
+def _waiting(state: str, for_s: float) -> Iterator[TopicQueues]:
     """The queues of ready topics that have been in a state for so long, by topic."""
     with reachable():
         limit = before(database_now(), seconds=for_s)
@@ -97,16 +99,16 @@ def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
             state=state, state_since__lt=limit, topic__state=Topic.State.READY
         )
         found = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
-    for page in in_pages(Topic.objects.filter(pk__in=[*found])):
+    for page in read_in_pages(Topic.objects.filter(pk__in=[*found])):
         with reachable():
-            topics = [view_of(row) for row in page]
+            topics = [topic_view(row) for row in page]
         for topic in topics:
-            yield Waiting(
+            yield TopicQueues(
                 topic, tuple(one for one in topic.queues if one.queue in found[topic.id])
             )
 
 
-def places(queues: Collection[int]) -> dict[int, int]:
+def nodes_of_queues(queues: Collection[int]) -> dict[int, int]:
     """Queue → the node that holds it, also of topics that are deleted, which no snapshot
     has.
     """

@@ -20,17 +20,17 @@ from django.db.models import QuerySet
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now, ms
-from metadata.db.rows import differing, edit, group_by_name, shown, topic_by_name
-from metadata.db.transactions import in_pages, reachable, transactional
+from metadata.db.rows import changed_values, lock_group, lock_topic, make_view, save_changes
+from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.definitions import START_TIME
 from metadata.rules.groups.delivery import Delivery
-from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION, check_settings
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
@@ -86,9 +86,9 @@ def plan(
     check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
     now = database_now()
     at_ms = start_at_ms if start_ago_ms is None else max(0, ms(now) - start_ago_ms)
-    values = checked(DELIVERY, settings or {})
-    group_row = group_by_name(group)
-    topic_row = topic_by_name(topic)
+    values = check_settings(DELIVERY, settings or {})
+    group_row = lock_group(group)
+    topic_row = lock_topic(topic)
     _check_readable(group_row, topic_row)
     check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
@@ -131,7 +131,7 @@ def plan(
         name=f"{group}/{topic}",
         after=after,
     )
-    changed("subscription", row.pk)
+    record_change("subscription", row.pk)
     return view_of(row)
 
 
@@ -191,7 +191,7 @@ def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
         )
 
 
-def taken_failure_name(*, group: str, topic: str) -> str:
+def explain_taken_retry_name(*, group: str, topic: str) -> str:
     """Return why a pair that does not exist yet can have no retry topic; '' if it can."""
     name = failure_name(group, topic)
     with reachable():
@@ -240,7 +240,7 @@ def make_ready(subscription_id: int) -> SubscriptionView:
         row.state = ConsumerGroupTopic.State.READY
         row.save(update_fields=("state",))
         rebalance.request(row.group_id, f"subscribed to {row.topic.name}")
-        changed("subscription", row.pk)
+        record_change("subscription", row.pk)
     return view_of(row)
 
 
@@ -255,18 +255,20 @@ def update(
     on the group. Raises Invalid, NotFound.
     """
     access.require(actor, "manage", group, what="group")
-    values = checked(SUBSCRIPTION, settings)
-    group_row = group_by_name(group)
+    values = check_settings(SUBSCRIPTION, settings)
+    group_row = lock_group(group)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
         values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
     check_fits(group, group_row.mode, values)
-    before = differing(row, values)
+    before = changed_values(row, values)
     if before:
-        edit(row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}")
-        rebalance.next_generation(group_row.pk)
-        changed("subscription", row.pk)
-        changed("group", group_row.pk)
+        save_changes(
+            row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}"
+        )
+        rebalance.raise_generation(group_row.pk)
+        record_change("subscription", row.pk)
+        record_change("group", group_row.pk)
     return view_of(row)
 
 
@@ -286,7 +288,7 @@ def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
 def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, on its way out: members give its queues up. Needs `manage`."""
     access.require(actor, "manage", group, what="group")
-    group_row = group_by_name(group)
+    group_row = lock_group(group)
     row = _of(group_row, topic)
     before_state, row.state = row.state, ConsumerGroupTopic.State.DELETING
     row.save(update_fields=("state",))
@@ -300,7 +302,7 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
         name=name,
         before={"state": before_state},
     )
-    changed("subscription", row.pk)
+    record_change("subscription", row.pk)
     return view_of(row)
 
 
@@ -311,7 +313,7 @@ def _end_failures(row: ConsumerGroupTopic) -> None:
     ):
         one.state = ConsumerGroupTopic.State.DELETING
         one.save(update_fields=("state",))
-        changed("subscription", one.pk)
+        record_change("subscription", one.pk)
 
 
 def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
@@ -320,7 +322,7 @@ def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
     )
 
 
-def to_failures(view: SubscriptionView) -> SubscriptionView | None:
+def retry_subscription(view: SubscriptionView) -> SubscriptionView | None:
     """The group's subscription to the failure topic of a subscription, None if there is
     none.
     """
@@ -334,7 +336,7 @@ def to_failures(view: SubscriptionView) -> SubscriptionView | None:
 
 
 @transactional
-def give_up(subscription_id: int) -> bool:
+def abandon(subscription_id: int) -> bool:
     """Claim a subscription that is not ready, so that its reader rows may go; False if it
     is ready.
     """
@@ -346,7 +348,7 @@ def give_up(subscription_id: int) -> bool:
         row.state = ConsumerGroupTopic.State.DELETING
         row.save(update_fields=("state",))
         _end_failures(row)
-        changed("subscription", row.pk)
+        record_change("subscription", row.pk)
     return row.state == ConsumerGroupTopic.State.DELETING
 
 
@@ -366,17 +368,17 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
     topic_rows.end_failure_topic(row.topic, by)
-    rebalance.next_generation(group_id)
+    rebalance.raise_generation(group_id)
     audit.record(
         actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
     )
-    changed("subscription", subscription_id)
-    changed("group", group_id)
+    record_change("subscription", subscription_id)
+    record_change("group", group_id)
 
 
-def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+def find_subscription(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, also while creating or deleting. Needs any right on the group."""
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(
             group__name=group, group__deleted_at__isnull=True
@@ -395,7 +397,7 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
         limit = before(database_now(), seconds=older_than_s)
         creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
         deleting = ConsumerGroupTopic.objects.filter(state="deleting")
-    for page in in_pages((creating | deleting).select_related("group", "topic")):
+    for page in read_in_pages((creating | deleting).select_related("group", "topic")):
         with reachable():
             views = [view_of(row) for row in page]
         yield from views
@@ -458,7 +460,7 @@ def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
 
 
 def _as_view(row: ConsumerGroupTopic, queues: Sequence[int]) -> SubscriptionView:
-    return shown(
+    return make_view(
         SubscriptionView,
         row,
         stopped_queues=tuple(row.stopped_queues),

@@ -68,23 +68,23 @@ class RunView(RunFacts):
 _known = _Known()
 
 
-def announce(start: Callable[[int], None], place: Callable[[], Place]) -> None:
+def set_runner(start: Callable[[int], None], job_place: Callable[[], Place]) -> None:
     """Say who takes runs up and where they work; called once, by the composition root."""
-    _known.start, _known.place = start, place
+    _known.start, _known.place = start, job_place
 
 
-def has(name: str) -> bool:
+def is_pipeline_job(name: str) -> bool:
     """Return True for a job of the data pipeline, False for one of the schedule."""
     return name == PURGE or name.startswith(SPARK)
 
 
-def place(*, actor: Actor) -> Place:
+def job_place(*, actor: Actor) -> Place:
     """Return the place where jobs work. Needs `admin` on everything."""
     access.require(actor, "admin", "*", what="job")
     return _known.place()
 
 
-def ask(*, name: str, settings: Settings, actor: Actor) -> int:
+def request_run(*, name: str, settings: Settings, actor: Actor) -> int:
     """Have a job carried out; the number of its run. Needs `admin` on everything: files are
     read and written.
 
@@ -114,7 +114,7 @@ def _ask(
     return number
 
 
-def take(*, id: int) -> tuple[Run, Settings] | None:
+def claim_run(*, id: int) -> tuple[Run, Settings] | None:
     """The run for the one process that takes it up; None if another one did, or it was
     cancelled.
     """
@@ -128,7 +128,7 @@ def take(*, id: int) -> tuple[Run, Settings] | None:
     return Run(row.pk, row.name), row.settings
 
 
-def shown(*, id: int, actor: Actor) -> RunView:
+def find_run(*, id: int, actor: Actor) -> RunView:
     """A run. Needs `admin` on everything, because logs name files. Raises NotFound."""
     access.require(actor, "admin", "*", what="job")
     with reachable():
@@ -137,7 +137,7 @@ def shown(*, id: int, actor: Actor) -> RunView:
             raise NotFound(f"There is no run {id} of a job.")
         report = Report.objects.filter(job_run=row).values_list("pk", flat=True).first()
         now_ms = ms(database_now())
-    return rows.shown(
+    return rows.make_view(
         RunView,
         row,
         now_ms=now_ms,

@@ -20,7 +20,7 @@ def can_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
+def write_parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
     """Write rows as Parquet. Raises Conflict without pyarrow."""
     if not can_parquet():
         raise Conflict(

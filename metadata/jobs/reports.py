@@ -9,7 +9,7 @@ from typing import Any
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.jobs.report_files import columns_of
@@ -32,7 +32,7 @@ class ReportView:
 
 
 @transactional
-def keep(
+def save_report(
     *,
     name: str,
     engine: str,
@@ -62,7 +62,7 @@ def keep(
     return int(made.pk)
 
 
-def shown(*, id: int, actor: Actor) -> ReportView:
+def find_report(*, id: int, actor: Actor) -> ReportView:
     """A report with its rows. Needs `admin` on everything; raises NotFound."""
     access.require_everything(actor, str(id), what="report")
     with reachable():
@@ -81,4 +81,4 @@ def shown(*, id: int, actor: Actor) -> ReportView:
     )
 
 
-prune = Rule(Report.objects.all(), at="made_at", days=KEPT_DAYS)
+prune = PruneRule(Report.objects.all(), at="made_at", days=KEPT_DAYS)

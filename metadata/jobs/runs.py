@@ -13,7 +13,7 @@ from typing import Any
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
@@ -40,14 +40,14 @@ class Run:
     count: int | None = None
     detail: str = ""
 
-    def tell(self, stage: str, done: int, total: int) -> None:
+    def report_progress(self, stage: str, done: int, total: int) -> None:
         self._write(stage=stage[:200], done=done, total=total)
 
-    def live(self, *, log: str) -> None:
+    def record_alive(self, *, log: str) -> None:
         """Note that the process of the run lives, and the end of its log."""
         self._write(seen_at=UtcNow(), log=log[-LOG_CHARS:].replace("\0", ""))
 
-    def works_in(self, directory: str) -> None:
+    def set_directory(self, directory: str) -> None:
         self._write(directory=directory)
 
     def end(self, state: str, detail: str) -> None:
@@ -87,7 +87,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ScheduledJob:
     """A job as the composition root announces it: what it does, in words, and how often."""
 
     text: str
@@ -98,25 +98,27 @@ class Listed:
 class _Known:
     """The jobs of this installation, and who is asked to run one now."""
 
-    jobs: Mapping[str, Listed]
+    jobs: Mapping[str, ScheduledJob]
     ask: Callable[[str], None] | None = None
 
 
 _known = _Known({})
 
 
-def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
+def set_scheduled_jobs(
+    jobs: Mapping[str, ScheduledJob], run_now: Callable[[str], None]
+) -> None:
     """Say which jobs there are and who runs one when asked; called once, by the composition
     root.
     """
-    _known.jobs, _known.ask = jobs, ask
+    _known.jobs, _known.ask = jobs, run_now
 
 
-def known() -> Mapping[str, Listed]:
+def scheduled_jobs() -> Mapping[str, ScheduledJob]:
     return _known.jobs
 
 
-def ask(*, name: str, actor: Actor) -> None:
+def run_now(*, name: str, actor: Actor) -> None:
     """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden,
     NotFound.
     """
@@ -133,7 +135,7 @@ def _note(name: str, actor: Actor) -> None:
 
 
 @contextmanager
-def record(name: str, *, directory: str = "") -> Iterator[Run]:
+def record_run(name: str, *, directory: str = "") -> Iterator[Run]:
     """Write a row: running, then done, failed or cancelled. What the job raises stands in
     it and goes on.
     """
@@ -141,12 +143,12 @@ def record(name: str, *, directory: str = "") -> Iterator[Run]:
         row = JobRun.objects.create(
             name=name, started_at=database_now(), directory=directory
         )
-    with ending(Run(row.pk, name)) as run:
+    with record_end(Run(row.pk, name)) as run:
         yield run
 
 
 @contextmanager
-def ending(run: Run) -> Iterator[Run]:
+def record_end(run: Run) -> Iterator[Run]:
     """Write how a run ends: done, failed or cancelled. What is raised stands in its row and
     goes on.
     """
@@ -203,4 +205,4 @@ def _nobodys(row: JobRun) -> dict[str, Any]:
     return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
 
 
-prune = Rule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)
+prune = PruneRule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

@@ -147,9 +147,7 @@ class Bulkhead:
 
     def _refuse_if_shut(self) -> None:
         if self._is_refused():
-            raise MetadataUnavailable(
-                "The metadata database did not answer.", retry_after_ms=1000
-            )
+            raise MetadataUnavailable.no_answer()
 
     def _enter(self, pool: str | None) -> bool:
         """Take a place; whether this call is the probe."""

@@ -14,7 +14,7 @@ from metadata.db.clock import before, database_now, ms
 from metadata.db.transactions import reachable
 from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, OffsetMove, Rebalance
-from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_rules import parse_subject
 
 MOST = 40  # of a kind, the newest
 # newest moves of offsets, of all groups, among which resets of a topic are looked for
@@ -35,7 +35,7 @@ class Mark:
     name: str = ""
 
 
-def marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list[Mark]:
+def list_marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") -> list[Mark]:
     """Return the events of the last `for_s` seconds of a group, a topic, or all, oldest
     first.
 
@@ -60,7 +60,7 @@ def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
         rows = rows.filter(Q(name__startswith=f"{topic}/") | Q(name__endswith=f"/{topic}"))
     found = []
     for row in rows.order_by("-since_at")[:MOST]:
-        about = subject(row.kind, row.name)
+        about = parse_subject(row.kind, row.name)
         if (group and about.group != group) or (topic and about.topic != topic):
             continue
         if row.since_at is not None and row.since_at >= since:

@@ -10,13 +10,13 @@ from django.db.models import Count, Max
 
 from metadata.actors import Actor
 from metadata.db.clock import age_ms, database_now
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
-from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.listing.pages import ListLayout, ListPage, ListQuery, select_page
 from metadata.listing.topic_lists import check_look
 from metadata.models import ConsumerGroupConsumer, Rebalance
 
-CONSUMERS = Manner(
+CONSUMERS = ListLayout(
     search_in=("identity", "group__name", "process__address", "process__sdk"),
     sorts={
         "name": "identity",
@@ -27,7 +27,7 @@ CONSUMERS = Manner(
     default="group",
     figures={"queues": Count("owned")},
 )
-REBALANCES = Manner(
+REBALANCES = ListLayout(
     search_in=("group__name", "cause"),
     sorts={"at": "at", "group": "group__name", "pause": "pause_ms"},
     default="-at",
@@ -63,10 +63,10 @@ class RebalanceRow:
     pause_ms: int | None
 
 
-def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
+def consumers(*, wanted: ListQuery, actor: Actor) -> ListPage[ConsumerRow]:
     check_look(actor)
     rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
-    found = select(rows, wanted=wanted, manner=CONSUMERS)
+    found = select_page(rows, wanted=wanted, manner=CONSUMERS)
     with reachable():
         now = database_now()
     return found.map(lambda row: _consumer(row, now))
@@ -74,7 +74,7 @@ def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
 
 def _consumer(row: Any, now: datetime) -> ConsumerRow:
     beat = getattr(row, "heartbeat", None)
-    return shown(
+    return make_view(
         ConsumerRow,
         row,
         name=row.identity,
@@ -85,8 +85,8 @@ def _consumer(row: Any, now: datetime) -> ConsumerRow:
     )
 
 
-def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
+def rebalances(*, wanted: ListQuery, actor: Actor) -> ListPage[RebalanceRow]:
     check_look(actor)
     rows = Rebalance.objects.select_related("group").defer("assignment")
-    found = select(rows, wanted=wanted, manner=REBALANCES)
-    return found.map(lambda row: shown(RebalanceRow, row))
+    found = select_page(rows, wanted=wanted, manner=REBALANCES)
+    return found.map(lambda row: make_view(RebalanceRow, row))

@@ -10,10 +10,10 @@ from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.models import Sample
 from metadata.monitoring.counters import SLOT_S
-from metadata.monitoring.metrics_history import start_of
+from metadata.monitoring.metrics_history import start_of_step
 
 
-def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
+def sent_by_topic(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
     """Topic → messages sent to it in each of the last minutes, oldest first: lines of a
     list.
     """
@@ -21,13 +21,15 @@ def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int
     return {topic: line for (topic,), line in lines.items()}
 
 
-def handled_by(*, group_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
+def handled_by_group(
+    *, group_ids: Iterable[int], minutes: int = 30
+) -> dict[int, list[int]]:
     """Group → messages it handled in each of the last minutes, oldest first."""
     lines = _lines(("group_ref",), minutes, "handled", group_ref__in=list(group_ids))
     return {group: line for (group,), line in lines.items()}
 
 
-def handled_of(
+def handled_by_subscription(
     *, pairs: Collection[tuple[int, int]], minutes: int = 30
 ) -> dict[tuple[int, int], list[int]]:
     """(Group, topic) → messages that the group handled of the topic in each of the last
@@ -49,7 +51,7 @@ def _lines(
     """
     with reachable():
         now = database_now()
-        last = start_of(now, step_s=60)
+        last = start_of_step(now, step_s=60)
         first = last - timedelta(minutes=minutes - 1)
         found: dict[tuple[int, ...], list[int]] = {}
         rows = Sample.objects.filter(step_s=60, at__gte=first, **which)

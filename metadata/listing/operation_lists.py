@@ -12,30 +12,30 @@ from django.db.models import Max, Q
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import database_now, ms
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
 from metadata.jobs.pipeline import PURGE, SPARK
 from metadata.jobs.runs import RunFacts, is_silent
-from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.listing.pages import ListLayout, ListPage, ListQuery, select_page
 from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
 
-AUDIT = Manner(
+AUDIT = ListLayout(
     search_in=("name", "actor_name", "verb", "kind"),
     sorts={"at": "id", "name": "name"},
     default="-at",
 )
-ALARMS = Manner(
+ALARMS = ListLayout(
     search_in=("name", "detail", "kind"),
     sorts={"since": "since_at", "at": "last_at", "kind": "kind", "name": "name"},
     default="-since",
 )
 # names whose queues and subscriptions are looked for, too: each is a condition of its own
 MOST_MANAGED = 200
-REPORTS = Manner(
+REPORTS = ListLayout(
     search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at"
 )
-RUNS = Manner(
+RUNS = ListLayout(
     search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at"
 )
 
@@ -96,13 +96,13 @@ class ReportItem:
 
 def audit(
     *,
-    wanted: Wanted,
+    wanted: ListQuery,
     actor: Actor,
     name: str = "",
     who: str = "",
     since: date | None = None,
     until: date | None = None,
-) -> Listed[AuditRow]:
+) -> ListPage[AuditRow]:
     """Changes, the latest first, or those of what is called `name`, by `who`, and of some
     days (UTC).
 
@@ -123,8 +123,8 @@ def audit(
         rows = rows.filter(
             Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}")
         )
-    return select(rows, wanted=wanted, manner=AUDIT).map(
-        lambda row: shown(
+    return select_page(rows, wanted=wanted, manner=AUDIT).map(
+        lambda row: make_view(
             AuditRow, row, actor=row.actor_name, address=row.address if full else ""
         )
     )
@@ -155,11 +155,11 @@ def _managed(actor: Actor) -> Q:
 
 def alarms(
     *,
-    wanted: Wanted,
+    wanted: ListQuery,
     actor: Actor,
     lasting: bool | None = None,
     unacknowledged: bool = False,
-) -> Listed[AlarmRow]:
+) -> ListPage[AlarmRow]:
     """Alarms, the latest first; `lasting`: only those that have not ended, or only those
     that have.
     """
@@ -169,31 +169,31 @@ def alarms(
         rows = rows.filter(ended_at__isnull=lasting)
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
-    found = select(rows, wanted=wanted, manner=ALARMS)
+    found = select_page(rows, wanted=wanted, manner=ALARMS)
     return found.map(
-        lambda row: shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
+        lambda row: make_view(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
     )
 
 
-def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
+def runs(*, wanted: ListQuery, actor: Actor, pipeline: bool = False) -> ListPage[RunRow]:
     """Run of jobs, the latest first; or only those of the data pipeline."""
     check_look(actor)
     rows = JobRun.objects.all()
     if pipeline:
         rows = rows.filter(Q(name__startswith=SPARK) | Q(name=PURGE))
-    found = select(rows, wanted=wanted, manner=RUNS)
+    found = select_page(rows, wanted=wanted, manner=RUNS)
     with reachable():
         now_ms = ms(database_now())
     return found.map(lambda row: _run(row, now_ms))
 
 
-def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
+def reports(*, wanted: ListQuery, actor: Actor) -> ListPage[ReportItem]:
     """Reports, the latest first. Needs `admin` on everything, because they tell of every
     topic.
     """
     access.require(actor, "admin", "*", what="report")
-    found = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
-    return found.map(lambda row: shown(ReportItem, row))
+    found = select_page(Report.objects.all(), wanted=wanted, manner=REPORTS)
+    return found.map(lambda row: make_view(ReportItem, row))
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
@@ -214,7 +214,7 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
 
 def _run(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
-    return shown(
+    return make_view(
         RunRow,
         row,
         took_ms=took,

@@ -15,7 +15,7 @@ from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.listing.operation_lists import AlarmRow, alarms
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import GroupRow, check_look, groups, with_minutes
 from metadata.models import (
     Alarm,
@@ -28,7 +28,7 @@ from metadata.models import (
 )
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
-from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_rules import parse_subject
 
 MOST = 8  # groups, alarms or runs that are named
 # groups, those furthest behind, among which those are looked for that fall behind fastest
@@ -67,15 +67,15 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    asked = Wanted(sort="-lag", rows=CANDIDATES)
+    asked = ListQuery(sort="-lag", rows=CANDIDATES)
     behind = groups(wanted=asked, actor=actor, lines=False, among=_furthest()).items
     lasting = alarms(
-        wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True
+        wanted=ListQuery(rows=MOST), actor=actor, lasting=True, unacknowledged=True
     )
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
         said = frozenset(_lasting().values_list("kind", "name"))
-        quiet = {subject(kind, name).group for kind, name in said if kind in OF_LAG}
+        quiet = {parse_subject(kind, name).group for kind, name in said if kind in OF_LAG}
         most = MOST + len(quiet)
         jobs_said = [name for kind, name in said if kind == "job_failed"]
         failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(
@@ -91,7 +91,7 @@ def overview(*, actor: Actor) -> Overview:
             unread=_first(_unread()[:most], quiet),
             stopped_behind=_first(_stopped_behind()[:most], quiet),
             stalled=_first(_stalled(behind), quiet),
-            dead=dead_letter_counts.dead(),
+            dead=dead_letter_counts.list_dead_letters(),
             alarms=lasting.items,
             alarm_count=lasting.total,
             acknowledged_count=_lasting().filter(acknowledged_at__isnull=False).count(),

@@ -24,7 +24,7 @@ MOST_SEARCH = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListQuery:
     """Part of a list that is wanted; `sort` is a column's key, with `-` in front for the
     largest first.
     """
@@ -36,7 +36,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[V]):
+class ListPage(Generic[V]):
     """One page of a list; `total` counts all rows that fit the search."""
 
     items: tuple[V, ...]
@@ -44,12 +44,12 @@ class Listed(Generic[V]):
     page: int
     pages: int
 
-    def map(self, show: Callable[[V], W]) -> Listed[W]:
-        return Listed(tuple(map(show, self.items)), self.total, self.page, self.pages)
+    def map(self, show: Callable[[V], W]) -> ListPage[W]:
+        return ListPage(tuple(map(show, self.items)), self.total, self.page, self.pages)
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ListLayout:
     """Search and sort of one list: fields that are searched, column key → field, the
     default sort.
 
@@ -63,7 +63,7 @@ class Manner:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> Listed[M]:
+def select_page(rows: QuerySet[M], *, wanted: ListQuery, manner: ListLayout) -> ListPage[M]:
     """A page of rows, in three queries.
 
     What is sorted is ids alone: whole rows can be long, and sums over other tables cost
@@ -78,10 +78,10 @@ def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> Listed[M]:
         first = (page - 1) * wanted.rows
         ids = list(_sorted(rows, wanted.sort, manner)[first : first + wanted.rows])
         found = rows.annotate(**manner.figures).in_bulk(ids)
-    return Listed(tuple(found[one] for one in ids if one in found), total, page, pages)
+    return ListPage(tuple(found[one] for one in ids if one in found), total, page, pages)
 
 
-def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
+def page_of(items: Sequence[V], *, wanted: ListQuery) -> ListPage[V]:
     """One page of a list that is there as a whole.
 
     >>> (cut("abcde", wanted=Wanted(page=2, rows=2)).items,
@@ -90,10 +90,10 @@ def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
     pages = max(1, -(-len(items) // wanted.rows))
     page = min(max(1, wanted.page), pages)
     first = (page - 1) * wanted.rows
-    return Listed(tuple(items[first : first + wanted.rows]), len(items), page, pages)
+    return ListPage(tuple(items[first : first + wanted.rows]), len(items), page, pages)
 
 
-def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
+def _searched(rows: QuerySet[M], text: str, manner: ListLayout) -> QuerySet[M]:
     """Rows in which a field contains the text, whatever its case: on MySQL names compare
     byte by byte.
     """
@@ -106,7 +106,7 @@ def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
     return found
 
 
-def _sorted(rows: QuerySet[M], sort: str, manner: Manner) -> Any:
+def _sorted(rows: QuerySet[M], sort: str, manner: ListLayout) -> Any:
     """The ids, in order. Rows without a value come last either way; ids settle ties: pages
     do not overlap.
 

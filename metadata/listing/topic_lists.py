@@ -12,11 +12,11 @@ from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from metadata.actors import Actor
 from metadata.db.access import LOOK, may
-from metadata.db.rows import shown
+from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
 from metadata.listing import minutes
-from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.listing.pages import ListLayout, ListPage, ListQuery, select_page
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
@@ -24,12 +24,12 @@ from metadata.models import (
     Queue,
     Topic,
 )
-from metadata.monitoring import progress
-from metadata.monitoring.progress import GroupProgress
+from metadata.monitoring import lag_trends
+from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.topics.names import INTERNAL_MARK, lane_base
 
 _READY = Q(subscriptions__state="ready")
-TOPICS = Manner(
+TOPICS = ListLayout(
     search_in=("name", "owners", "department", "description"),
     sorts={
         "name": "name",
@@ -44,7 +44,7 @@ TOPICS = Manner(
         "lag_ms": Max("subscriptions__lag_ms", filter=_READY),
     },
 )
-GROUPS = Manner(
+GROUPS = ListLayout(
     search_in=("name", "owners", "department", "description"),
     sorts={"name": "name", "lag": "lag", "age": "lag_ms", "created": "created_at"},
     default="name",
@@ -53,7 +53,7 @@ GROUPS = Manner(
         "lag_ms": Max("subscriptions__lag_ms", filter=_READY),
     },
 )
-SUBSCRIPTIONS = Manner(
+SUBSCRIPTIONS = ListLayout(
     search_in=("group__name", "topic__name"),
     sorts={"group": "group__name", "topic": "topic__name", "lag": "lag", "age": "lag_ms"},
     default="group",
@@ -134,7 +134,7 @@ def check_look(actor: Actor) -> None:
         raise Forbidden(f"{actor.kind} {actor.name} may not see these lists.")
 
 
-def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
+def topics(*, wanted: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[TopicRow]:
     """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry
     topics).
 
@@ -150,7 +150,7 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
             rows = rows.filter(_is_internal(), kind="normal")
         elif not wanted.search:
             rows = rows.filter(~_is_internal(), kind="normal")
-    found = select(rows, wanted=wanted, manner=TOPICS)
+    found = select_page(rows, wanted=wanted, manner=TOPICS)
     ids = [row.pk for row in found.items]
     with reachable():
         queues = _counts(
@@ -165,9 +165,9 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
             .values_list("topic_id")
             .annotate(bytes=Sum("bytes"))
         )
-    lines = minutes.recent(topic_ids=ids)
+    lines = minutes.sent_by_topic(topic_ids=ids)
     return found.map(
-        lambda row: shown(
+        lambda row: make_view(
             TopicRow,
             row,
             queues=queues.get(row.pk, 0),
@@ -228,18 +228,18 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
 
 def groups(
     *,
-    wanted: Wanted,
+    wanted: ListQuery,
     actor: Actor,
     lines: bool = True,
     among: Collection[int] | None = None,
-) -> Listed[GroupRow]:
+) -> ListPage[GroupRow]:
     """Groups, or those `among` some; without `lines` they have no `minutes`, which take
     longest to read.
     """
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
     rows = rows if among is None else rows.filter(pk__in=among)
-    found = select(rows, wanted=wanted, manner=GROUPS)
+    found = select_page(rows, wanted=wanted, manner=GROUPS)
     ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
@@ -247,10 +247,10 @@ def groups(
             group__in=ids, state="ready", topic__kind="normal"
         )
         topics = _counts(mine, "group_id")
-    handled = minutes.handled_by(group_ids=ids) if lines else {}
-    known = progress.of_groups(ids)
+    handled = minutes.handled_by_group(group_ids=ids) if lines else {}
+    known = lag_trends.read_progress_of_groups(ids)
     return found.map(
-        lambda row: shown(
+        lambda row: make_view(
             GroupRow,
             row,
             members=members.get(row.pk, 0),
@@ -263,13 +263,13 @@ def groups(
 
 def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
     """The same groups, and what they handled in each of the last minutes."""
-    handled = minutes.handled_by(group_ids=[row.pk for row in rows])
+    handled = minutes.handled_by_group(group_ids=[row.pk for row in rows])
     return tuple(replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows)
 
 
 def subscriptions(
-    *, wanted: Wanted, actor: Actor, topic: str | None = None, internal: bool = False
-) -> Listed[SubscriptionRow]:
+    *, wanted: ListQuery, actor: Actor, topic: str | None = None, internal: bool = False
+) -> ListPage[SubscriptionRow]:
     """Return subscriptions of all groups, or those to one topic, in a fixed number of
     queries.
 
@@ -288,15 +288,17 @@ def subscriptions(
                 rows = rows.filter(_is_internal("topic__"))
             elif not wanted.search:
                 rows = rows.exclude(_is_internal("topic__"))
-    found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    found = select_page(rows, wanted=wanted, manner=SUBSCRIPTIONS)
     with reachable():
         mine = ConsumerGroupConsumer.objects.filter(
             group__in={row.group_id for row in found.items}
         )
         members = _counts(mine, "group_id")
-    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
+    lines = minutes.handled_by_subscription(
+        pairs=[(row.group_id, row.topic_id) for row in found.items]
+    )
     return found.map(
-        lambda row: shown(
+        lambda row: make_view(
             SubscriptionRow,
             row,
             stopped=row.stopped or row.group.stopped,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from metadata.models import ConsumerGroupTopic, QueueOffset
 
-KNOWN_S = 15.0
-MOST_KNOWN = 20_000  # members; more than one process can serve
+MAX_AGE_S = 15.0
+MAX_MEMBERS = 20_000  # members; more than one process can serve
 
 _COLUMNS = (  # no more: a topic's layout alone is 6 KB
     "queue_id",
@@ -53,7 +53,7 @@ class OwnedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
+class PausedQueues:
     """Stops by operators, as (group, topic) and (group, queue) pairs; a stopped group is
     told apart.
     """
@@ -98,14 +98,14 @@ class AssignmentCache:
             if (
                 known
                 and known.generation == one.generation
-                and now - known.read_at < KNOWN_S
+                and now - known.read_at < MAX_AGE_S
             ):
                 found[one.text] = known.held
             else:
                 unknown.append(one)
         if unknown:
-            read = read_owned(unknown)
-            if len(self._known) + len(read) > MOST_KNOWN:
+            read = read_owned_queues(unknown)
+            if len(self._known) + len(read) > MAX_MEMBERS:
                 self._known = {}
             for one in unknown:
                 self._known[one.text] = _Known(one.generation, now, read[one.text])
@@ -113,9 +113,9 @@ class AssignmentCache:
         return found
 
 
-def read_owned(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
+def read_owned_queues(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
     """Consumer id → the queues it owns now. One that was replaced meanwhile owns nothing."""
-    stops = read_stops(sorted({one.group_id for one in owners}))
+    stops = read_paused_queues(sorted({one.group_id for one in owners}))
     rows = QueueOffset.objects.filter(
         owner_id__in=sorted({one.member_id for one in owners})
     )
@@ -150,8 +150,8 @@ def read_owned(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
     return {text: tuple(held) for text, held in found.items()}
 
 
-def read_stops(groups: Sequence[int]) -> Stops:
-    stops = Stops(set(), set())
+def read_paused_queues(groups: Sequence[int]) -> PausedQueues:
+    stops = PausedQueues(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
     for group_id, topic_id, stopped, some in rows.values_list(
         "group_id", "topic_id", "stopped", "stopped_queues"

@@ -1,20 +1,19 @@
-"""Members of groups: register, heartbeat, leave, expire.
+"""Members of groups: register, heartbeat, leave. expiry.py ends silent ones.
 
 A member is one identity in a group: its instance_id, else its name. The row of an identity
 stays when another incarnation takes it over, so the new process inherits the queues at
 once, each under epoch + 1, and the old one is told `replaced`. A row that is gone means
 `expired`.
 
-In a broadcasting group the identity is an instance that owns every queue (instances.py), so
-who comes and goes there concerns nobody else, unless the group limits how many are active.
+In a broadcasting group the identity is an instance that owns every queue
+(broadcast_instances.py). A join or leave there matters to other members only if the group
+limits how many members are active.
 """
 
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
@@ -26,19 +25,26 @@ from django.db.models.functions import Coalesce, Least
 
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
-from metadata.db.changes import changed
-from metadata.db.clock import as_stored, before, database_now, utc
+from metadata.db.changes import record_change
+from metadata.db.clock import database_now
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.contact import contact
-from metadata.db.rows import group_by_id, group_by_name, group_named, select
+from metadata.db.rows import find_group, lock_group, lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
-from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import casual, departures, instances, rebalance
+from metadata.membership import (
+    broadcast_instances,
+    casual_groups,
+    ended_share_members,
+    rebalance,
+)
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
-from metadata.membership.outage_guard import OutageGuard
+from metadata.membership.heartbeats import (
+    HeartbeatAnswer,
+    assignment,
+    heartbeat,
+    replaced_error,
+)
 from metadata.models import (
     Consumer,
     ConsumerGroup,
@@ -46,37 +52,24 @@ from metadata.models import (
     Heartbeat,
     QueueOffset,
 )
-from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
-from metadata.rules.membership import liveness
 from metadata.rules.topics.names import check_spelling
 
 __all__ = [
     "HeartbeatAnswer",
-    "OutageGuard",
     "OwnedQueue",
     "Registered",
     "assignment",
     "check_settings",
-    "expire",
     "heartbeat",
     "leave",
-    "look",
     "register",
 ]
 
 log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
-_SILENT = (
-    "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - no value of anybody's
-    f" FROM {Heartbeat._meta.db_table} JOIN {ConsumerGroupConsumer._meta.db_table} member"
-    f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON "
-    "in_group.id = group_id"
-    " WHERE last_seen < %s"
-)
-PASS_S = 1.0  # of expiring, but for the last group
 # earlier processes of an identity that are remembered, so that none of them comes back
-MOST_REPLACED = 16
+MAX_REPLACED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +136,7 @@ def register(
     )
     group_id, registered, marked = _registered(group=group, applicant=applicant)
     if marked:
-        _rebalance_now(group_id)
+        rebalance_now(group_id)
     return registered
 
 
@@ -158,7 +151,7 @@ def check_settings(
     broadcasting group gets no instance_id, NotFound(group_not_found), MetadataUnavailable.
     """
     with reachable():
-        row = group_named(group)
+        row = find_group(group)
     for setting, wanted in asked.items():
         has = getattr(row, setting)
         if wanted is not None and wanted != has:
@@ -167,11 +160,11 @@ def check_settings(
                 f"let it ask for {has} or for none, or use another group.",
                 code=Code.GROUP_SETTINGS_DIFFER,
             )
-    check_instance(group=group, mode=row.mode, instance_id=instance_id)
+    check_instance_id(group=group, mode=row.mode, instance_id=instance_id)
     return row.pk
 
 
-def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
+def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) -> None:
     """Raise Invalid unless the instance_id is given where the mode needs one."""
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
@@ -190,12 +183,12 @@ def _uuid(text: str) -> str:
         ) from None
 
 
-def _rebalance_now(group_id: int) -> None:
+def rebalance_now(group_id: int) -> None:
     """Run the rebalance whose mark was just committed; if it cannot, the sweep over
     pending() will.
     """
     try:
-        rebalance.settle(group_id)
+        rebalance.rebalance_if_due(group_id)
     except (MetadataUnavailable, NotFound) as error:
         log.warning(
             "group %d could not be rebalanced, will retry: %s", group_id, error.detail
@@ -205,8 +198,8 @@ def _rebalance_now(group_id: int) -> None:
 @transactional
 def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
     """(group id, answer, whether the group is marked for a rebalance)."""
-    row = group_by_name(group)
-    check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
+    row = lock_group(group)
+    check_instance_id(group=group, mode=row.mode, instance_id=applicant.instance_id)
     member = (
         row.members.select_related("process").filter(identity=applicant.identity).first()
     )
@@ -230,8 +223,8 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
-    if not casual.is_casual(applicant.sdk):
-        casual.take_in_earnest(group)
+    if not casual_groups.is_command_line_tool(applicant.sdk):
+        casual_groups.enable_no_consumer_alarm(group)
     text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
@@ -241,13 +234,13 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
 def _mark(group: ConsumerGroup, cause: str) -> bool:
     """Mark the group for a rebalance, if who comes and goes concerns the others."""
     if group.mode == ConsumerGroup.Mode.SHARE:
-        changed("group", group.pk)  # how many there are decides how much each gets
+        record_change("group", group.pk)  # how many there are decides how much each gets
         return False
     concerns = (
         group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     )
     if concerns:
-        rebalance.mark(group.pk, cause)
+        rebalance.mark_due(group.pk, cause)
     return concerns
 
 
@@ -260,7 +253,9 @@ def _issue(
     """A new consumer id for the member; from now on its earlier one is worth nothing."""
     broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
     instance_id = (
-        instances.arrive(group=group, name=member.instance_id, now=now) if broadcasts else 0
+        broadcast_instances.claim_instance(group=group, name=member.instance_id, now=now)
+        if broadcasts
+        else 0
     )
     text = consumer_ids.issue(
         group_id=group.pk,
@@ -279,7 +274,7 @@ def _returned(
     """The consumer id of an identity that is there already, and whether the group was
     marked: the same process again, or its successor."""
     if applicant.incarnation in member.replaced_incarnations:
-        raise replaced()
+        raise replaced_error()
     now = database_now()
     Heartbeat.objects.filter(pk=member.pk).update(last_seen=now)
     same_key = member.process.key_id == applicant.key_id
@@ -304,7 +299,7 @@ def _replace(
     """
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
-        member.replaced_incarnations = earlier[-MOST_REPLACED:]
+        member.replaced_incarnations = earlier[-MAX_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
     # of the process before
     Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)
@@ -315,11 +310,11 @@ def _replace(
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
     if group.mode == ConsumerGroup.Mode.SHARE:
-        departures.note(group.pk, [member.consumer_id])
+        ended_share_members.note_ended(group.pk, [member.consumer_id])
     text = _issue(group, member, applicant, now)
     if handed:
-        rebalance.next_generation(group.pk)
-        changed("group", group.pk)
+        rebalance.raise_generation(group.pk)
+        record_change("group", group.pk)
     log.info("group %s: %s registered again", group.name, applicant.identity)
     return text
 
@@ -331,14 +326,14 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
     """
     group_id = consumer.group_id
     if _left(consumer=consumer, actor=actor):
-        _rebalance_now(group_id)
+        rebalance_now(group_id)
 
 
 @transactional
 def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
     """Remove a member that leaves; return True if the group is marked for a rebalance."""
     try:
-        group = group_by_id(consumer.group_id)
+        group = lock_group_by_id(consumer.group_id)
     except NotFound:
         return False
     access.require(actor, "consume", group.name, what="group")
@@ -346,10 +341,10 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
     if member is None:
         return False
     log.info("group %s: %s left", group.name, member.identity)
-    return _drop(group, {member.pk: database_now()}, f"{member.identity} left")
+    return drop_members(group, {member.pk: database_now()}, f"{member.identity} left")
 
 
-def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
+def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
     """Remove memberships, last heard at the given times, and free their queues; whether the
     group was marked. The caller holds the group's lock."""
     ids = sorted(members)
@@ -363,101 +358,14 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         held = rows.values_list("instance_id", "pk")
-        instances.depart(group=group, seen={name: members[member] for name, member in held})
+        broadcast_instances.record_last_seen(
+            group=group, seen={name: members[member] for name, member in held}
+        )
     if group.mode == ConsumerGroup.Mode.SHARE:
-        departures.note(group.pk, list(rows.values_list("consumer_id", flat=True)))
+        ended_share_members.note_ended(
+            group.pk, list(rows.values_list("consumer_id", flat=True))
+        )
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()
     return _mark(group, cause)
-
-
-_guard = OutageGuard()  # of this process
-
-
-def look() -> tuple[str, int]:
-    """Look at the database's clock; return the version of the metadata, which comes with
-    it.
-
-    Every process that may ever expire members looks several times a second. Raises
-    MetadataUnavailable, and then this process expires nobody for a full session timeout.
-    """
-    return _guard.look().look.version
-
-
-def expire(*, guard: OutageGuard | None = None) -> int:
-    """Expire members that were silent for session timeout + 1 s, and rebalance their
-    groups; how many.
-
-    One pass of about a second, to be made every second; the rest is left to the next one,
-    and a group that fails keeps none of the others waiting. After an outage of the
-    database, and for the first time in a process, nobody expires for a full session timeout
-    (rules.liveness).
-    """
-    watcher = guard or _guard
-    watch = watcher.look()
-    with reachable():
-        by_group = grouped((group_id, member) for member, group_id in _silent(watch))
-    # what fails must not be first in every pass
-    groups = random.sample(list(by_group), len(by_group))
-    end, count = time.monotonic() + PASS_S, 0
-    failure = None
-    for group_id in groups:
-        try:
-            # Looking on, a long pass is no outage; and what was silent before one proves
-            # nothing after it.
-            if (
-                time.monotonic() > end
-                or watcher.look().steady_since_s != watch.steady_since_s
-            ):
-                break
-            if dead := _expired(group_id=group_id, members=by_group[group_id]):
-                count += dead
-                _rebalance_now(group_id)
-        except MetadataUnavailable as error:
-            failure = error
-    if failure is not None:
-        raise failure
-    return count
-
-
-def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
-    """(member, group) of those that seem dead."""
-    # Nobody is dead sooner, and few are this silent.
-    since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
-    rows = select(_SILENT, [as_stored(since)])
-    groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(
-        watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
-    )
-    return [(member, groups[member]) for member in dead]
-
-
-@transactional
-def _expired(*, group_id: int, members: Sequence[int]) -> int:
-    """Drop those of `members` that are still silent, judged again under the group's lock;
-    return how many.
-    """
-    try:
-        group = group_by_id(group_id)
-    except NotFound:
-        return 0
-    now = database_now()
-    # now: if the commit is lost, nobody may say that nothing was heard since before this
-    contact.heard()
-    rows = Heartbeat.objects.select_for_update().filter(
-        pk__in=sorted(members), membership__group=group
-    )
-    dead = {
-        row.pk: row.last_seen
-        for row in rows.order_by("pk")
-        if liveness.overdue(
-            last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
-        )
-    }
-    if dead:
-        names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
-        _drop(group, dead, f"{', '.join(names)} expired")
-        casual.take_in_earnest(group)
-        log.warning("group %s: %d members expired", group.name, len(dead))
-    return len(dead)

@@ -11,7 +11,7 @@ recording take a place at the bulkhead.
 One that cannot be recorded is refused within moments, with a promise that lets its member
 go on (contact.py).
 
-A member of a broadcasting group owns every queue that the group reads (instances.py),
+A member of a broadcasting group owns every queue that the group reads (broadcast_instances.py),
 unless the group's limits make it stand by.
 """
 
@@ -25,24 +25,24 @@ from django.db import transaction
 from django.db.models import Case, F, Value, When
 
 from metadata.config import config
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import UtcNow
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import SILENT_S, contact
-from metadata.db.rows import group_by_id
+from metadata.db.rows import lock_group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
 from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.coalescer import PacedCoalescer
-from metadata.membership import grants, instances, rebalance
+from metadata.membership import broadcast_instances, granted_queues, rebalance
 from metadata.membership.assignment_cache import (
     AssignmentCache,
     OwnedQueue,
     Owner,
-    Stops,
-    read_owned,
-    read_stops,
+    PausedQueues,
+    read_owned_queues,
+    read_paused_queues,
 )
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.rules.membership.process_report import ProcessReport, pack
@@ -205,7 +205,9 @@ def _told_to_stand_by(
     become active again, it gets its queues under a new epoch, as a member never takes the
     same (queue, epoch) twice."""
     if {(one.queue, one.epoch) for one in seen.held} & set(owned):
-        instances.fence(instance_id=consumer.instance_id, epoch=seen.instance_epoch)
+        broadcast_instances.raise_epoch(
+            instance_id=consumer.instance_id, epoch=seen.instance_epoch
+        )
     return HeartbeatAnswer(
         seen.generation, (), tuple(sorted({queue for queue, _ in owned}))
     )
@@ -282,11 +284,12 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
     if not mine:
         return {}
-    stops = read_stops(sorted({one.group_id for one in mine}))
+    stops = read_paused_queues(sorted({one.group_id for one in mine}))
     waiting = _standing_by(mine)
-    epochs = instances.epochs([one.consumer_id for one in mine])
+    epochs = broadcast_instances.read_epochs([one.consumer_id for one in mine])
     reads = grouped(
-        (read.group_id, read) for read in instances.reads({one.group_id for one in mine})
+        (read.group_id, read)
+        for read in broadcast_instances.read_queues({one.group_id for one in mine})
     )
     return {
         one.consumer_id: _Seen(
@@ -299,7 +302,9 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     }
 
 
-def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> OwnedQueue:
+def _held(
+    read: broadcast_instances.BroadcastQueue, instance_epoch: int, stops: PausedQueues
+) -> OwnedQueue:
     return OwnedQueue(
         topic=read.topic,
         queue=read.queue,
@@ -355,19 +360,19 @@ def _seen(
     beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]
 ) -> _Seen:
     if member is None:
-        return _Seen(gone=expired())
+        return _Seen(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
-        return _Seen(gone=replaced())
+        return _Seen(gone=replaced_error())
     return replace(
         found.get(beat.consumer.text, _Seen()), generation=member.group.generation
     )
 
 
-def expired() -> Gone:
+def expired_error() -> Gone:
     return Gone("This consumer has expired or left: register again.", code=Code.EXPIRED)
 
 
-def replaced() -> Gone:
+def replaced_error() -> Gone:
     return Gone(
         "Another process registered under this consumer's name: stop.", code=Code.REPLACED
     )
@@ -379,7 +384,7 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     """Hand over what the member let go of, judged by rows read under the group's lock; what
     it holds now.
     """
-    group = group_by_id(consumer.group_id)
+    group = lock_group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
         group=group,
         owner=consumer.member_id,
@@ -390,13 +395,13 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
         row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds
     ]
     if sum(rebalance.hand_over(row) for row in leaving):
-        rebalance.next_generation(group.pk)
-        grants.note(group.pk, [row.queue_id for row in leaving])
-        changed("group", group.pk)
+        rebalance.raise_generation(group.pk)
+        granted_queues.note(group.pk, [row.queue_id for row in leaving])
+        record_change("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
-    return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[
-        0
-    ]
+    return _read(
+        [_Beat(consumer, generation)], _members([consumer.member_id]), read_owned_queues
+    )[0]
 
 
 def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:

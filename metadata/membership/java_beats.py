@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from metadata.db.clock import before, now_sql, utc
+from metadata.db.clock import before, now_sql, to_utc
 from metadata.db.contact import contact
-from metadata.db.rows import marks, select, update
+from metadata.db.rows import placeholders, select, update
 from metadata.db.transactions import reachable
 from metadata.grouping import chunks
 from metadata.membership import java_members
@@ -45,13 +45,13 @@ def note_poll(java_id: int) -> None:
             _clients.add(java_id)
 
 
-def note_found(members: Iterable[int]) -> None:
+def note_present(members: Iterable[int]) -> None:
     """Note that members were looked at in full, and are there."""
     with _guard:
         _new.difference_update(members)
 
 
-def note_news(members: Iterable[int]) -> None:
+def require_full_check(members: Iterable[int]) -> None:
     """Note that members are to be looked at in full."""
     with _guard:
         if len(_new) >= MOST_NEW:
@@ -59,7 +59,7 @@ def note_news(members: Iterable[int]) -> None:
         _new.update(members)
 
 
-def has_news(members: Iterable[int]) -> bool:
+def needs_full_check(members: Iterable[int]) -> bool:
     """Return True if one of these members is to be looked at in full."""
     with _guard:
         return not _new.isdisjoint(members)
@@ -77,7 +77,7 @@ def flush() -> None:
         with reachable():
             for some in chunks(clients, MOST_ROWS):
                 # One without a time is to join its groups anew, and a time would hide that.
-                mine = f"java_id IN ({marks(some)}) AND java_polled_at IS NOT NULL"
+                mine = f"java_id IN ({placeholders(some)}) AND java_polled_at IS NOT NULL"
                 statement = (
                     f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {mine}"  # noqa: S608
                 )
@@ -95,17 +95,19 @@ def _record(members: Mapping[int, int | None]) -> None:
     """Record that members live. Those that do not, or whose client is told something or
     polls no more, are looked at in full."""
     ids = sorted(members)
-    there = f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({marks(ids)})"
+    there = (
+        f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({placeholders(ids)})"
+    )
     statement = f"SELECT {_COLUMNS}, {now_sql()} FROM {there}"  # noqa: S608
     same = [
         pk
         for pk, version, polled_at, now in select(statement, ids)
         if members[pk] in (None, version)
         and polled_at is not None
-        and utc(polled_at) > before(utc(now), seconds=java_members.SILENT_S)
+        and to_utc(polled_at) > before(to_utc(now), seconds=java_members.SILENT_S)
     ]
     if same:
-        mine = f"membership_id IN ({marks(same)})"
+        mine = f"membership_id IN ({placeholders(same)})"
         update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {mine}", same)  # noqa: S608
     contact.recorded()
-    note_news(members.keys() - set(same))
+    require_full_check(members.keys() - set(same))

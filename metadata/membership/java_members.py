@@ -5,7 +5,7 @@ A Java client calls itself by a number that a broker gave it, in all its groups.
 holds the time at which it was made, so a client that has not joined a group yet needs no
 row. To such a client a group is known by versions: it says which one it has, and gets
 whatever is newer. So each membership keeps the version of what its client was told, as
-`Told`; who owns what is kept where it is for all members.
+`LastAnswer`; who owns what is kept where it is for all members.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uuid import UUID
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
-from metadata.membership.heartbeats import expired
+from metadata.membership.heartbeats import expired_error
 from metadata.models import ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
@@ -34,7 +34,7 @@ MOST_KNOWN = 20_000  # clients; more than one process can serve
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastAnswer:
     """Contents of the last answer with news: the `generation` of the group, digests of the
     queues to own and of everything about them, and the versions of both."""
 
@@ -53,7 +53,7 @@ class JavaMember:
     consumer: ConsumerId
     group: str
     version: int
-    told: Told = field(default_factory=Told)
+    told: LastAnswer = field(default_factory=LastAnswer)
     session_timeout_ms: int = 15_000
     broadcasts: bool = False
 
@@ -78,13 +78,13 @@ _known: dict[int, _Known] = {}  # by client, as this process read them
 _polled: dict[int, float] = {}  # client → time.monotonic() of the last note of its poll
 
 
-def new_number() -> int:
+def new_java_id() -> int:
     """Return a number for a client that registers. Raises MetadataUnavailable."""
     with reachable():
         return ms(database_now()) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
 
 
-def incarnation(java_id: int) -> str:
+def incarnation_of_client(java_id: int) -> str:
     """Return the number as the incarnation of a process, so that a repeat of its
     registration is known.
     """
@@ -100,15 +100,15 @@ def is_young(java_id: int) -> bool:
     return abs(age_ms) < YOUNG_S * 1000
 
 
-def link(*, consumer: ConsumerId, java_id: int) -> None:
+def link_client(*, consumer: ConsumerId, java_id: int) -> None:
     """Note that a membership is that of a client; one that it has already stays as it is.
 
     Its versions begin at the time of the client's number. A client that registers anew may
     have versions of its former number in hand, and must find the new ones above them.
     """
-    forget(java_id)
+    forget_client(java_id)
     base = java_id >> RANDOM_BITS
-    told = asdict(Told(rb_version=base, meta_version=base))
+    told = asdict(LastAnswer(rb_version=base, meta_version=base))
     with reachable():
         rows = _rows().filter(pk=consumer.member_id, consumer_id=consumer.text)
         rows.exclude(java_id=java_id).update(
@@ -116,7 +116,7 @@ def link(*, consumer: ConsumerId, java_id: int) -> None:
         )
 
 
-def of_client(
+def memberships_of_client(
     java_id: int, *, versions: Mapping[str, int] | None = None
 ) -> list[JavaMember]:
     """Return the memberships of a client, by group.
@@ -139,12 +139,12 @@ def of_client(
     return found
 
 
-def forget(java_id: int) -> None:
+def forget_client(java_id: int) -> None:
     """Look a client up again next time."""
     _known.pop(java_id, None)
 
 
-def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
+def heartbeating_members(java_id: int) -> tuple[list[ConsumerId], bool]:
     """Return the memberships of a client for which a heartbeat counts, and whether it has
     any at all.
 
@@ -156,7 +156,7 @@ def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
         )
         asked_after = before(database_now(), seconds=SILENT_S) if rows else None
     if any(at is None for _, at in rows):
-        raise expired()
+        raise expired_error()
     alive = [
         check(text)
         for text, at in rows
@@ -165,7 +165,7 @@ def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
     return alive, bool(rows)
 
 
-def consumer_of(member_id: int) -> ConsumerId | None:
+def find_consumer(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if there is none of that
     number.
     """
@@ -179,7 +179,7 @@ def consumer_of(member_id: int) -> ConsumerId | None:
     return None if text is None else check(text)
 
 
-def consumers_of(member_ids: Collection[int]) -> list[ConsumerId]:
+def find_consumers(member_ids: Collection[int]) -> list[ConsumerId]:
     """Return the consumer ids of the memberships of Java clients among these, with one
     statement.
     """
@@ -212,21 +212,21 @@ def has_polled(java_id: int) -> bool:
     return java_id in _polled
 
 
-def join_anew(java_id: int) -> None:
+def require_rejoin(java_id: int) -> None:
     """Note that a client lacks one of its memberships: its heartbeats tell it to join all
     its groups anew.
     """
-    forget(java_id)
+    forget_client(java_id)
     _polled.pop(java_id, None)
     with reachable():
         _rows().filter(java_id=java_id).update(java_polled_at=None)
 
 
-def tell(*, member: JavaMember, told: Told) -> bool:
+def record_answer(*, member: JavaMember, told: LastAnswer) -> bool:
     """Note what a client is told next, under the next version; False if another broker was
     quicker.
     """
-    forget(member.java_id)
+    forget_client(member.java_id)
     with reachable():
         mine = _rows().filter(
             pk=member.consumer.member_id,
@@ -247,7 +247,7 @@ def _member(row: ConsumerGroupConsumer) -> JavaMember:
         consumer=check(row.consumer_id),
         group=row.group.name,
         version=row.java_version,
-        told=Told(**told),
+        told=LastAnswer(**told),
         session_timeout_ms=row.group.session_timeout_ms,
         broadcasts=row.group.mode == row.group.Mode.BROADCASTING,
     )

@@ -98,7 +98,7 @@ def _write(noted: Mapping[tuple[int, int], int]) -> None:
         QueueOffset.objects.filter(pk__in=sorted(mine)).update(java_given=known)
 
 
-def silent() -> list[SilentQueue]:
+def find_silent_queues() -> list[SilentQueue]:
     """Return queues that were pulled once, and not for SILENT_S, of owners that poll."""
     with reachable():
         now = database_now()
@@ -115,7 +115,7 @@ def silent() -> list[SilentQueue]:
 
 
 @transactional
-def start_again(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
+def order_restart(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
     """Tell a client to stop and start its queues with its next poll; False if it was told
     something now.
     """
@@ -126,7 +126,7 @@ def start_again(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
     if found is None:
         return False
     java_id, version, told = found[0], found[1], dict(found[2] or {})
-    java_members.forget(java_id or 0)
+    java_members.forget_client(java_id or 0)
     told |= {"rb_version": told.get("rb_version", 0) + 1}
     if not rows.filter(java_version=version).update(
         java_version=version + 1, java_told=told

@@ -31,7 +31,11 @@ class OutageGuard:
             except MetadataUnavailable:
                 self._watch = None
                 raise
-            look = liveness.Look(state.server, state.now, time.monotonic(), state.version)
+            look = liveness.ClockReading(
+                state.server, state.now, time.monotonic(), state.version
+            )
             watch = liveness.observe(self._watch, look)
-            self._watch = liveness.kept(watch, promised_at_s=contact.promised_at_s())
+            self._watch = liveness.after_promise(
+                watch, promised_at_s=contact.promised_at_s()
+            )
             return self._watch

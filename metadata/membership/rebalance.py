@@ -24,9 +24,9 @@ to its owner, that is a new grant with epoch + 1, because the owner may have let
 already.
 
 `idle_since` of a row begins when its owner is told to give the queue up, leaves or was last
-heard, and ends when the next owner has acquired it; the history (history.py) keeps the time
-between. Broadcasting groups have nothing to hand over (instances.py): there a rebalance
-only raises the generation.
+heard, and ends when the next owner has acquired it; rebalance_history.py records the time
+between. Broadcasting groups have nothing to hand over (broadcast_instances.py): there a
+rebalance only raises the generation.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from django.db.models.functions import Coalesce
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_id, group_by_name, select
+from metadata.db.rows import lock_group, lock_group_by_id, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
-from metadata.membership import grants, history
+from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 from metadata.rules.membership.assignment import assign
-from metadata.rules.membership.eligibility import Candidate, eligible
+from metadata.rules.membership.eligibility import Candidate, eligible_members
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], None]  # group id
@@ -83,7 +83,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class RebalanceResult:
     group_id: int
     generation: int
     moves: tuple[Move, ...] = ()
@@ -107,12 +107,12 @@ def request(group_id: int, cause: str) -> None:
     """Mark the group for a rebalance, inside the caller's transaction, which holds the
     group's lock.
     """
-    if mark(group_id, cause):
+    if mark_due(group_id, cause):
         log.info("group %d needs a rebalance: %s", group_id, cause)
         transaction.on_commit(lambda: _ask(group_id), robust=True)
 
 
-def mark(group_id: int, cause: str) -> bool:
+def mark_due(group_id: int, cause: str) -> bool:
     """Set the mark without asking anybody to act on it; whether it was clear. Caller holds
     the lock.
     """
@@ -133,13 +133,13 @@ def _ask(group_id: int) -> None:
         _background(group_id)
 
 
-def pending(limit: int = 100) -> list[int]:
+def pending_groups(limit: int = 100) -> list[int]:
     """Ids of groups whose mark is set, the lowest first."""
     with reachable():
         return [group_id for (group_id,) in select(_PENDING, [limit])]
 
 
-def neglected(limit: int = 1_000) -> list[int]:
+def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
     """Ids of groups that have members, and a queue meant for nobody: what a lost mark would
     leave.
 
@@ -160,7 +160,9 @@ def neglected(limit: int = 1_000) -> list[int]:
     return random.sample(groups, min(limit, len(groups)))
 
 
-def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
+def rebalance_each(
+    groups: Iterable[int], run: Callable[[int], object] | None = None
+) -> int:
     """Run rebalance(), or `run`, for some groups in any order; how many there were. One
     that fails keeps no other waiting.
 
@@ -182,7 +184,9 @@ def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> i
     return len(ids)
 
 
-def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
+def rebalance_by_hand(
+    *, group: str, actor: Actor, dry_run: bool = False
+) -> RebalanceResult:
     """Share the queues of a group anew, now; or only says what that would do. Needs
     `manage`.
 
@@ -197,20 +201,20 @@ def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
     return moves
 
 
-def _rehearsed(group: str) -> Moves:
+def _rehearsed(group: str) -> RebalanceResult:
     """Return the moves that a rebalance would make, found out by doing it and rolling it
     back.
     """
     with reachable(), transaction.atomic():
-        moves = _rebalanced(group_by_name(group))
+        moves = _rebalanced(lock_group(group))
         transaction.set_rollback(True)
     return moves
 
 
 @transactional
-def _asked(*, group: str, actor: Actor) -> Moves:
-    row = group_by_name(group)
-    mark(row.pk, f"asked for by {actor.kind} {actor.name}")
+def _asked(*, group: str, actor: Actor) -> RebalanceResult:
+    row = lock_group(group)
+    mark_due(row.pk, f"asked for by {actor.kind} {actor.name}")
     row.refresh_from_db()
     moves = _rebalanced(row)
     after = {"generation": moves.generation, "moves": len(moves.moves)}
@@ -218,7 +222,7 @@ def _asked(*, group: str, actor: Actor) -> Moves:
     return moves
 
 
-def rebalance(group_id: int) -> Moves:
+def rebalance(group_id: int) -> RebalanceResult:
     """Compute the target of every queue, grant the free ones, announce the others; clear
     the mark.
 
@@ -229,7 +233,7 @@ def rebalance(group_id: int) -> Moves:
     return moves
 
 
-def settle(group_id: int) -> None:
+def rebalance_if_due(group_id: int) -> None:
     """Rebalance a group that is marked; of many that join at once, the first does it for
     all that have.
 
@@ -239,14 +243,14 @@ def settle(group_id: int) -> None:
 
 
 @transactional
-def _settled(group_id: int, *, only_marked: bool) -> tuple[str, Moves]:
-    group = group_by_id(group_id)
+def _settled(group_id: int, *, only_marked: bool) -> tuple[str, RebalanceResult]:
+    group = lock_group_by_id(group_id)
     if only_marked and group.rebalance_wanted == group.rebalance_done:
-        return group.name, Moves(group.pk, group.generation)
+        return group.name, RebalanceResult(group.pk, group.generation)
     return group.name, _rebalanced(group)
 
 
-def _tell(group: str, moves: Moves) -> None:
+def _tell(group: str, moves: RebalanceResult) -> None:
     if moves.moves:
         log.info(
             "group %s generation %d: granted %s, revoked %s",
@@ -254,7 +258,7 @@ def _tell(group: str, moves: Moves) -> None:
         )  # fmt: skip
 
 
-def _rebalanced(group: ConsumerGroup) -> Moves:
+def _rebalanced(group: ConsumerGroup) -> RebalanceResult:
     """One rebalance of a locked group. What was asked for, or moved something, goes into
     the history.
     """
@@ -268,7 +272,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
         ConsumerGroup.objects.filter(pk=group.pk).update(
             generation=generation, rebalance_done=group.rebalance_wanted, rebalance_cause=""
         )
-        history.record(
+        rebalance_history.record_rebalance(
             group_id=group.pk,
             generation=generation,
             cause=group.rebalance_cause or "the sweep found queues without an owner",
@@ -277,9 +281,9 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
             moves=[(move.queue, move.source or "", move.target or "") for move in moves],
         )
     if changes:
-        grants.note(group.pk, [move.queue for move in moves if move.at_once])
-        changed("group", group.pk)
-    return Moves(group.pk, generation, moves)
+        granted_queues.note(group.pk, [move.queue for move in moves if move.at_once])
+        record_change("group", group.pk)
+    return RebalanceResult(group.pk, generation, moves)
 
 
 def _moved(
@@ -339,7 +343,7 @@ def _eligible(
         holder = row.target_id or row.owner_id
         if holder is not None:
             held[holder] = held.get(holder, 0) + 1
-    return eligible(
+    return eligible_members(
         [Candidate(one.pk, one.process.address, held.get(one.pk, 0)) for one in members],
         allow=group.allow_addresses,
         deny=group.deny_addresses,
@@ -424,7 +428,7 @@ def hand_over(row: QueueOffset) -> bool:
     return leaving.update(owner=row.target_id, epoch=F("epoch") + 1) > 0
 
 
-def next_generation(group_id: int) -> int:
+def raise_generation(group_id: int) -> int:
     """Raise the group's generation, so that waiting pulls return. Caller locks and calls
     changed().
     """

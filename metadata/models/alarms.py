@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, one_of
+from metadata.models.fields import MAX_NAME, NameField, value_constraint
 
 
 class AlarmKind(models.TextChoices):
@@ -64,7 +64,7 @@ class Alarm(models.Model):
         ordering = ("-last_at", "-id")
         constraints = (
             models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
-            one_of("kind", *AlarmKind.values, name="alarm_kind"),
+            value_constraint("kind", *AlarmKind.values, name="alarm_kind"),
         )
         indexes = (models.Index(fields=("ended_at", "kind"), name="alarm_lasting"),)
 
@@ -100,7 +100,7 @@ class AlarmMail(models.Model):
             models.UniqueConstraint(
                 fields=("alarm", "occurrence", "what", "address"), name="alarm_mail_once"
             ),
-            one_of("what", "began", "ended", name="alarm_mail_what"),
+            value_constraint("what", "began", "ended", name="alarm_mail_what"),
         )
         indexes = (
             models.Index(fields=("sent_at", "id"), name="alarm_mail_waiting"),

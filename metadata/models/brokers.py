@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import NamedModel, one_of
+from metadata.models.fields import NamedModel, value_constraint
 
 
 class Broker(NamedModel):
@@ -27,7 +27,7 @@ class Broker(NamedModel):
     incarnation = models.CharField(max_length=36, blank=True)
 
     class Meta(NamedModel.Meta):
-        constraints = (one_of("state", "in", "out", name="broker_state"),)
+        constraints = (value_constraint("state", "in", "out", name="broker_state"),)
 
 
 class BrokerProcess(NamedModel):
@@ -35,7 +35,7 @@ class BrokerProcess(NamedModel):
     acknowledged.
 
     Who moves a node waits until no live worker can still write to its old address. `demand`
-    is what it is asked to send where that is limited (rates.py), as JSON.
+    is what it is asked to send where that is limited (send_rate_limit.py), as JSON.
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, one_of
+from metadata.models.fields import MAX_NAME, NameField, value_constraint
 from metadata.models.groups import ConsumerGroup
 
 
@@ -64,8 +64,8 @@ class Redrive(models.Model):
             models.Index(fields=("state",), name="redrive_state"),
         )
         constraints = (
-            one_of("to", "group", "topic", name="redrive_to"),
-            one_of(
+            value_constraint("to", "group", "topic", name="redrive_to"),
+            value_constraint(
                 "state", "running", "done", "stopped", "failed", name="redrive_state_known"
             ),
         )

@@ -63,6 +63,6 @@ class OwnedModel(NamedModel):
         abstract = True
 
 
-def one_of(column: str, *values: str | int, name: str) -> models.CheckConstraint:
+def value_constraint(column: str, *values: str | int, name: str) -> models.CheckConstraint:
     """Return the constraint that a column holds one of some values."""
     return models.CheckConstraint(condition=Q(**{f"{column}__in": values}), name=name)

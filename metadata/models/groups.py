@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from metadata.models.fields import OwnedModel, one_of
+from metadata.models.fields import OwnedModel, value_constraint
 from metadata.models.topics import Topic
-from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
-from metadata.rules.groups.filters import headers_of
+from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, parse_tags
+from metadata.rules.groups.filters import header_filter
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import DELIVERY
 
@@ -65,7 +65,9 @@ class ConsumerGroup(OwnedModel):
 
     class Meta(OwnedModel.Meta):
         constraints = (
-            one_of("mode", "clustering", "broadcasting", "share", name="group_mode"),
+            value_constraint(
+                "mode", "clustering", "broadcasting", "share", name="group_mode"
+            ),
             models.CheckConstraint(
                 condition=Q(
                     session_timeout_ms__gte=MIN_SESSION_TIMEOUT_MS,
@@ -143,8 +145,10 @@ class ConsumerGroupTopic(models.Model):
             models.UniqueConstraint(
                 fields=("group", "topic"), name="subscription_group_topic"
             ),
-            one_of("state", "creating", "ready", "deleting", name="subscription_state"),
-            one_of("start", "earliest", "latest", name="subscription_start"),
+            value_constraint(
+                "state", "creating", "ready", "deleting", name="subscription_state"
+            ),
+            value_constraint("start", "earliest", "latest", name="subscription_start"),
         )
 
     def __str__(self) -> str:
@@ -156,7 +160,7 @@ class ConsumerGroupTopic(models.Model):
         found = read_settings(DELIVERY, self)
         found["retry_delays_s"], found["tags"] = (
             tuple(self.retry_delays_s),
-            tags_of(self.tags),
+            parse_tags(self.tags),
         )
-        found["headers"] = headers_of(self.headers)
+        found["headers"] = header_filter(self.headers)
         return Delivery(**found)

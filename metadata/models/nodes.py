@@ -7,7 +7,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import NamedModel, one_of
+from metadata.models.fields import NamedModel, value_constraint
 from metadata.rules.tls import MAX_PATH, MODES
 
 
@@ -71,11 +71,13 @@ class DbNode(NamedModel):
 
     class Meta(NamedModel.Meta):
         constraints = (
-            one_of("kind", "normal", "failure", name="db_node_kind"),
-            one_of("engine", "mysql", "sqlite", name="db_node_engine"),
-            one_of("state", "read_write", "read_only", "offline", name="db_node_state"),
-            one_of("tls", *MODES, name="db_node_tls"),
-            one_of("disk", "ok", "low", "full", name="db_node_disk"),
+            value_constraint("kind", "normal", "failure", name="db_node_kind"),
+            value_constraint("engine", "mysql", "sqlite", name="db_node_engine"),
+            value_constraint(
+                "state", "read_write", "read_only", "offline", name="db_node_state"
+            ),
+            value_constraint("tls", *MODES, name="db_node_tls"),
+            value_constraint("disk", "ok", "low", "full", name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NamedModel, NameField, one_of
+from metadata.models.fields import MAX_NAME, NamedModel, NameField, value_constraint
 
 
 class AuditLog(models.Model):
@@ -66,7 +66,9 @@ class JobRun(models.Model):
         ordering = ("-id",)
         indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
         constraints = (
-            one_of("state", "running", "done", "failed", "cancelled", name="job_run_state"),
+            value_constraint(
+                "state", "running", "done", "failed", "cancelled", name="job_run_state"
+            ),
         )
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, one_of
+from metadata.models.fields import MAX_NAME, NameField, value_constraint
 
 
 class Sample(models.Model):
@@ -58,7 +58,7 @@ class Sample(models.Model):
                 fields=("step_s", "topic_ref", "group_ref", "at"),
                 name="sample_step_of_what",
             ),
-            one_of("step_s", 60, 900, 86_400, name="sample_step"),
+            value_constraint("step_s", 60, 900, 86_400, name="sample_step"),
         )
         indexes = (
             models.Index(fields=("step_s", "at"), name="sample_step_at"),
@@ -181,7 +181,9 @@ class HandlingTrace(models.Model):
     class Meta:
         ordering = ("at", "id")
         constraints = (
-            one_of("outcome", "handled", "failed", "delivered", name="trace_outcome"),
+            value_constraint(
+                "outcome", "handled", "failed", "delivered", name="trace_outcome"
+            ),
         )
         indexes = (
             models.Index(fields=("queue_ref", "message_offset"), name="trace_message"),

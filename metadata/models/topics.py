@@ -7,7 +7,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import OwnedModel, one_of
+from metadata.models.fields import OwnedModel, value_constraint
 from metadata.models.nodes import DbNode
 
 
@@ -76,10 +76,10 @@ class Topic(OwnedModel):
 
     class Meta(OwnedModel.Meta):
         constraints = (
-            one_of("kind", "normal", "failure", name="topic_kind"),
-            one_of("state", "creating", "ready", "deleted", name="topic_state"),
-            one_of("keyed", "strict", "available", name="topic_keyed"),
-            one_of("on_unknown", "fail", "resend", name="topic_on_unknown"),
+            value_constraint("kind", "normal", "failure", name="topic_kind"),
+            value_constraint("state", "creating", "ready", "deleted", name="topic_state"),
+            value_constraint("keyed", "strict", "available", name="topic_keyed"),
+            value_constraint("on_unknown", "fail", "resend", name="topic_on_unknown"),
             models.UniqueConstraint(
                 fields=("failure_group", "failure_of"), name="topic_failure_pair"
             ),
@@ -149,7 +149,7 @@ class Queue(models.Model):
         ordering = ("topic_id", "number")
         constraints = (
             models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
-            one_of(
+            value_constraint(
                 "state",
                 "creating",
                 "read_write",

@@ -1,7 +1,7 @@
 """Alarms: they begin when something is met, and end when it was mended for a while.
 
-What meets something itself calls `raise_alarm` and `end`; what looks at everything of a
-kind now and then calls `keep` with all that it found. Both write one row for each cause at
+What meets something itself calls `raise_alarm` and `end_alarms`; what looks at everything of a
+kind now and then calls `reconcile` with all that it found. Both write one row for each cause at
 each thing.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import F, Q
@@ -16,13 +17,13 @@ from django.db.models import F, Q
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import before, database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Subject, Turn
-from metadata.rules.alarm_texts import facts_of
+from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Decision, Subject
+from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
@@ -40,6 +41,23 @@ FIELDS = (
 )
 
 
+@dataclass(slots=True)
+class AlarmFindings:
+    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could
+    not tell.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
+        """One thing that is so, is not, or about which nothing is clear (None)."""
+        if is_so:
+            self.found[name] = detail
+        elif is_so is None:
+            self.unclear.add(name)
+
+
 @transactional
 def raise_alarm(
     *, kind: str, name: str, detail: str, count: int = 0, place: int | None = None
@@ -50,7 +68,7 @@ def raise_alarm(
     now = database_now()
     given = {
         "detail": detail[:1000],
-        "facts": facts_of(detail),
+        "facts": stored_facts(detail),
         "place": place,
         "last_at": now,
     }
@@ -76,14 +94,14 @@ def raise_alarm(
 
 
 @transactional
-def end(*, kind: str, names: Collection[str]) -> int:
+def end_alarms(*, kind: str, names: Collection[str]) -> int:
     """Record that it is so no more, at once; how many alarms ended."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
     return rows.update(ended_at=database_now(), pending_since=None)
 
 
 @transactional
-def keep(
+def reconcile(
     *,
     kind: str,
     found: Mapping[str, str],
@@ -116,7 +134,7 @@ def keep(
         if name in some:
             row.detail, row.facts, row.last_at = (
                 some[name][:1000],
-                facts_of(some[name]),
+                stored_facts(some[name]),
                 now,
             )
         patience_s = begins_after_s if row.ended_at else ends_after_s
@@ -127,21 +145,21 @@ def keep(
 
 
 def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    given = {"detail": detail[:1000], "facts": facts_of(detail)}
+    given = {"detail": detail[:1000], "facts": stored_facts(detail)}
     return Alarm(kind=kind, name=name, **given, first_at=now, last_at=now, ended_at=now)
 
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
     """Change a row as a look demands; whether it began or ended."""
     since = row.pending_since
-    decided = alarm_rules.turn(
+    decided = alarm_rules.decide(
         lasts=row.ended_at is None,
         met=met,
         pending_for_s=(now - since).total_seconds() if since else None,
         patience_s=patience_s,
     )
-    row.pending_since = (since or now) if decided is Turn.WAIT else None
-    if decided is not Turn.TURN:
+    row.pending_since = (since or now) if decided is Decision.WAIT else None
+    if decided is not Decision.TURN:
         return False
     if met:
         row.since_at, row.ended_at, row.times = now, None, row.times + 1
@@ -159,7 +177,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises
     Forbidden, NotFound, Conflict when it has ended, or somebody was faster.
     """
-    about = alarm_rules.subject(kind, name)
+    about = alarm_rules.parse_subject(kind, name)
     require_manage(actor, about)
     rows = Alarm.objects.filter(kind=kind, name=name)
     if not rows.exists():
@@ -174,7 +192,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     )
 
 
-def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
+def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
     """Return kind and name of the active, unacknowledged alarms that the actor may
     acknowledge.
     """
@@ -186,7 +204,7 @@ def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in names
-        if may_manage(actor, alarm_rules.subject(kind, name))
+        if may_manage(actor, alarm_rules.parse_subject(kind, name))
     ]
 
 
@@ -223,7 +241,7 @@ def require_manage(actor: Actor, about: Subject) -> None:
         )
 
 
-def end_quiet() -> int:
+def end_quiet_alarms() -> int:
     """End what happened once and was not raised again for a week; return how many."""
     with reachable():
         now = database_now()
@@ -231,7 +249,7 @@ def end_quiet() -> int:
         return rows.filter(last_at__lt=before(now, seconds=QUIET_S)).update(ended_at=now)
 
 
-def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
+def list_calm_alarms(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
     """Name and place of the alarms of a kind that last, but were not raised for so many
     seconds.
     """
@@ -245,7 +263,7 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
 
 
 # One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
-prune = Rule(
+prune = PruneRule(
     Alarm.objects.exclude(
         ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")
     ),

@@ -11,7 +11,7 @@ from django.db.models import F, Q, Sum
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_name, shown
+from metadata.db.rows import lock_group, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
@@ -39,7 +39,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class GroupDeadLetters:
-    """The dead of a group, for lists. `unseen`: some died since somebody last said that
+    """The dead of a group, for lists. `has_unseen`: some died since somebody last said that
     they were seen.
     """
 
@@ -79,7 +79,7 @@ def record(counts: Mapping[int, Count]) -> int:
     return len(counts)
 
 
-def dead(*, most: int = MOST) -> DeadLetters:
+def list_dead_letters(*, most: int = MOST) -> DeadLetters:
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
         rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by(
@@ -96,12 +96,12 @@ def dead(*, most: int = MOST) -> DeadLetters:
     return DeadLetters(total, count, _rows(newest, called), _rows(fresh, called))
 
 
-def of_group(group_id: int) -> GroupDeadLetters | None:
+def read_group_count(group_id: int) -> GroupDeadLetters | None:
     """Return the dead letters of a group as they were counted last; None if it has none."""
-    return of_groups([group_id]).get(group_id)
+    return read_group_counts([group_id]).get(group_id)
 
 
-def of_groups(group_ids: Collection[int]) -> dict[int, GroupDeadLetters]:
+def read_group_counts(group_ids: Collection[int]) -> dict[int, GroupDeadLetters]:
     """Return the dead letters of groups as they were counted last, by group id. Others have
     none.
     """
@@ -117,7 +117,7 @@ def _rows(
     rows: list[DeadLetterCount], called: Mapping[int, str]
 ) -> tuple[GroupDeadLetters, ...]:
     return tuple(
-        shown(
+        make_view(
             GroupDeadLetters,
             row,
             group=called[row.group_ref],
@@ -129,7 +129,7 @@ def _rows(
 
 
 @transactional
-def saw(*, group: str, actor: Actor) -> None:
+def mark_seen(*, group: str, actor: Actor) -> None:
     """Record that somebody has looked at the dead of a group, up to the newest that was
     counted.
 
@@ -137,14 +137,14 @@ def saw(*, group: str, actor: Actor) -> None:
     new to see.
     """
     access.require(actor, "manage", group, what="group")
-    rows = DeadLetterCount.objects.filter(group_ref=group_by_name(group).pk)
+    rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)
     if not rows.filter(_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()
     audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
 
 
-def unseen(*, group: str) -> bool:
+def has_unseen(*, group: str) -> bool:
     """Return True if a message of the group died since its dead were last looked at."""
     with reachable():
         named = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True)

@@ -8,15 +8,15 @@ from typing import Any
 
 from metadata.config import config
 from metadata.errors import Invalid
-from metadata.rules.mail import addresses, may_go_to
+from metadata.rules.mail import is_allowed_recipient, parse_addresses
 
 
 def check_domains(values: dict[str, Any]) -> dict[str, Any]:
     """Settings of a topic or group, if mails may go to all addresses in them. Raises
     Invalid.
     """
-    for one in addresses(values.get("alarm_emails", "")):
-        if not may_go_to(one, config.mail_domains):
+    for one in parse_addresses(values.get("alarm_emails", "")):
+        if not is_allowed_recipient(one, config.mail_domains):
             named = ", ".join(config.mail_domains)
             raise Invalid.field(
                 "alarm_emails", f"{one} is not in {named}, the allowed domains"

@@ -1,10 +1,10 @@
-"""The mails that alarms ask for: rows that wait until they are sent, so that none is lost.
+"""Notifications of alarms by e-mail: rows that wait until they are sent, so none is lost.
 
-`write` finds the alarms that began or ended since mails were last written for them, and
-makes a row for each address that is to know. What began and ended before anybody was told
-is not told. Whoever sends them takes them with `waiting` and says how it went. Between the
-two the mail server takes the mail: who does not live to say so, or does not hear the
-server's answer, leaves a row that is sent again. Two mails are better than none.
+`write_notifications` finds the alarms that began or ended since it last ran, and inserts a
+row for each address. An alarm that began and ended between two runs is not notified. The
+sender reads the rows with `pending_notifications` and reports each result. If it crashes
+after the mail server accepted a mail, or does not get the server's answer, the row is sent
+again: a repeated mail is better than a lost one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from django.db.models import F, Max, Q
 
 from metadata.config import config
 from metadata.db.clock import before, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
-from metadata.rules.alarm_rules import Subject, subject
-from metadata.rules.mail import addresses, is_address, may_go_to
+from metadata.rules.alarm_rules import Subject, parse_subject
+from metadata.rules.mail import is_address, is_allowed_recipient, parse_addresses
 
 PACE_S = 300.0  # an address gets mails again no earlier
 GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
@@ -48,14 +48,14 @@ class AlarmNotice:
 
 
 @transactional
-def write() -> int:
+def write_notifications() -> int:
     """Write the mails for all that began or ended since; return how many rows were made."""
     now = database_now()
     began = Q(ended_at__isnull=True, notified__lt=F("times"))
     ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
     turned = Alarm.objects.select_for_update().filter(began | ended, since_at__isnull=False)
     rows = list(turned.order_by("pk")[:MOST])
-    called = _Addresses([subject(row.kind, row.name) for row in rows])
+    called = _Addresses([parse_subject(row.kind, row.name) for row in rows])
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
@@ -104,17 +104,17 @@ class _Addresses:
         """The addresses, each once; what was written before addresses were checked may hold
         none.
         """
-        about = subject(row.kind, row.name)
+        about = parse_subject(row.kind, row.name)
         named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
-        found = [*config.alarm_emails, *addresses(named)]
+        found = [*config.alarm_emails, *parse_addresses(named)]
         return [
             one
             for one in dict.fromkeys(found)
-            if is_address(one) and may_go_to(one, config.mail_domains)
+            if is_address(one) and is_allowed_recipient(one, config.mail_domains)
         ]
 
 
-def waiting() -> dict[str, list[AlarmNotice]]:
+def pending_notifications() -> dict[str, list[AlarmNotice]]:
     """{address: what it is to be told}, the oldest first; without those that had mail just
     now.
 
@@ -129,7 +129,11 @@ def waiting() -> dict[str, list[AlarmNotice]]:
         )
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         # The setting of the domains may be younger than the row.
-        may = [row for row in due[:MOST] if may_go_to(row.address, config.mail_domains)]
+        may = [
+            row
+            for row in due[:MOST]
+            if is_allowed_recipient(row.address, config.mail_domains)
+        ]
         return grouped((row.address, _notice(row)) for row in may)
 
 
@@ -150,13 +154,13 @@ def _notice(row: AlarmMail) -> AlarmNotice:
     )
 
 
-def sent(ids: Collection[int]) -> None:
+def mark_sent(ids: Collection[int]) -> None:
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
 
 
-def refused(ids: Collection[int], *, why: str) -> None:
+def mark_refused(ids: Collection[int], *, why: str) -> None:
     """Record that some will never be sent: the mail server does not take them for this
     address.
     """
@@ -165,7 +169,7 @@ def refused(ids: Collection[int], *, why: str) -> None:
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
 
 
-def failed(ids: Iterable[int], *, why: str) -> None:
+def mark_failed(ids: Iterable[int], *, why: str) -> None:
     """Record that some could not be sent now, unless they were."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
@@ -173,7 +177,7 @@ def failed(ids: Iterable[int], *, why: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class MailState:
     """State of the mails: how many wait, why the last one that was tried did not go, when
     one last went.
     """
@@ -183,14 +187,14 @@ class Post:
     sent_at_ms: int | None
 
 
-def post() -> Post:
+def read_mail_state() -> MailState:
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = (
             rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
         )
         last = AlarmMail.objects.filter(error="").aggregate(at=Max("sent_at"))["at"]
-        return Post(rows.count(), error or "", ms(last) if last else None)
+        return MailState(rows.count(), error or "", ms(last) if last else None)
 
 
-prune = Rule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)
+prune = PruneRule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)

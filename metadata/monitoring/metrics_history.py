@@ -46,7 +46,7 @@ class Point:
     """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None
     where not known.
 
-    `handled` is None where an earlier version counted. `seconds` that it tells of: the last
+    `count_handled` is None where an earlier version counted. `seconds` that it tells of: the last
     step is not over yet. `is_known`: somebody counted; else its zeros say nothing.
     """
 
@@ -64,7 +64,7 @@ class Point:
 
 
 class Pace(NamedTuple):
-    """Messages a second; `handled` is None where it was not counted."""
+    """Messages a second; `count_handled` is None where it was not counted."""
 
     sent: float
     pulled: float
@@ -85,26 +85,26 @@ class Backlog:
 _counters = Counters()
 
 
-def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
+def count_sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
     _counters.add(topic_id, 0, Count(messages, bytes, errors))
 
 
-def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
+def count_pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
     _counters.add(topic_id, group_id, Count(messages, bytes))
 
 
-def handled(*, topic_id: int, group_id: int, messages: int) -> None:
+def count_handled(*, topic_id: int, group_id: int, messages: int) -> None:
     """Count what a commit of a group moved its position past."""
     _counters.add(topic_id, group_id, Count(handled=messages))
 
 
-def totals() -> dict[int, tuple[int, int]]:
+def group_totals() -> dict[int, tuple[int, int]]:
     """Group → messages that it pulled and handled through this process since that began."""
     return dict(_counters.totals)
 
 
 def evict_groups(keep: Collection[int]) -> None:
-    for group_id in [one for one in totals() if one not in keep]:
+    for group_id in [one for one in group_totals() if one not in keep]:
         _counters.totals.pop(group_id, None)
 
 
@@ -207,7 +207,7 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
     )
 
 
-def start_of(at: datetime, *, step_s: int) -> datetime:
+def start_of_step(at: datetime, *, step_s: int) -> datetime:
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 
@@ -249,7 +249,7 @@ def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
     )
 
 
-def points(
+def read_points(
     *,
     for_s: int,
     topic_id: int | None = None,
@@ -273,7 +273,7 @@ def points(
     with reachable():
         now = database_now()
         recent = Sample.objects.filter(
-            step_s=row_s, at__gte=start_of(before(now, seconds=for_s), step_s=row_s)
+            step_s=row_s, at__gte=start_of_step(before(now, seconds=for_s), step_s=row_s)
         )
         rows = _whose(recent, topic_id, group_id, sent_to)
         found = _slots(rows) if step == SLOT_S else _summed(rows)
@@ -299,7 +299,7 @@ def first_sample_age_s(
     0.0 if none.
 
     `within_s` is at most a day. What the topics of a group were sent before it was created
-    is no sample of the group. See `points` for the other arguments.
+    is no sample of the group. See `read_points` for the other arguments.
     """
     with reachable():
         now = database_now()
@@ -313,10 +313,10 @@ def first_sample_age_s(
 
 def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
     """The beginning of each step, in ms, and the seconds that it tells of."""
-    last = start_of(
+    last = start_of_step(
         before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step
     )
-    first = start_of(before(now, seconds=for_s), step_s=step)
+    first = start_of_step(before(now, seconds=for_s), step_s=step)
     count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
     times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
     rest = step if step == SLOT_S else max(1.0, (now - last).total_seconds())
@@ -356,23 +356,23 @@ def _counted(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
     return there | between | {max(there) + step_ms * n for n in after if there}
 
 
-def pace(
+def read_pace(
     *,
     topic_id: int | None = None,
     group_id: int | None = None,
     sent_to: Collection[int] = (),
 ) -> Pace:
     """Messages per second over the last ten seconds that every process has written; see
-    `points`.
+    `read_points`.
     """
-    return pace_of(
-        points(
+    return pace_of_series(
+        read_points(
             for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S
         )
     )
 
 
-def pace_of(series: Sequence[Point]) -> Pace:
+def pace_of_series(series: Sequence[Point]) -> Pace:
     """The same of a series in steps of SLOT_S."""
     last = series[-1]
     done = None if last.handled is None else last.handled / SLOT_S

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from django.db.models import Max, Min, Sum
 
 from metadata.db.clock import database_now
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Sample
-from metadata.monitoring.metrics_history import start_of
+from metadata.monitoring.metrics_history import start_of_step
 
 KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
@@ -32,7 +32,7 @@ def _roll_up(step_s: int) -> int:
         now = database_now()
     if begun is None:
         return 0
-    at, done = start_of(begun, step_s=step_s), 0
+    at, done = start_of_step(begun, step_s=step_s), 0
     while at <= now and done < MOST_STEPS:
         _sum_up(at, step_s)
         at, done = at + timedelta(seconds=step_s), done + 1
@@ -64,7 +64,7 @@ def _sum_up(at: datetime, step_s: int) -> None:
 
 
 _RULES = [
-    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days)
+    PruneRule(Sample.objects.filter(step_s=step_s), at="at", days=days)
     for step_s, days in KEPT_DAYS.items()
 ]
 

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.consumer_ids import reader_instance
-from metadata.db.rows import node_by_name
+from metadata.db.rows import lock_node
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.grouping import chunks
 from metadata.groups import commits
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
 
 _TOGETHER = 500  # rows in one transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OfflineNode:
     """A node that was taken out of use; `change` is the one that brokers must have
     followed.
     """
@@ -49,7 +49,7 @@ class NodeQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedSeen:
+class DelayedCounts:
     """How many ids of delayed messages a node had given under an epoch, and how many
     messages waited then.
     """
@@ -92,7 +92,7 @@ class ReaderEpoch:
     as_of_ms: int | None
 
 
-def begin(*, name: str, verb: str, actor: Actor) -> Begun:
+def begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
     """Take a node offline under a new epoch. Needs `admin`; raises NotFound
     (node_not_found).
     """
@@ -103,9 +103,9 @@ def begin(*, name: str, verb: str, actor: Actor) -> Begun:
 
 
 @transactional
-def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
+def _begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
     access.require_everything(actor, name, what="node")
-    row = node_by_name(name)
+    row = lock_node(name)
     before = {"state": row.state, "epoch": row.epoch}
     row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))
@@ -118,14 +118,14 @@ def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
         before=before,
         after=after,
     )
-    changed("node", row.pk)
-    return Begun(row.pk, row.epoch, 0, str(before["state"]))
+    record_change("node", row.pk)
+    return OfflineNode(row.pk, row.epoch, 0, str(before["state"]))
 
 
 @transactional
 def finish(
     *,
-    begun: Begun,
+    begun: OfflineNode,
     verb: str,
     address: Mapping[str, object],
     identity: str,
@@ -166,12 +166,12 @@ def finish(
     )
     topics = set(Queue.objects.filter(node=row.pk).values_list("topic_id", flat=True))
     if topics:
-        changed("topic", *topics)
-    changed("node", row.pk)
+        record_change("topic", *topics)
+    record_change("node", row.pk)
     return str(row.state)
 
 
-def queues(node_id: int) -> list[NodeQueue]:
+def list_queues(node_id: int) -> list[NodeQueue]:
     """The queues of a node whose messages must be there, rising."""
     rows = Queue.objects.filter(node=node_id).exclude(state=Queue.State.CREATING)
     rows = rows.exclude(topic__state=Topic.State.DELETED).order_by("pk")
@@ -182,18 +182,18 @@ def queues(node_id: int) -> list[NodeQueue]:
         return [NodeQueue(*row[:4], highest=max(row[4], row[5])) for row in columns]
 
 
-def readers(node_id: int) -> list[ReaderEpoch]:
+def list_readers(node_id: int) -> list[ReaderEpoch]:
     """Every reader of a queue of a node, with the least epoch it can have."""
     found: list[ReaderEpoch] = []
     with reachable():
         of_node = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
         rows = list(of_node.select_related("group", "queue"))
-        looks = commits.latest((row.queue.topic_id, row.group_id) for row in rows)
+        looks = commits.latest_positions((row.queue.topic_id, row.group_id) for row in rows)
         for row in rows:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
             seen = (look.committed, look.told_ms) if look else (0, None)
             known = (
-                instances.names(row.group_id)
+                broadcast_instances.list_instances(row.group_id)
                 if row.group.mode == "broadcasting"
                 else {0: ("", 0)}
             )
@@ -204,7 +204,7 @@ def readers(node_id: int) -> list[ReaderEpoch]:
 
 
 @transactional
-def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
+def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     """Keep every broker from serving a node until it gets another epoch; whether that is
     news.
     """
@@ -219,7 +219,7 @@ def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     row.save(update_fields=("quarantined",))
     after = {"quarantined": row.quarantined}
     audit.record(actor=actor, verb="quarantine", kind="node", name=row.name, after=after)
-    changed("node", row.pk)
+    record_change("node", row.pk)
     return True
 
 
@@ -232,17 +232,17 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
     return sum(_record(dict(some)) for some in chunks(heads, _TOGETHER))
 
 
-def delayed_seen(node_id: int) -> DelayedSeen:
+def read_delayed_counts(node_id: int) -> DelayedCounts:
     """Return the delayed messages of a node as a job read them last."""
     with reachable():
         row = DbNode.objects.values_list("epoch", "delayed_given", "delayed_waiting").get(
             pk=node_id
         )
-    return DelayedSeen(*row)
+    return DelayedCounts(*row)
 
 
 @transactional
-def record_delayed(seen: Mapping[int, DelayedSeen]) -> None:
+def record_delayed(seen: Mapping[int, DelayedCounts]) -> None:
     """Keep how many delayed messages nodes have, {node id: counts}.
 
     What a database says that was set back counts for nothing: the number of ids never falls
@@ -257,7 +257,7 @@ def record_delayed(seen: Mapping[int, DelayedSeen]) -> None:
 
 
 @transactional
-def record_known(heads: Mapping[int, int]) -> None:
+def record_seen_heads(heads: Mapping[int, int]) -> None:
     """Keep how far a broker has seen the queues of a node that went out of use; nothing
     falls by it.
     """

@@ -37,7 +37,7 @@ class Counters:
     ids: dict[str, int]
 
 
-def counters() -> Counters:
+def read_counters() -> Counters:
     with reachable():
         row = ChangeCounter.objects.get()
         ids = {kind: _given(model._meta.db_table) for kind, model in GIVEN.items()}

@@ -19,7 +19,7 @@ from metadata.actors import Actor
 from metadata.brokers import fingerprints
 from metadata.config import config
 from metadata.db import access, audit, paging, rows
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
 from metadata.db.paging import Page, Window
 from metadata.db.secrets import decrypt, encrypt
@@ -28,7 +28,7 @@ from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules import tls
 from metadata.rules.setting_types import Choice, Text, Whole
-from metadata.rules.settings import NODE, Fields, checked
+from metadata.rules.settings import NODE, Fields, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 OWN_FILES = (
@@ -94,7 +94,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
     """
     check_name("node", name)
     access.require_everything(actor, name, what="node")
-    values = checked(CREATE, given)
+    values = check_settings(CREATE, given)
     if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
         raise Invalid.field(
             "host" if values["database"] else "database", "must not be empty"
@@ -134,7 +134,7 @@ def _check_place(database: str) -> None:
         )
 
 
-def with_identity(identity: str) -> str | None:
+def find_name_by_identity(identity: str) -> str | None:
     with reachable():
         return (
             DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
@@ -160,7 +160,7 @@ def create(
     }
     row = rows.create(DbNode.objects.all(), "Node", name=name, **values_of_new, **values)
     audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
-    changed("node", row.pk)
+    record_change("node", row.pk)
     return _view(row)
 
 
@@ -168,8 +168,8 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid,
     NotFound.
     """
-    found = named(name=name, actor=actor)
-    checked(NODE, settings)
+    found = find_node(name=name, actor=actor)
+    check_settings(NODE, settings)
     if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     if settings.keys() & {"tls", "tls_ca"}:
@@ -182,7 +182,7 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
     """Raise Invalid unless connections to a node may be encrypted so."""
     if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
-    if found := tls.problem(mode, ca):
+    if found := tls.find_problem(mode, ca):
         raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", found)
     try:
         if ca:
@@ -209,7 +209,7 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
 
     Needs `admin`. They cannot be sent to while the node is closed.
     """
-    node = named(name=name, actor=actor)
+    node = find_node(name=name, actor=actor)
     opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
     elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
     with reachable():
@@ -227,22 +227,22 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     `messagestore.nodes.registry.update` has closed the node's queues if it is to be closed.
     """
     access.require_everything(actor, name, what="node")
-    values = checked(NODE, settings)
-    row = rows.node_by_name(name)
-    before = rows.differing(row, values)
+    values = check_settings(NODE, settings)
+    row = rows.lock_node(name)
+    before = rows.changed_values(row, values)
     if before:
-        rows.edit(row, before, values, actor=actor, kind="node", name=name)
-        changed("node", row.pk)
+        rows.save_changes(row, before, values, actor=actor, kind="node", name=name)
+        record_change("node", row.pk)
     return _view(row)
 
 
 @transactional
-def note_disk(*, node_id: int, state: str) -> None:
+def record_disk_state(*, node_id: int, state: str) -> None:
     """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it
     at once.
     """
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
-        changed("node", node_id)
+        record_change("node", node_id)
 
 
 @transactional
@@ -252,7 +252,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     `messagestore.nodes.registry.set_reader` has tried it.
     """
     access.require_everything(actor, name, what="node")
-    row = rows.node_by_name(name)
+    row = rows.lock_node(name)
     before, after = {"reader_username": row.reader_username}, {"reader_username": username}
     row.reader_username, row.reader_password_encrypted = username, _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
@@ -268,19 +268,19 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     `messagestore.nodes.registry.set_account` has tried it.
     """
     access.require_everything(actor, name, what="node")
-    values = checked({"username": CREATE["username"]}, {"username": username})
-    row = rows.node_by_name(name)
+    values = check_settings({"username": CREATE["username"]}, {"username": username})
+    row = rows.lock_node(name)
     before = {"username": row.username}
     row.username, row.password_encrypted = values["username"], _sealed(password)
     row.save(update_fields=("username", "password_encrypted"))
     audit.record(
         actor=actor, verb="set_account", kind="node", name=name, before=before, after=values
     )
-    changed("node", row.pk)
+    record_change("node", row.pk)
 
 
 @transactional
-def note_schema(
+def audit_schema_change(
     *,
     verb: str,
     name: str,
@@ -295,7 +295,7 @@ def note_schema(
 def _sealed(password: str) -> str:
     """The password as it is kept. Raises Conflict(foreign_keys): nobody else could read it."""
     if password:
-        fingerprints.record()
+        fingerprints.record_keys()
     return encrypt(password)
 
 
@@ -320,7 +320,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     days ago too.
     """
     access.require_everything(actor, name, what="node")
-    row = rows.node_by_name(name)
+    row = rows.lock_node(name)
     check_confirmed(name, confirm)
     held = row.queues.count()
     if held:
@@ -331,18 +331,18 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     )
     row.delete()
     audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
-    changed("node", node_id)
+    record_change("node", node_id)
 
 
-def named(*, name: str, actor: Actor) -> NodeView:
+def find_node(*, name: str, actor: Actor) -> NodeView:
     access.require_everything(actor, name, what="node")
     with reachable():
-        return _view(rows.by_name(DbNode.objects.all(), name, rows.no_node))
+        return _view(rows.find_by_name(DbNode.objects.all(), name, rows.no_node))
 
 
-def page(*, actor: Actor, window: Window) -> Page[NodeView]:
+def list_nodes(*, actor: Actor, window: Window) -> Page[NodeView]:
     access.require_everything(actor, "list", what="node")
-    found, following = paging.select(
+    found, following = paging.select_page(
         DbNode.objects.all(), window=window, actor=actor, right="admin"
     )
     with reachable():
@@ -358,4 +358,4 @@ def _view(row: DbNode) -> NodeView:
 
 
 def _as_view(row: DbNode, held: int) -> NodeView:
-    return rows.shown(NodeView, row, queues=held)
+    return rows.make_view(NodeView, row, queues=held)

@@ -11,12 +11,12 @@ from datetime import timedelta
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import before, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import DbNode, NodeSize, Queue
-from metadata.monitoring.metrics_history import start_of
-from metadata.rules.growth import Size, per_day
+from metadata.monitoring.metrics_history import start_of_step
+from metadata.rules.growth import Size, bytes_per_day
 
 KEPT_DAYS = 90
 GROWTH_DAYS = 7  # growth is told over so long
@@ -34,11 +34,11 @@ class Growth:
 
 
 @transactional
-def note(found: Mapping[int, tuple[int, int]]) -> int:
+def record_sizes(found: Mapping[int, tuple[int, int]]) -> int:
     """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an
     hour counts.
     """
-    at = start_of(database_now(), step_s=3600)
+    at = start_of_step(database_now(), step_s=3600)
     there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
     for node_id in sorted(there):
         size, tables = found[node_id]
@@ -48,7 +48,7 @@ def note(found: Mapping[int, tuple[int, int]]) -> int:
     return len(there)
 
 
-def note_queues(found: Mapping[int, Mapping[int, int]]) -> int:
+def record_queue_sizes(found: Mapping[int, Mapping[int, int]]) -> int:
     """Keep {node id: {queue id: bytes}}; how many queues changed. What its node lacks has
     no size.
     """
@@ -64,7 +64,7 @@ def note_queues(found: Mapping[int, Mapping[int, int]]) -> int:
     return len(changed)
 
 
-def growth() -> dict[int, Growth]:
+def read_growth() -> dict[int, Growth]:
     """{node id: how it grows}, of the nodes that were measured within the last days."""
     with reachable():
         since = database_now() - timedelta(days=GROWTH_DAYS)
@@ -78,10 +78,10 @@ def growth() -> dict[int, Growth]:
 
 def _growth(seen: list[tuple[Size, int]]) -> Growth:
     last, tables = seen[-1]
-    return Growth(last.bytes, tables, per_day([one for one, _ in seen]))
+    return Growth(last.bytes, tables, bytes_per_day([one for one, _ in seen]))
 
 
-def history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
+def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
     """The sizes of a node over the last days, rising in time. Needs `admin`."""
     access.require_everything(actor, node, what="node")
     with reachable():
@@ -99,4 +99,4 @@ def _thinned(sizes: Iterable[Size], most: int = 200) -> list[Size]:
     return found[::-1][::step][::-1]
 
 
-prune = Rule(NodeSize.objects.all(), at="at", days=KEPT_DAYS)
+prune = PruneRule(NodeSize.objects.all(), at="at", days=KEPT_DAYS)

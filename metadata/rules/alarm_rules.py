@@ -15,40 +15,42 @@ BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
 ONCE = ("unread_dropped",)
 
 
-class Turn(Enum):
+class Decision(Enum):
     STAY = "stay"  # the look agrees with it
     WAIT = "wait"  # the look contradicts it, not yet for long enough
     TURN = "turn"  # it begins, or ends
 
 
-def turn(*, lasts: bool, met: bool, pending_for_s: float | None, patience_s: float) -> Turn:
+def decide(
+    *, lasts: bool, met: bool, pending_for_s: float | None, patience_s: float
+) -> Decision:
     """Decide what a look does to an alarm that lasts or not, and whose cause was met or
     not.
 
     `pending_for_s`: for how long looks have contradicted it already, None if this is the
     first.
 
-    >>> turn(lasts=False, met=True, pending_for_s=None, patience_s=0).name
+    >>> decide(lasts=False, met=True, pending_for_s=None, patience_s=0).name
     'TURN'
-    >>> turn(lasts=True, met=False, pending_for_s=None, patience_s=180).name
+    >>> decide(lasts=True, met=False, pending_for_s=None, patience_s=180).name
     'WAIT'
-    >>> turn(lasts=True, met=False, pending_for_s=200, patience_s=180).name
+    >>> decide(lasts=True, met=False, pending_for_s=200, patience_s=180).name
     'TURN'
-    >>> turn(lasts=True, met=True, pending_for_s=200, patience_s=180).name
+    >>> decide(lasts=True, met=True, pending_for_s=200, patience_s=180).name
     'STAY'
     """
     if lasts == met:
-        return Turn.STAY
+        return Decision.STAY
     if patience_s <= 0 or (pending_for_s is not None and pending_for_s >= patience_s):
-        return Turn.TURN
-    return Turn.WAIT
+        return Decision.TURN
+    return Decision.WAIT
 
 
-def passed(value: float, limit: float) -> bool | None:
+def is_passed(value: float, limit: float) -> bool | None:
     """Return True if a limit is passed, False if not, or None in between, where it is what
     it was before.
 
-    >>> passed(100, 100), passed(85, 100), passed(79, 100)
+    >>> is_passed(100, 100), is_passed(85, 100), is_passed(79, 100)
     (True, None, False)
     """
     if value >= limit:
@@ -56,11 +58,11 @@ def passed(value: float, limit: float) -> bool | None:
     return None if value > BELOW * limit else False
 
 
-def either(*answers: bool | None) -> bool | None:
+def any_passed(*answers: bool | None) -> bool | None:
     """Return True if one of several limits is passed, None if none is but one is in
     between.
 
-    >>> either(None, True), either(False, None), either(False, False)
+    >>> any_passed(None, True), any_passed(False, None), any_passed(False, False)
     (True, None, False)
     """
     if True in answers:
@@ -77,12 +79,12 @@ class Subject(NamedTuple):
     job: str = ""
 
 
-def subject(kind: str, name: str) -> Subject:
+def parse_subject(kind: str, name: str) -> Subject:
     """Return the subject that the name of an alarm of this kind stands for.
 
-    >>> subject("lag", "billing/orders")
+    >>> parse_subject("lag", "billing/orders")
     Subject(group='billing', topic='orders', node='', job='')
-    >>> subject("corrupt", "orders/7").topic, subject("node_away", "main").node
+    >>> parse_subject("corrupt", "orders/7").topic, parse_subject("node_away", "main").node
     ('orders', 'main')
     """
     first, _slash, second = name.partition("/")

@@ -49,41 +49,43 @@ class AlarmText(str):
     facts: dict[str, Any]
 
 
-def say(text: str, **values: str | int) -> AlarmText:
+def alarm_text(text: str, **values: str | int) -> AlarmText:
     """Return the detail of this name; a value may itself be one.
 
-    >>> say("behind", messages=1200, minutes=15)
+    >>> alarm_text("behind", messages=1200, minutes=15)
     '1,200 unread messages, the oldest for 15 min'
-    >>> say("not_by_age", why=say("clock_ahead", by=say("hours", hours="2.0")))
-    "nothing is cleaned by age: the node's clock is 2.0 hours ahead of the metadata
-    database's"
+    >>> clock = alarm_text("clock_ahead", by=alarm_text("hours", hours="2.0"))
+    >>> clock
+    "the node's clock is 2.0 hours ahead of the metadata database's"
+    >>> alarm_text("not_by_age", why=clock).partition(" the ")[0]
+    'nothing is cleaned by age:'
     """
     facts = {
         "text": text,
         "values": {name: _stored(value) for name, value in values.items()},
     }
-    made = AlarmText(worded(facts, ""))
+    made = AlarmText(translate_detail(facts, ""))
     made.facts = facts
     return made
 
 
-def of_error(why: str) -> AlarmText:
+def error_text(why: str) -> AlarmText:
     """Return the detail that tells of an error of others; one that is a declared text stays
     as it is.
     """
-    return why if isinstance(why, AlarmText) else say("error", error=why)
+    return why if isinstance(why, AlarmText) else alarm_text("error", error=why)
 
 
-def worded(
+def translate_detail(
     facts: Mapping[str, Any] | None, detail: str, translate: Callable[[str], str] = str
 ) -> str:
     """Return a stored detail in a language; `detail` if nothing that is known here was
     stored beside it.
 
-    >>> worded(say("filling", days="2.4").facts, "",
+    >>> translate_detail(alarm_text("filling", days="2.4").facts, "",
     ...     {TEXTS["filling"]: "%(days)s 天后写满"}.__getitem__)
     '2.4 天后写满'
-    >>> worded(None, "7 unread messages")
+    >>> translate_detail(None, "7 unread messages")
     '7 unread messages'
     """
     text = TEXTS.get(facts["text"]) if facts else None
@@ -101,10 +103,10 @@ def _stored(value: str | int) -> Any:
 
 def _shown(value: Any, translate: Callable[[str], str]) -> str:
     if isinstance(value, Mapping):
-        return worded(value, "", translate)
+        return translate_detail(value, "", translate)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def facts_of(detail: str) -> dict[str, Any] | None:
+def stored_facts(detail: str) -> dict[str, Any] | None:
     """Return what is stored beside a detail; None beside one that is no declared text."""
     return detail.facts if isinstance(detail, AlarmText) else None

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
-from metadata.rules.groups.delivery import tags_of
+from metadata.rules.groups.delivery import parse_tags
 from metadata.rules.setting_types import Choice, Headers, Kind, Setting, Tags, Text, Whole
-from metadata.rules.settings import DELIVERY, GROUP, TOPIC, checked
+from metadata.rules.settings import DELIVERY, GROUP, TOPIC, check_settings
 from metadata.rules.topics.names import check_name
 
 VERSION = 1
@@ -79,29 +79,29 @@ class Entry:
     @property
     def name(self) -> str:
         """The name, of a subscription `group/topic`."""
-        return name_of(self.words)
+        return entry_name(self.words)
 
 
-def name_of(words: Mapping[str, Any]) -> str:
+def entry_name(words: Mapping[str, Any]) -> str:
     return str(words["name"]) if "name" in words else f"{words['group']}/{words['topic']}"
 
 
-def key_of(name: str) -> str:
+def comparison_key(name: str) -> str:
     """Return the form in which names are compared: MariaDB and MySQL take Orders and orders
     for one name.
     """
     return name.casefold()
 
 
-def read(document: Any) -> list[Entry]:
+def parse_document(document: Any) -> list[Entry]:
     """Return the entries of a document in the order in which they can be made. Raises
     Invalid, naming places.
 
-    >>> [one.name for one in read({"version": 1, "groups": [{"name": "billing"}]})]
+    >>> [one.name for one in parse_document({"version": 1, "groups": [{"name": "billing"}]})]
     ['billing']
-    >>> read({"version": 2})
-    Traceback (most recent call last): metadata.errors.Invalid: version: is 2; this release
-    reads 1, so export the document again with this one
+    >>> parse_document({"version": 2})
+    Traceback (most recent call last):
+    metadata.errors.Invalid: version: is 2; this release reads 1, so export the document ...
     """
     if not isinstance(document, Mapping):
         raise Invalid(f"The document must be a JSON object, not {type(document).__name__}.")
@@ -119,11 +119,11 @@ def read(document: Any) -> list[Entry]:
         entries += _entries(document.get(name, []), name, part, errors)
     errors += _repeated(entries)
     if errors:
-        raise invalid(errors)
+        raise invalid_document(errors)
     return entries
 
 
-def invalid(errors: list[FieldError]) -> Invalid:
+def invalid_document(errors: list[FieldError]) -> Invalid:
     """Return the error for places of a document; it names the first of them."""
     named = errors[:MOST_ERRORS]
     more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
@@ -182,7 +182,9 @@ def _problems(
             except Invalid as error:
                 yield from error.errors
     try:
-        checked(part.settings, {str(word)[:100]: value for word, value in settings.items()})
+        check_settings(
+            part.settings, {str(word)[:100]: value for word, value in settings.items()}
+        )
     except Invalid as error:
         yield from error.errors
 
@@ -190,13 +192,13 @@ def _problems(
 def _repeated(entries: list[Entry]) -> Iterator[FieldError]:
     places: dict[tuple[str, str], str] = {}
     for one in entries:
-        earlier = places.setdefault((one.kind, key_of(one.name)), one.place)
+        earlier = places.setdefault((one.kind, comparison_key(one.name)), one.place)
         if earlier != one.place:
             said = f"{one.name} stands at {earlier}, too; capitals make no other name"
             yield FieldError(one.place, said)
 
 
-def written(settings: Mapping[str, Setting], row: object) -> dict[str, Any]:
+def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, Any]:
     """Return the settings of a row, or of anything that has them, as a document writes
     them.
     """
@@ -207,10 +209,10 @@ def _written(kind: Kind, value: Any) -> Any:
     return None if value is None else kind.written(value)
 
 
-def same(setting: Setting | None, one: Any, other: Any) -> bool:
+def is_same_value(setting: Setting | None, one: Any, other: Any) -> bool:
     """Return True if two written values mean the same."""
     if setting is not None and isinstance(setting.kind, Tags):
-        return tags_of(one) == tags_of(other)
+        return parse_tags(one) == parse_tags(other)
     if setting is not None and isinstance(setting.kind, Headers):
         return {name: {*one[name]} for name in one} == {
             name: {*other[name]} for name in other

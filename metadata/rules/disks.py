@@ -6,14 +6,17 @@ from __future__ import annotations
 APART = 2.0
 
 
-def state(before: str, *, free_percent: float, full_below: float, low_below: float) -> str:
+def next_disk_state(
+    before: str, *, free_percent: float, full_below: float, low_below: float
+) -> str:
     """`ok`, `low` or `full`, from what it was before and how much is free now.
 
-    >>> [state("ok", free_percent=free, full_below=10, low_below=20) for free in (9.9, 10, 19, 20)]
+    >>> limits = {"full_below": 10, "low_below": 20}
+    >>> [next_disk_state("ok", free_percent=free, **limits) for free in (9.9, 10, 19, 20)]
     ['full', 'low', 'low', 'ok']
-    >>> [state("full", free_percent=free, full_below=10, low_below=20) for free in (11, 12, 22)]
+    >>> [next_disk_state("full", free_percent=free, **limits) for free in (11, 12, 22)]
     ['full', 'low', 'ok']
-    >>> state("low", free_percent=21, full_below=10, low_below=20)
+    >>> next_disk_state("low", free_percent=21, **limits)
     'low'
     """
     if free_percent < full_below + (APART if before == "full" else 0.0):

@@ -34,13 +34,13 @@ class Server(NamedTuple):
     numbers: tuple[int, int, int]
 
 
-def server_of(version: str) -> Server:
+def parse_version(version: str) -> Server:
     """Parse what a server says of its version. Percona Server, Aurora and the clouds' MySQL
     are MySQL.
 
-    >>> server_of("10.11.6-MariaDB-0+deb12u1")
+    >>> parse_version("10.11.6-MariaDB-0+deb12u1")
     Server(kind='MariaDB', numbers=(10, 11, 6))
-    >>> server_of("5.5.5-10.6.12-MariaDB-log").numbers, server_of("8.0.36-28").kind
+    >>> parse_version("5.5.5-10.6.12-MariaDB-log").numbers, parse_version("8.0.36-28").kind
     ((10, 6, 12), 'MySQL')
     """
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
@@ -58,18 +58,18 @@ def is_supported(version: str) -> bool:
     >>> is_supported("8.0.28"), is_supported("8.0.36-28"), is_supported("8.0.mysql_aurora.3.08.0")
     (False, True, False)
     """
-    kind, numbers = server_of(version)
+    kind, numbers = parse_version(version)
     return numbers >= OLDEST[kind]
 
 
 TOO_OLD = "%(version)s is too old. %(oldest)s is required, or a later version."
 
 
-def too_old(version: str) -> str:
-    return TOO_OLD % {"version": version, "oldest": oldest()}
+def too_old_message(version: str) -> str:
+    return TOO_OLD % {"version": version, "oldest": oldest_versions()}
 
 
-def oldest() -> str:
+def oldest_versions() -> str:
     """Return the oldest versions in words."""
     return " or ".join(
         f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}"
@@ -89,7 +89,7 @@ def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
     >>> is_maintained("9.1.0", now=(2026, 11)), is_maintained("13.0.1-MariaDB", now=(2026, 11))
     (False, True)
     """
-    kind, numbers = server_of(version)
+    kind, numbers = parse_version(version)
     known = LONG_TERM[kind]
     if numbers[:2] not in known:
         return numbers[:2] > max(known)

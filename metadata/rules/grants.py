@@ -107,12 +107,12 @@ ACCOUNTS = {  # what each is for, and what it needs
 FLAVOURS = {"mariadb": "MariaDB", "mysql": "MySQL"}
 
 
-def statements(
+def grant_statements(
     given: Sequence[Grant], *, flavour: str, database: str, username: str, host: str = "%"
 ) -> list[str]:
     """Return the GRANT statements for an account, those that are optional last.
 
-    >>> statements(READER, flavour="mysql", database="node1", username="spark")
+    >>> grant_statements(READER, flavour="mysql", database="node1", username="spark")
     ["GRANT SELECT ON `node1`.* TO 'spark'@'%';"]
     """
     whom = f"'{username}'@'{host}'"

@@ -14,13 +14,13 @@ class Size(NamedTuple):
     bytes: int
 
 
-def per_day(sizes: Sequence[Size]) -> float | None:
+def bytes_per_day(sizes: Sequence[Size]) -> float | None:
     """Bytes a day between the first and the last of some sizes, rising in time; None if
     that is too short.
 
-    >>> per_day([Size(0, 100), Size(DAY_MS // 2, 400), Size(DAY_MS, 300)])
+    >>> bytes_per_day([Size(0, 100), Size(DAY_MS // 2, 400), Size(DAY_MS, 300)])
     200.0
-    >>> per_day([Size(0, 100), Size(60_000, 400)]) is None
+    >>> bytes_per_day([Size(0, 100), Size(60_000, 400)]) is None
     True
     """
     if not sizes or sizes[-1].at_ms - sizes[0].at_ms < LEAST_MS:

@@ -30,9 +30,9 @@ def parse_server(url: str) -> MailServer:
 
     Raises ValueError.
 
-    >>> parse_server("smtp+starttls://ops:a%40b@mail.example.org")
-    MailServer(host='mail.example.org', port=587, username='ops', password='a@b',
-    security='starttls')
+    >>> server = parse_server("smtp+starttls://ops:a%40b@mail.example.org")
+    >>> server.host, server.port, server.username, server.password, server.security
+    ('mail.example.org', 587, 'ops', 'a@b', 'starttls')
     """
     parts = urlsplit(url)
     try:
@@ -53,21 +53,23 @@ def parse_server(url: str) -> MailServer:
     )
 
 
-def addresses(text: str) -> list[str]:
+def parse_addresses(text: str) -> list[str]:
     """The e-mail addresses in a text, separated by commas, semicolons or blanks, each once.
 
-    >>> addresses("a@x.org, b@x.org; a@x.org")
+    >>> parse_addresses("a@x.org, b@x.org; a@x.org")
     ['a@x.org', 'b@x.org']
     """
     return list(dict.fromkeys(text.replace(",", " ").replace(";", " ").split()))
 
 
-def may_go_to(address: str, domains: Collection[str]) -> bool:
+def is_allowed_recipient(address: str, domains: Collection[str]) -> bool:
     """Return True if mails may go to an address: its domain is one of some, to the letter;
     or there are none.
 
-    >>> (may_go_to("ops@Example.org", ["example.org"]),
-    ...  may_go_to("ops@a.example.org", ["example.org"])) (True, False)
+    >>> is_allowed_recipient("ops@Example.org", ["example.org"])
+    True
+    >>> is_allowed_recipient("ops@a.example.org", ["example.org"])
+    False
     """
     return not domains or address.rpartition("@")[2].lower() in {
         one.lower() for one in domains

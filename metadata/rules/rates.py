@@ -40,13 +40,16 @@ class Bucket:
 RESERVE = 0.1
 
 
-def share(*, mine: float, others: float, processes: int) -> float:
+def share_of_limit(*, mine: float, others: float, processes: int) -> float:
     """Return which part of a limit a process may use, by what it and the others are asked
     to send.
 
-    >>> share(mine=0, others=0, processes=4), share(mine=50, others=0, processes=1)
-    (0.25, 1.0)
-    >>> [round(share(mine=mine, others=100 - mine, processes=4), 3) for mine in (100, 50, 0)]
+    >>> share_of_limit(mine=0, others=0, processes=4)
+    0.25
+    >>> share_of_limit(mine=50, others=0, processes=1)
+    1.0
+    >>> shares = [share_of_limit(mine=n, others=100 - n, processes=4) for n in (100, 50, 0)]
+    >>> [round(share, 3) for share in shares]
     [0.925, 0.475, 0.025]
     """
     if processes <= 1:

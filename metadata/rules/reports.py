@@ -9,17 +9,21 @@ BUSY = 50_000_000  # messages of a queue a day: above it more queues help
 CALM = 1_000_000  # messages of a topic a day: below it one queue does
 
 
-def verdict(*, sent: int, groups: int, queues: int, days: int) -> str:
+def judge_topic(*, sent: int, groups: int, queues: int, days: int) -> str:
     """Return the verdict on a topic, '' if there is none.
 
     zombie: nobody sends, nobody reads; unsubscribed: sent to but not read; idle: read but
     not sent to.
 
-    >>> verdict(sent=0, groups=0, queues=4, days=7), verdict(sent=5, groups=0, queues=1, days=7)
-    ('zombie', 'unsubscribed')
-    >>> verdict(sent=0, groups=1, queues=1, days=7), verdict(sent=70, groups=1, queues=4, days=7)
-    ('idle', 'should shrink')
-    >>> verdict(sent=700_000_000, groups=1, queues=1, days=7)
+    >>> judge_topic(sent=0, groups=0, queues=4, days=7)
+    'zombie'
+    >>> judge_topic(sent=5, groups=0, queues=1, days=7)
+    'unsubscribed'
+    >>> judge_topic(sent=0, groups=1, queues=1, days=7)
+    'idle'
+    >>> judge_topic(sent=70, groups=1, queues=4, days=7)
+    'should shrink'
+    >>> judge_topic(sent=700_000_000, groups=1, queues=1, days=7)
     'should expand'
     """
     if not sent:

@@ -228,7 +228,7 @@ def setting(default: Any, kind: Kind, label: str, help: str = "") -> Any:
     return field(default=default, metadata={"kind": kind, "label": label, "help": help})
 
 
-def declared(owner: type) -> dict[str, Setting]:
+def declared_settings(owner: type) -> dict[str, Setting]:
     """Return the settings that a dataclass declares, by name, its own before those of its
     bases.
     """

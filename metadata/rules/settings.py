@@ -11,8 +11,8 @@ from typing import Any
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
-from metadata.rules.groups.sharing import MOST_MESSAGES
-from metadata.rules.membership.eligibility import networks
+from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
+from metadata.rules.membership.eligibility import parse_networks
 from metadata.rules.setting_types import (
     Choice,
     Flag,
@@ -21,7 +21,7 @@ from metadata.rules.setting_types import (
     Setting,
     Text,
     Whole,
-    declared,
+    declared_settings,
     setting,
 )
 from metadata.rules.tls import MAX_PATH, MODES
@@ -35,7 +35,7 @@ DAYS = 3650
 def check_addresses(value: str) -> None:
     """Raises ValueError unless a text lists addresses and networks."""
     try:
-        networks(value)
+        parse_networks(value)
     except ValueError as error:
         remedy = "write addresses or networks such as 10.0.0.0/8, separated by commas"
         raise ValueError(f"{error}: {remedy}") from error
@@ -43,7 +43,7 @@ def check_addresses(value: str) -> None:
 
 def check_emails(value: str) -> None:
     """Raises ValueError unless a text lists e-mail addresses."""
-    wrong = [one for one in mail.addresses(value) if not mail.is_address(one)]
+    wrong = [one for one in mail.parse_addresses(value) if not mail.is_address(one)]
     if wrong:
         raise ValueError(
             f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas"
@@ -173,7 +173,7 @@ class ShareSettings:
     )
     run_messages: int = setting(
         10,
-        Whole(1, MOST_MESSAGES),
+        Whole(1, MAX_RUN_MESSAGES),
         "Messages of a lease",
         "In share groups: maximum number of messages that are leased together.",
     )
@@ -273,21 +273,21 @@ class NodeSettings:
     )
 
 
-TOPIC = declared(TopicSettings)
-LIMITS = declared(LimitSettings)
-SHARE = declared(ShareSettings)
-GROUP = declared(GroupSettings)
-DELIVERY = declared(Delivery)
-SUBSCRIPTION = {**declared(PauseSettings), **DELIVERY}
-KEY = declared(RateSettings)
-NODE = declared(NodeSettings)
+TOPIC = declared_settings(TopicSettings)
+LIMITS = declared_settings(LimitSettings)
+SHARE = declared_settings(ShareSettings)
+GROUP = declared_settings(GroupSettings)
+DELIVERY = declared_settings(Delivery)
+SUBSCRIPTION = {**declared_settings(PauseSettings), **DELIVERY}
+KEY = declared_settings(RateSettings)
+NODE = declared_settings(NodeSettings)
 
 
-def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
+def check_settings(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` if every field exists and takes its value; raises Invalid naming all that do
     not.
 
-    >>> checked(SUBSCRIPTION, {"stopped": True})
+    >>> check_settings(SUBSCRIPTION, {"stopped": True})
     {'stopped': True}
     """
     errors = [

@@ -139,8 +139,8 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
     of a tunnel. Oracle's versions begin at 8.
 
     >>> check_driver("verify", "::1", "3.4.10", {})
-    Traceback (most recent call last): metadata.rules.tls.Refused: (2026, 'version 3.4.10 of
-    the driver does not compare host names for ::1')
+    Traceback (most recent call last):
+    metadata.rules.tls.Refused: (2026, 'version 3.4.10 of the driver does not compare ...')
     >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
     (None, None)
     """
@@ -156,10 +156,10 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
         )
 
 
-def arguments(mode: str, ca: str) -> dict[str, Any]:
+def connect_arguments(mode: str, ca: str) -> dict[str, Any]:
     """Return the arguments with which mysqlclient connects so; ask `is_plain` afterwards.
 
-    >>> arguments("verify", "/etc/ca.pem")
+    >>> connect_arguments("verify", "/etc/ca.pem")
     {'ssl_mode': 'VERIFY_IDENTITY', 'ssl': {'ca': '/etc/ca.pem'}}
     """
     if mode == "verify":
@@ -185,10 +185,10 @@ def is_plain(mode: str, capabilities: int) -> bool:
     return mode in ("on", "verify") and not capabilities & CLIENT_SSL
 
 
-def problem(mode: str, ca: str) -> str:
+def find_problem(mode: str, ca: str) -> str:
     """Return what is wrong with a CA file's path, or else with a mode; '' if nothing.
 
-    >>> problem("on", "/etc/ca.pem")
+    >>> find_problem("on", "/etc/ca.pem")
     'is used by tls verify only: leave it out, or set tls to verify'
     """
     if mode not in MODES:
@@ -198,10 +198,10 @@ def problem(mode: str, ca: str) -> str:
     return "must be an absolute path" if ca and not ca.startswith("/") else ""
 
 
-def of_query(query: str) -> Tls:
+def parse_query(query: str) -> Tls:
     """Return what the query of a URL says of TLS. Raises ValueError.
 
-    >>> of_query("tls=verify&ca=/etc/ca.pem")
+    >>> parse_query("tls=verify&ca=/etc/ca.pem")
     Tls(mode='verify', ca='/etc/ca.pem')
     """
     if not query:
@@ -209,7 +209,7 @@ def of_query(query: str) -> Tls:
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
     mode, ca = given.pop("tls", ""), given.pop("ca", "")
-    if given or len(pairs) > 2 or problem(mode, ca):
+    if given or len(pairs) > 2 or find_problem(mode, ca):
         raise ValueError(
             "must end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path, or without it"
         )
@@ -228,12 +228,14 @@ def is_local(host: str) -> bool:
         return host == "localhost" or host.startswith("/")
 
 
-def failure(number: object, said: str, *, ca: str) -> str:
+def classify_error(number: object, said: str, *, ca: str) -> str:
     """Return the key in FAILURES of a driver's error, '' if it has to do with something
     else.
 
-    >>> (failure(2026, "TLS/SSL error: certificate has expired", ca=""),
-    ...  failure(1045, "Access denied", ca="")) ('tls_expired', '')
+    >>> classify_error(2026, "TLS/SSL error: certificate has expired", ca="")
+    'tls_expired'
+    >>> classify_error(1045, "Access denied", ca="")
+    ''
     """
     if number not in _NUMBERS:
         return ""
@@ -241,16 +243,16 @@ def failure(number: object, said: str, *, ca: str) -> str:
     return "tls_system_ca" if not ca and key in ("tls_unknown_ca", "tls_no_ca") else key
 
 
-def advice(error: BaseException | None, *, host: str, ca: str) -> str:
+def find_remedy(error: BaseException | None, *, host: str, ca: str) -> str:
     """Return what to do about a driver's error, '' if it has to do with something else than
     TLS.
     """
     if error is None or len(error.args) < 2:
         return ""
-    key = failure(error.args[0], str(error.args[-1]), ca=ca)
-    return FAILURES[key] % words(host, ca, str(error.args[-1])) if key else ""
+    key = classify_error(error.args[0], str(error.args[-1]), ca=ca)
+    return FAILURES[key] % text_values(host, ca, str(error.args[-1])) if key else ""
 
 
-def words(host: str, ca: str, said: str) -> Mapping[str, str]:
+def text_values(host: str, ca: str, said: str) -> Mapping[str, str]:
     """Return what the texts of FAILURES are filled with."""
     return {"host": host, "ca": ca, "said": said}

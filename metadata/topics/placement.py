@@ -7,13 +7,13 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from metadata.db.rows import by_name, no_node
+from metadata.db.rows import find_by_name, no_node
 from metadata.errors import Invalid, NoWritableQueue
 from metadata.models import DbNode
-from metadata.rules.topics.placement import place
+from metadata.rules.topics.placement import spread_over_nodes
 
 
-def nodes_for(
+def choose_nodes(
     count: int, *, node: str | None, held: Mapping[int, int] | None = None
 ) -> list[int]:
     """Node ids for `count` queues of a topic that has `held` on its nodes: spread, or all
@@ -29,15 +29,15 @@ def nodes_for(
             "There is no normal node in state read_write with free space: run manage.py "
             "register_node"
         )
-    return place(count=count, load=load, held=held or {})
+    return spread_over_nodes(count=count, load=load, held=held or {})
 
 
-def failure_nodes(count: int) -> list[int]:
+def choose_failure_nodes(count: int) -> list[int]:
     """Node ids for `count` queues of a failure topic, spread over the failure nodes; none
     without any.
     """
     load = _load(kind="failure")
-    return place(count=count, load=load) if load else []
+    return spread_over_nodes(count=count, load=load) if load else []
 
 
 def _load(**which: Any) -> dict[int, int]:
@@ -48,7 +48,7 @@ def _load(**which: Any) -> dict[int, int]:
 
 
 def _named_node(name: str) -> int:
-    row = by_name(DbNode.objects.all(), name, no_node)
+    row = find_by_name(DbNode.objects.all(), name, no_node)
     if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
         raise Invalid.field(
             "node",

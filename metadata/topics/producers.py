@@ -20,7 +20,7 @@ from django.db.models import Case, Count, F, Value, When
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.prune import Rule
+from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import chunks, grouped
 from metadata.models import TopicProducer
@@ -73,7 +73,9 @@ class _Counts:
 _counts = _Counts()
 
 
-def sent(*, topic_id: int, actor: Actor, address: str, sdk: str, messages: int) -> None:
+def count_sent(
+    *, topic_id: int, actor: Actor, address: str, sdk: str, messages: int
+) -> None:
     """Count what a client sent to a topic."""
     _counts.add(
         (topic_id, actor.name, address[:MOST_CHARS], sdk[:MOST_CHARS].strip()), messages
@@ -98,30 +100,30 @@ def flush() -> int:
     return len(counts)
 
 
-def of_topic(*, topic: str, actor: Actor) -> list[ProducerView]:
+def list_producers(*, topic: str, actor: Actor) -> list[ProducerView]:
     """Return the producers of a topic, the last one first. Needs any right on it.
 
     Raises NotFound(topic_not_found), Forbidden.
     """
-    topic_id = topic_rows.named(name=topic, actor=actor).id
+    topic_id = topic_rows.find_topic(name=topic, actor=actor).id
     with reachable():
         now = database_now()
         rows = TopicProducer.objects.filter(topic_ref=topic_id).order_by("-last_seen", "pk")
         return [_view(row, now) for row in rows]
 
 
-def clients_of(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
+def list_clients(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
     """Return from where, and with which clients, a producer sent to a topic around a time,
     the last first.
 
     None are known for an actor without a right on the topic, and for a time before
     KEPT_DAYS.
     """
-    if not access.sees(actor, topic):
+    if not access.may_see(actor, topic):
         return []
     return [
         one
-        for one in of_topic(topic=topic, actor=actor)
+        for one in list_producers(topic=topic, actor=actor)
         if one.name == name
         and one.first_seen_at_ms - LATE_MS <= at_ms <= one.last_seen_at_ms
     ]
@@ -229,4 +231,4 @@ def _make_room(topics: Iterable[int]) -> None:
             rows.filter(pk__in=some).delete()
 
 
-prune = Rule(TopicProducer.objects.all(), "last_seen", KEPT_DAYS)
+prune = PruneRule(TopicProducer.objects.all(), "last_seen", KEPT_DAYS)

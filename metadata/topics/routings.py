@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import transactional
 from metadata.models import Queue, Topic, TopicRouting
@@ -22,7 +22,7 @@ KEPT_DAYS = 3  # one more than sends are remembered
 LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
 
 
-def remember(topic: Topic) -> None:
+def keep_routing(topic: Topic) -> None:
     """Keep how a locked topic routes now, in the transaction that is about to change it."""
     queues = (
         topic.queues.filter(state__in=LIVE).order_by("number").values_list("pk", flat=True)
@@ -46,5 +46,5 @@ def prune(*, days: int = KEPT_DAYS) -> int:
     if not topics:
         return 0
     count, _ = old.filter(topic_id__in=topics).delete()
-    changed("topic", *topics)
+    record_change("topic", *topics)
     return count

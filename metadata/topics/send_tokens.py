@@ -15,9 +15,9 @@ from django.db import transaction
 
 from metadata.actors import Actor
 from metadata.db import access, audit, rows
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now, ms
-from metadata.db.rows import no_topic, topic_by_name
+from metadata.db.rows import lock_topic, no_topic
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import Topic
@@ -37,13 +37,15 @@ class SendTokenView:
     created_at_ms: int
 
 
-def listed(*, topic: str, actor: Actor) -> list[SendTokenView]:
+def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:
     """The tokens of a topic, the oldest first. Needs `manage`; raises
     NotFound(topic_not_found).
     """
     access.require(actor, "manage", topic, what="topic")
     with reachable():
-        row = rows.by_name(Topic.objects.filter(state=Topic.State.READY), topic, no_topic)
+        row = rows.find_by_name(
+            Topic.objects.filter(state=Topic.State.READY), topic, no_topic
+        )
     return [_view(one) for one in _tokens(row)]
 
 
@@ -57,13 +59,13 @@ def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendToke
     """
     access.require(actor, "manage", topic, what="topic")
     plaintext = PREFIX + secrets.token_urlsafe(24)
-    view = _add(topic_by_name(topic), plaintext, actor)
+    view = _add(lock_topic(topic), plaintext, actor)
     transaction.set_rollback(dry_run)
     return view, "" if dry_run else plaintext
 
 
 @transactional
-def adopt(*, topic: str, token: str, actor: Actor) -> bool:
+def import_token(*, topic: str, token: str, actor: Actor) -> bool:
     """Take over a token that clients have already; False if the topic has one. Needs
     `manage`.
 
@@ -72,7 +74,7 @@ def adopt(*, topic: str, token: str, actor: Actor) -> bool:
     access.require(actor, "manage", topic, what="topic")
     if not 1 <= len(token) <= MOST_CHARS:
         raise Invalid.field("token", f"must have 1 to {MOST_CHARS} characters")
-    row = topic_by_name(topic)
+    row = lock_topic(topic)
     if row.send_tokens:
         return False
     _add(row, token, actor)
@@ -87,7 +89,7 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
     token_not_found), Invalid(not_confirmed).
     """
     access.require(actor, "manage", topic, what="topic")
-    row = topic_by_name(topic)
+    row = lock_topic(topic)
     rest = [one for one in _tokens(row) if not one["digest"].startswith(token)]
     if len(token) != ID_CHARS or len(rest) == len(_tokens(row)):
         raise NotFound(
@@ -123,7 +125,7 @@ def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
 def _save(row: Topic, tokens: list[dict[str, Any]]) -> None:
     row.send_tokens = tokens
     row.save(update_fields=("send_tokens",))
-    changed("topic", row.pk)
+    record_change("topic", row.pk)
 
 
 def _tokens(row: Topic) -> list[dict[str, Any]]:

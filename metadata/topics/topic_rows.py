@@ -18,19 +18,19 @@ from django.db.models import QuerySet
 from metadata.actors import Actor, job
 from metadata.config import config
 from metadata.db import access, audit, paging, rows
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.paging import Page, Window
-from metadata.db.rows import no_topic, origin_of, topic_by_name
-from metadata.db.transactions import in_pages, reachable, transactional
+from metadata.db.rows import lock_topic, no_topic, origin_of
+from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import TOPIC, TopicSettings, checked
+from metadata.rules.settings import TOPIC, TopicSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
 from metadata.topics import routings
-from metadata.topics.placement import nodes_for
+from metadata.topics.placement import choose_nodes
 
 DROP_AFTER_DAYS = 3
 
@@ -67,7 +67,7 @@ class TopicView(TopicSettings):
 
 
 @transactional
-def plan(
+def plan_topic(
     *,
     name: str,
     queues: int,
@@ -86,7 +86,7 @@ def plan(
     access.require(actor, "manage", name, what="topic")
     if not 1 <= queues <= config.max_topic_queues:
         raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
-    values = check_domains(checked(TOPIC, settings or {}))
+    values = check_domains(check_settings(TOPIC, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name)
     now = database_now()
@@ -94,13 +94,13 @@ def plan(
     Queue.objects.bulk_create(
         [
             Queue(topic=topic, node_id=node_id, number=number, state_since=now)
-            for number, node_id in enumerate(nodes_for(queues, node=node))
+            for number, node_id in enumerate(choose_nodes(queues, node=node))
         ]
     )
     after = {"queues": queues, **values}
     audit.record(actor=actor, verb="create", kind="topic", name=name, after=after)
-    changed("topic", topic.pk)
-    return view_of(topic)
+    record_change("topic", topic.pk)
+    return topic_view(topic)
 
 
 @transactional
@@ -115,11 +115,11 @@ def make_ready(topic_id: int) -> TopicView:
         topic.layout, topic.layout_version = json.dumps(initial_layout(ids)), 1
         topic.state = Topic.State.READY
         topic.save(update_fields=("layout", "layout_version", "state"))
-        changed("topic", topic_id)
-    return view_of(topic)
+        record_change("topic", topic_id)
+    return topic_view(topic)
 
 
-def creating(queues: Collection[int]) -> list[int]:
+def queues_in_creation(queues: Collection[int]) -> list[int]:
     """Return those of some queues that are not ready yet, rising."""
     if not queues:
         return []
@@ -129,7 +129,7 @@ def creating(queues: Collection[int]) -> list[int]:
 
 
 @transactional
-def give_up(topic_id: int, actor: Actor | None = None) -> bool:
+def abandon(topic_id: int, actor: Actor | None = None) -> bool:
     """Claim a topic that is not ready, so that its tables may be dropped: False if it is
     ready after all.
 
@@ -174,7 +174,7 @@ def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
     audit.record(
         actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}
     )
-    changed("topic", topic_id)
+    record_change("topic", topic_id)
 
 
 @transactional
@@ -183,18 +183,18 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     other owners all that these get.
     """
     access.require(actor, "manage", name, what="topic")
-    values = check_domains(checked(TOPIC, settings))
-    topic = topic_by_name(name)
-    access.require_failed(actor, "manage", name, origin_of(topic))
-    before = rows.differing(topic, values)
+    values = check_domains(check_settings(TOPIC, settings))
+    topic = lock_topic(name)
+    access.require_failure_origin(actor, "manage", name, origin_of(topic))
+    before = rows.changed_values(topic, values)
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
         if "keyed" in before:
-            routings.remember(topic)
-        rows.edit(topic, before, values, actor=actor, kind="topic", name=name)
-        changed("topic", topic.pk)
-    return view_of(topic)
+            routings.keep_routing(topic)
+        rows.save_changes(topic, before, values, actor=actor, kind="topic", name=name)
+        record_change("topic", topic.pk)
+    return topic_view(topic)
 
 
 @transactional
@@ -205,8 +205,8 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     Raises Invalid(not_confirmed), Conflict(in_use) while a group subscribes to it.
     """
     access.require(actor, "manage", name, what="topic")
-    topic = topic_by_name(name)
-    access.require_failed(actor, "manage", name, origin_of(topic))
+    topic = lock_topic(name)
+    access.require_failure_origin(actor, "manage", name, origin_of(topic))
     check_confirmed(name, confirm)
     using = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
     groups = list(using.values_list("group__name", flat=True)[:5])
@@ -216,7 +216,7 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
             code=Code.IN_USE,
         )
     _delete(topic, verb="delete", actor=actor)
-    return view_of(topic)
+    return topic_view(topic)
 
 
 def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
@@ -237,7 +237,7 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
         before=before,
         after={"name": topic.name},
     )
-    changed("topic", topic.pk)
+    record_change("topic", topic.pk)
 
 
 def end_failure_topic(topic: Topic, actor: Actor) -> None:
@@ -248,11 +248,11 @@ def end_failure_topic(topic: Topic, actor: Actor) -> None:
         _delete(topic, verb="delete", actor=actor)
 
 
-def named(*, name: str, actor: Actor) -> TopicView:
+def find_topic(*, name: str, actor: Actor) -> TopicView:
     """The topic called `name`, not deleted. Needs any right on it; raises
     NotFound(topic_not_found).
     """
-    if not access.sees(actor, name):
+    if not access.may_see(actor, name):
         access.require(actor, "browse", name, what="topic")
     with reachable():
         row = (
@@ -262,39 +262,39 @@ def named(*, name: str, actor: Actor) -> TopicView:
         )
         if row is None or row.name != name:
             raise no_topic(name)
-        return view_of(row)
+        return topic_view(row)
 
 
-def page(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicView]:
+def list_topics(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicView]:
     """Topics of a kind by name, without the deleted, those the actor has any right on."""
     there_are = Topic.objects.exclude(state="deleted").filter(kind=kind)
-    rows, following = paging.select(there_are, window=window, actor=actor)
+    rows, following = paging.select_page(there_are, window=window, actor=actor)
     with reachable():
         return Page(tuple(_views(rows)), following)
 
 
-def ready() -> list[TopicView]:
+def list_ready() -> list[TopicView]:
     with reachable():
         return _views(list(Topic.objects.filter(state="ready").order_by("name")))
 
 
-def unfinished(older_than_s: float) -> Iterator[TopicView]:
+def iterate_unfinished(older_than_s: float) -> Iterator[TopicView]:
     """Topics that have been creating for longer than that: a crash left them."""
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
     return _paged(Topic.objects.filter(state="creating", created_at__lt=limit))
 
 
-def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
+def iterate_due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
     return _paged(Topic.objects.filter(state="deleted", deleted_at__lt=limit))
 
 
 def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:
-    for page in in_pages(rows):
+    for list_topics in read_in_pages(rows):
         with reachable():
-            views = _views(page)
+            views = _views(list_topics)
         yield from views
 
 
@@ -310,7 +310,7 @@ def _locked(topic_id: int) -> Topic:
     return row
 
 
-def view_of(row: Topic) -> TopicView:
+def topic_view(row: Topic) -> TopicView:
     return _views([row])[0]
 
 
@@ -331,4 +331,4 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
 
 def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
     layout = tuple(json.loads(row.layout)) if row.layout else ()
-    return rows.shown(TopicView, row, layout=layout, queues=queues)
+    return rows.make_view(TopicView, row, layout=layout, queues=queues)

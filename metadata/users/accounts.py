@@ -46,7 +46,7 @@ class UserView:
     last_login_ms: int | None
 
 
-def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
+def user_actor(*, name: str, administrator: bool, address: str) -> Actor:
     """The actor of a person who logged in. Raises MetadataUnavailable."""
     if administrator:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
@@ -65,8 +65,8 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
 
 
 def _owned(rows: Any, name: str) -> list[str]:
-    named = rows.filter(owners__icontains=name).values_list("name", "owners")
-    return [one for one, owners in named if name in owner_names(owners)]
+    find_user = rows.filter(owners__icontains=name).values_list("name", "owners")
+    return [one for one, owners in find_user if name in owner_names(owners)]
 
 
 def owner_names(text: str) -> list[str]:
@@ -78,7 +78,7 @@ def owner_names(text: str) -> list[str]:
     return [name for name in re.split(r"[\s,;]+", text) if name]
 
 
-def listed(*, actor: Actor) -> list[UserView]:
+def list_users(*, actor: Actor) -> list[UserView]:
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = dict(UserRights.objects.values_list("name", "rights"))
@@ -88,7 +88,7 @@ def listed(*, actor: Actor) -> list[UserView]:
         ]
 
 
-def named(*, name: str, actor: Actor) -> UserView:
+def find_user(*, name: str, actor: Actor) -> UserView:
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = (
@@ -268,12 +268,12 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     transaction.set_rollback(dry_run)
 
 
-def owned(*, name: str, actor: Actor) -> list[str]:
+def owned_names(*, name: str, actor: Actor) -> list[str]:
     """The topics and groups with `name` among their owners, also without an account. Needs
     `admin`.
     """
     access.require(actor, "admin", "*", what="user")
-    owns = actor_of(name=name, administrator=False, address="").owns
+    owns = user_actor(name=name, administrator=False, address="").owns
     return sorted({one for names in owns.values() for one in names})
 
 

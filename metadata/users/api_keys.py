@@ -12,13 +12,13 @@ from django.db import transaction
 
 from metadata.actors import Actor
 from metadata.db import access, audit, paging, rows
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
 from metadata.db.paging import Page, Window
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Forbidden, NotFound
 from metadata.models import ApiKey, Consumer
-from metadata.rules.settings import KEY, checked
+from metadata.rules.settings import KEY, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
 PREFIX = "catmq_"
@@ -63,7 +63,7 @@ def create(
     )
     access.require_grantable(actor, values)
     _require_unlimited(actor)
-    given = checked(KEY, settings or {})
+    given = check_settings(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     after = {"rights": values, **given}
     row = rows.create(
@@ -75,7 +75,7 @@ def create(
         **after,
     )
     audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
-    changed("key", row.pk)
+    record_change("key", row.pk)
     transaction.set_rollback(dry_run)
     return _view(row), "" if dry_run else plaintext
 
@@ -88,12 +88,12 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
     Raises Invalid, NotFound(key_not_found).
     """
     access.require_everything(actor, name, what="key")
-    values = checked(KEY, settings)
-    row = rows.by_name(ApiKey.objects.select_for_update(), name, _no_key)
-    before = rows.differing(row, values)
+    values = check_settings(KEY, settings)
+    row = rows.find_by_name(ApiKey.objects.select_for_update(), name, _no_key)
+    before = rows.changed_values(row, values)
     if before:
-        rows.edit(row, before, values, actor=actor, kind="key", name=name)
-        changed("key", row.pk)
+        rows.save_changes(row, before, values, actor=actor, kind="key", name=name)
+        record_change("key", row.pk)
     return _view(row)
 
 
@@ -105,7 +105,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     Invalid(not_confirmed).
     """
     access.require(actor, "admin", name, what="key")
-    row = rows.by_name(ApiKey.objects.select_for_update(), name, _no_key)
+    row = rows.find_by_name(ApiKey.objects.select_for_update(), name, _no_key)
     access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
     key_id, before = row.pk, {"rights": row.rights}
@@ -113,25 +113,25 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     Consumer.objects.filter(key=row).update(key=None)
     row.delete()
     audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
-    changed("key", key_id)
+    record_change("key", key_id)
 
 
-def named(*, name: str, actor: Actor) -> KeyView:
+def find_key(*, name: str, actor: Actor) -> KeyView:
     """The key called `name`. Needs `admin` on its name and rights; raises
     NotFound(key_not_found).
     """
     access.require(actor, "admin", name, what="key")
     with reachable():
-        row = rows.by_name(ApiKey.objects.all(), name, _no_key)
+        row = rows.find_by_name(ApiKey.objects.all(), name, _no_key)
     access.require_grantable(actor, row.rights)
     return _view(row)
 
 
-def page(*, actor: Actor, window: Window) -> Page[KeyView]:
+def list_keys(*, actor: Actor, window: Window) -> Page[KeyView]:
     """Keys by name, those that the actor could have made: with names and rights within its
     own.
     """
-    found, following = paging.select(
+    found, following = paging.select_page(
         ApiKey.objects.all(), window=window, actor=actor, right="admin"
     )
     return Page(
@@ -158,4 +158,4 @@ def _no_key(name: str) -> NotFound:
 
 def _view(row: ApiKey) -> KeyView:
     rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
-    return rows.shown(KeyView, row, rights=rights)
+    return rows.make_view(KeyView, row, rights=rights)

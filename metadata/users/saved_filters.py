@@ -25,7 +25,7 @@ class FilterView:
     query: str
 
 
-def listed(*, page: str, actor: Actor) -> list[FilterView]:
+def list_filters(*, page: str, actor: Actor) -> list[FilterView]:
     """Return what the actor saved of a page, by name. Raises MetadataUnavailable."""
     with reachable():
         rows = SavedFilter.objects.filter(user=actor.name, page=page).order_by("name")

@@ -29,7 +29,7 @@ class ManagesOnly:
     subscriptions: tuple[tuple[str, str], ...]
 
 
-def without_consume() -> list[ManagesOnly]:
+def find_manage_only() -> list[ManagesOnly]:
     """Return keys and users that manage topics or names of which they may consume nothing.
 
     Raises MetadataUnavailable.
@@ -56,7 +56,7 @@ def _actors() -> Iterator[Actor]:
         patterns = {right: tuple(names) for right, names in rights.items()}
         yield Actor(kind="key", name=name, rights=patterns)
     for name in UserRights.objects.order_by("name").values_list("name", flat=True):
-        yield accounts.actor_of(name=name, administrator=False, address="")
+        yield accounts.user_actor(name=name, administrator=False, address="")
 
 
 def _manages_only(

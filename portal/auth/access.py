@@ -99,7 +99,7 @@ def actor_of(request: HttpRequest) -> Actor:
     """Return the actor of the logged-in user. Raises MetadataUnavailable."""
     user: Any = request.user
     administrator = bool(user.is_superuser or user.is_staff)
-    return accounts.actor_of(
+    return accounts.user_actor(
         name=user.get_username(), administrator=administrator, address=address_of(request)
     )
 

@@ -74,7 +74,7 @@ def _outage_page(request: HttpRequest) -> HttpResponse:
     nodes = len(cluster.nodes) if cluster else 0
     figures = {
         "nodes": nodes,
-        "answering": nodes - len(node_pools.away()),
+        "answering": nodes - len(node_pools.unreachable_nodes()),
         "topics": len(cluster.topics) if cluster else 0,
         "groups": len(cluster.groups) if cluster else 0,
         "age_s": round(snapshot.age_s()) if cluster else None,

@@ -11,7 +11,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from metadata.rules.groups.lagging import Cause
+from metadata.rules.groups.lag_causes import Cause
 from portal.kit import cells
 from portal.kit.pages import Link, page_url
 from portal.kit.tables import Text

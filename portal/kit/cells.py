@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
-from metadata.rules.alarm_rules import subject
-from metadata.rules.alarm_texts import worded
+from metadata.rules.alarm_rules import parse_subject
+from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import page_url
@@ -247,7 +247,7 @@ def group(name: str) -> Cell:
 
 def alarm_detail(alarm: AlarmRow) -> str:
     """Return the detail of an alarm in the language of the page."""
-    return worded(alarm.facts, alarm.detail, _)
+    return translate_detail(alarm.facts, alarm.detail, _)
 
 
 def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
@@ -255,7 +255,7 @@ def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
 
     Return '' if there is no such page, or only administrators may open it.
     """
-    alarm_object = subject(kind, name)
+    alarm_object = parse_subject(kind, name)
     if alarm_object.node:
         return page_url("node", alarm_object.node) if administrator else ""
     if alarm_object.job:

@@ -42,7 +42,9 @@ def for_group(request: HttpRequest, name: str, selected_tab: str) -> dict[str, A
     context = _build_context("groups", name, tabs, selected_tab)
     group = snapshot.current().group(name)
     dead_letters = (
-        dead_letter_counts.of_group(group.id) if "failures" in tabs and group else None
+        dead_letter_counts.read_group_count(group.id)
+        if "failures" in tabs and group
+        else None
     )
     if dead_letters is not None:
         tone = "bad" if dead_letters.unseen else "warn"

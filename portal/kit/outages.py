@@ -17,7 +17,7 @@ def silent_nodes() -> list[str]:
     """
     latencies = registry.latencies()
     silent = {
-        *node_pools.away(),
+        *node_pools.unreachable_nodes(),
         *(name for name, seconds in latencies.items() if seconds is None),
     }
     return sorted(silent - set(offline_nodes()))

@@ -201,7 +201,7 @@ def find_saved_filters(request: HttpRequest) -> SavedFilters | None:
     page = match.url_name if match else None
     if page not in LISTS_WITH_FILTERS:
         return None
-    filters = saved_filters.listed(page=page, actor=actor(request))
+    filters = saved_filters.list_filters(page=page, actor=actor(request))
     return SavedFilters(
         page, filters, request.GET.urlencode(), filter_query(request.GET.dict())
     )

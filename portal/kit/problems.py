@@ -20,7 +20,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import OF_LAG, Overview
-from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_rules import parse_subject
 from portal.kit import cells, outages
 from portal.kit.pages import page_url
 from portal.kit.tables import Text
@@ -120,7 +120,7 @@ def _alarm_problems(overview: Overview, is_admin: bool) -> Iterator[Problem]:
             "alarms"
         )
         group = (
-            subject(alarm.kind, alarm.name).group
+            parse_subject(alarm.kind, alarm.name).group
             if alarm.kind in (*OF_LAG, *DEAD_LETTER_ALARMS)
             else ""
         )
@@ -133,7 +133,7 @@ def _alarm_problems(overview: Overview, is_admin: bool) -> Iterator[Problem]:
 
 def _alarmed_names(overview: Overview, kinds: Collection[str]) -> set[str]:
     """Return the nodes or groups with an alarm of these kinds, acknowledged or not."""
-    objects = [subject(kind, name) for kind, name in overview.said if kind in kinds]
+    objects = [parse_subject(kind, name) for kind, name in overview.said if kind in kinds]
     return {alarm_object.node or alarm_object.group for alarm_object in objects}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.progress import Progress
+from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.lag_trend import LagTrend
 from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.formats import MINUTE, SECOND, format_duration, format_rate
 
@@ -31,7 +31,7 @@ TREND_LABELS: dict[str, tuple[Text, str]] = {
 }
 
 
-def describe_progress(trend: Progress) -> tuple[Text, str]:
+def describe_progress(trend: LagTrend) -> tuple[Text, str]:
     """Return the state and trend of a group in words, and the tone."""
     if trend.state == "falls_behind":
         return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
@@ -67,7 +67,7 @@ def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
     )
 
 
-def _describe_trend(trend: Progress) -> Text:
+def _describe_trend(trend: LagTrend) -> Text:
     labels = {"too_little_data": _("too little data"), "steady": _("steady")}
     return labels.get(trend.state, describe_progress(trend)[0])
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
-from metadata.rules.groups.filters import header_lines, read_headers
+from metadata.rules.groups.filters import format_headers, parse_headers
 from metadata.rules.setting_types import (
     Choice,
     Flag,
@@ -59,7 +59,7 @@ class QueuesField(forms.CharField):
     def clean(self, value: Any) -> list[int]:
         names = str(super().clean(value)).replace(",", " ").split()
         cluster = snapshot.current()
-        queues = {name: cluster.queue_called(name) for name in names}
+        queues = {name: cluster.find_queue_by_name(name) for name in names}
         ids = {
             name: queue.id if queue is not None else self._parse_id(name)
             for name, queue in queues.items()
@@ -94,12 +94,12 @@ class HeadersField(forms.CharField):
 
     def clean(self, value: Any) -> dict[str, list[str]]:
         try:
-            return read_headers(super().clean(value))
+            return parse_headers(super().clean(value))
         except ValueError as error:
             raise forms.ValidationError(HEADER_LINES) from error
 
     def prepare_value(self, value: Any) -> Any:
-        return header_lines(value) if isinstance(value, dict) else value
+        return format_headers(value) if isinstance(value, dict) else value
 
 
 def setting_label(setting: Setting) -> Words:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.utils.functional import Promise
 
-from metadata.listing.pages import Listed, Wanted
+from metadata.listing.pages import ListPage, ListQuery
 
 V = TypeVar("V")
 Text = str | Promise
@@ -167,13 +167,13 @@ def spark(values: Sequence[int]) -> Cell:
     return Cell(values, "spark")
 
 
-def parse_list_query(request: HttpRequest, *, sort: str = "") -> Wanted:
+def parse_list_query(request: HttpRequest, *, sort: str = "") -> ListQuery:
     """Return the search, sort order and page number from the URL. Invalid values are
     ignored.
     """
     parameters = request.GET
     page = parameters.get("page", "1")
-    return Wanted(
+    return ListQuery(
         search=parameters.get("q", "").replace("\0", "").strip(),
         sort=parameters.get("sort", sort),
         # Longer numbers are refused: they would overflow the offset of the query.
@@ -182,7 +182,7 @@ def parse_list_query(request: HttpRequest, *, sort: str = "") -> Wanted:
 
 
 def list_table(
-    request: HttpRequest, columns: Columns[V], page: Listed[V], *, empty: EmptyHint
+    request: HttpRequest, columns: Columns[V], page: ListPage[V], *, empty: EmptyHint
 ) -> Table:
     """Return a page of a list as a table with sorting and paging."""
     return Table(

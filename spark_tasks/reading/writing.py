@@ -31,11 +31,11 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
-from catmq_client.http.transport import api_path, repeated, request_until
+from catmq_client.http.transport import api_path, repeat_call, request_until
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.receipts import Outcome
 from catmq_client.sending.routing import Kind, Layout, layout_from, slot_of
-from catmq_client.sending.send_request import Next, after_failure, send
+from catmq_client.sending.send_request import NextStep, after_failure, send
 from spark_tasks.errors import JobError, OptionError
 from spark_tasks.nodes import plans
 from spark_tasks.reading.options import Options
@@ -126,7 +126,7 @@ class _Sender:
             )
 
         try:
-            outcomes = repeated(stored, within_s=DELIVERY_S, again=_is_repeated)
+            outcomes = repeat_call(stored, within_s=DELIVERY_S, should_repeat=_is_repeated)
         except CatmqError as error:
             raise JobError(f"queue {queue} of topic {topic}: {error}") from None
         for outcome in outcomes:
@@ -145,7 +145,7 @@ def _is_repeated(error: CatmqError, tries: int) -> bool:
     """Return True for what passes; a request is never split or moved: its repeats must be
     the same.
     """
-    return after_failure(error, kind=Kind.NAMED, messages=1, tries=tries) is Next.REPEAT
+    return after_failure(error, kind=Kind.NAMED, messages=1, tries=tries) is NextStep.REPEAT
 
 
 class _Writing:

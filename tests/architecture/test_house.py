@@ -44,7 +44,7 @@ def test_threads_are_started_in_one_place_only() -> None:
         path for path, tree in sources() for call in calls(tree) if call.endswith(makers)
     }
     assert guilty == {
-        "catmq_site/server/maintenance.py",
+        "catmq_site/background/loop_threads.py",
         "catmq_site/management/commands/qcluster.py",
     }
 

@@ -58,8 +58,7 @@ VARIABLES = words(
     """
 )
 # What only one of the two has: sessions.py asks which it is, a /*M! comment hides it from
-# MySQL, and
-# tables/promotion_sql.py goes on without it.
+# MySQL, and tables/promotion_sql.py goes on without it.
 SETTINGS = words(
     """
     autocommit innodb_flush_log_at_trx_commit innodb_lock_wait_timeout lock_wait_timeout

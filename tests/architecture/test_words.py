@@ -12,7 +12,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.utils.translation import gettext, ngettext, override
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from messagestore.nodes import preflight
 from metadata import config
 from metadata.rules import alarm_texts
@@ -37,7 +37,10 @@ Words = str | tuple[str, str]  # with its plural, where one is chosen by a numbe
 
 def of_code() -> Iterator[Words]:
     """What the modules say, and mails."""
-    for path in (*PORTAL.rglob("*.py"), ROOT / "catmq_site" / "jobs" / "alarm_mails.py"):
+    for path in (
+        *PORTAL.rglob("*.py"),
+        ROOT / "catmq_site" / "background" / "alarm_mails.py",
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)
@@ -101,7 +104,7 @@ def of_settings() -> Iterator[Words]:
 
 def of_config() -> Iterator[Words]:
     """What the settings of a process mean."""
-    yield from config.meanings().values()
+    yield from config.setting_comments().values()
 
 
 def is_translated(words: Words) -> bool:

@@ -20,7 +20,7 @@ def bare_broker(
     """A broker without nodes; it rebalances by itself, because no job runner is there to
     wait for.
     """
-    monkeypatch.setattr("catmq_site.server.maintenance.PATIENCE_S", 0.0)
+    monkeypatch.setattr("catmq_site.background.sweeps.PATIENCE_S", 0.0)
     with brokers.running() as broker:
         yield broker
 
@@ -48,4 +48,4 @@ def queue(broker: brokers.Broker) -> int:
 @pytest.fixture
 def java_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java clients of this machine are let in."""
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["127.0.0.0/8"]))

@@ -25,7 +25,7 @@ RESTLESS = ("Heartbeat", "Lease", "Broker", "BrokerProcess")
 
 def everything(*queues: int) -> dict[str, Any]:
     """All rows of metadata, and the reader rows of some queues."""
-    until(lambda: not rebalance.pending())
+    until(lambda: not rebalance.pending_groups())
     models = [
         one
         for one in apps.get_app_config("metadata").get_models()

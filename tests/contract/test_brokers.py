@@ -251,13 +251,13 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
         passes.append(1)
         raise OperationalError(2006, "gone")
 
-    monkeypatch.setattr(discovery, "rows", away)
+    monkeypatch.setattr(discovery, "read_rows", away)
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
     assert [
         record.levelname
         for record in caplog.records
-        if record.name == "catmq_site.server.broker_loop"
+        if record.name == "catmq_site.background.broker_loop"
     ] == ["WARNING"], "once, and without a traceback"
     assert {one["name"]: one["state"] for one in listed(work.broker)} == {
         ME: "out",

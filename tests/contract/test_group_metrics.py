@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerapi.http import group_metrics
 from brokerapi.http.group_metrics import Board
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
@@ -105,10 +105,10 @@ def test_the_figures_agree_with_the_tables(broker: Broker, queue: int) -> None:
     member = reader(broker)
     member.pull(member.position(queue, 0), max_messages=20)
     member.pull(member.position(queue, 0), max_messages=20)
-    before = metrics_history.totals()
+    before = metrics_history.group_totals()
     assert member.commit(member.position(queue, 7)) == ["ok"]
     seen = refreshed(broker)
-    (offsets,) = lag.group_offsets(group="readers", actor=ACTOR)
+    (offsets,) = group_lag.group_offsets(group="readers", actor=ACTOR)
     assert (offsets.committed, offsets.head, offsets.lag) == (7, 20, 13)
     assert seen.value("catmq_group_lag_messages", group="readers", topic="single") == 13
     age_s = seen.value("catmq_group_lag_seconds", group="readers", topic="single")

@@ -19,9 +19,9 @@ from brokerapi.shapes import fields
 from catmq_site import wsgi
 from messagestore.inspect import search
 from metadata.limits.places import Places
-from metadata.membership import instances
+from metadata.membership import broadcast_instances
 from metadata.models import AuditLog
-from metadata.rules.membership.addresses import networks
+from metadata.rules.membership.addresses import parse_networks
 from tests.support.broker import MSGPACK, Broker, problem
 from tests.support.members import reader
 
@@ -232,7 +232,7 @@ def test_one_consumer_cannot_take_all_places_of_waiting_pulls(
 def test_a_broadcasting_group_has_so_many_instances_at_most(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "MOST_INSTANCES", 2)
+    monkeypatch.setattr(broadcast_instances, "MAX_INSTANCES", 2)
     broker.ok("POST", "/groups", {"name": "all", "mode": "broadcasting"})
 
     def join(number: int) -> requests.Response:
@@ -255,7 +255,7 @@ def test_a_broadcasting_group_has_so_many_instances_at_most(
 def test_only_a_trusted_proxy_may_name_the_client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, trusted: tuple[str, ...], seen: str
 ) -> None:
-    monkeypatch.setattr(wsgi, "_TRUSTED", networks(trusted))
+    monkeypatch.setattr(wsgi, "_TRUSTED", parse_networks(trusted))
     headers = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}
     broker.ok("POST", "/topics", {"name": "seen", "queues": 1}, headers=headers)
 

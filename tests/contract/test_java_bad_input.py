@@ -279,7 +279,7 @@ def test_a_body_that_is_no_object_is_refused(
 def test_clients_of_other_networks_are_told_why_they_are_not_let_in(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["10.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["10.0.0.0/8"]))
     for path in (
         PUBLISH,
         PULL,
@@ -305,7 +305,7 @@ def test_strangers_and_refusals_without_a_place_hold_no_thread(
     assert json.loads(raw(broker, "POST", POLL, b"[")[1])["suc"] is False
     monkeypatch.undo()
     monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["10.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["10.0.0.0/8"]))
     begun = time.monotonic()
     status, text = raw(broker, "POST", POLL, b'{"consumerId": 77}')
     assert status == 403 and b"CATMQ_JAVA_NETWORKS" in text

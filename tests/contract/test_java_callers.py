@@ -39,7 +39,7 @@ def publish(wire: Wire, topic: str = "single", version: str = "5.5.1") -> None:
 def found() -> dict[str, tuple[int, int, int]]:
     return {
         one.sdk: (one.answered, one.refused, one.limited)
-        for one in java_callers.latest(actor=ME)
+        for one in java_callers.list_callers(actor=ME)
     }
 
 
@@ -54,7 +54,7 @@ def test_requests_are_counted_by_client_and_outcome(
         ("single", "${project.version}"),
     ):
         publish(wire, topic, version)
-    java_callers.count(address="127.0.0.1", sdk="", outcome="limited")
+    java_callers.count_request(address="127.0.0.1", sdk="", outcome="limited")
     assert java_callers.flush() == 3
     assert found() == {"": (0, 1, 1), "pmq-java/5.5.1": (1, 1, 0), "catmq-java": (1, 0, 0)}
 
@@ -91,9 +91,9 @@ def test_counts_of_earlier_hours_fade_and_old_rows_go(wire: Wire) -> None:
 
 
 def test_so_many_callers_are_kept(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_callers, "MOST", 2)
+    monkeypatch.setattr(java_callers, "MAX_ROWS", 2)
     for number in range(5):
-        java_callers.count(address=f"10.0.0.{number}", sdk="", outcome="refused")
+        java_callers.count_request(address=f"10.0.0.{number}", sdk="", outcome="refused")
     java_callers.flush()
     assert JavaCaller.objects.count() == 2
 

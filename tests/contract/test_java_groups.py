@@ -69,7 +69,9 @@ def send(broker: Broker, body: str) -> None:
 
 def lose(client: JavaClient, group: str) -> None:
     """End one membership of a client."""
-    (member,) = [one for one in java_members.of_client(client.id) if one.group == group]
+    (member,) = [
+        one for one in java_members.memberships_of_client(client.id) if one.group == group
+    ]
     consumers.leave(consumer=member.consumer, actor=actors.job("test"))
 
 
@@ -139,16 +141,16 @@ def test_a_member_that_was_told_something_or_left_is_looked_at_in_full(
     client: Clients,
 ) -> None:
     one = client()
-    kept, lost = java_members.of_client(one.id)
+    kept, lost = java_members.memberships_of_client(one.id)
     members = [kept.consumer.member_id, lost.consumer.member_id]
     java_beats.note({kept.consumer.member_id: kept.version, lost.consumer.member_id: None})
     java_beats.flush()
-    assert not java_beats.has_news(members)
+    assert not java_beats.needs_full_check(members)
     java_beats.note({kept.consumer.member_id: kept.version - 1})
     java_beats.flush()
-    assert java_beats.has_news(members[:1])
-    assert not java_beats.has_news(members[1:])
+    assert java_beats.needs_full_check(members[:1])
+    assert not java_beats.needs_full_check(members[1:])
     lose(one, "lost")
     java_beats.note({lost.consumer.member_id: None})
     java_beats.flush()
-    assert java_beats.has_news(members[1:])
+    assert java_beats.needs_full_check(members[1:])

@@ -31,7 +31,7 @@ def client(
     """A function that starts a client of a group that reads topic `single`; all are closed
     at the end.
     """
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["127.0.0.0/8"]))
     monkeypatch.setattr(java_pulls, "SILENT_S", -1.0)  # whatever was noted is long ago
     monkeypatch.setattr(java_starts, "WATCHED_S", 0.0)
     monkeypatch.setattr(java_pulls, "_noted", {})
@@ -100,7 +100,7 @@ def test_a_client_that_handles_a_message_for_long_is_left_alone(
     assert begun.wait(20)
     java_pulls.flush()
     try:
-        assert [one.given for one in java_pulls.silent() if one.given] == [1]
+        assert [one.given for one in java_pulls.find_silent_queues() if one.given] == [1]
         assert JavaStarts().run_once() == 0
     finally:
         done.set()
@@ -114,7 +114,7 @@ def test_a_stopped_group_is_left_alone(broker: Broker, client: Clients) -> None:
     broker.ok("PATCH", "/groups/readers", {"stopped": True})
     snapshot.refresh()  # as the loop of a worker would
     java_pulls.flush()
-    assert java_pulls.silent()
+    assert java_pulls.find_silent_queues()
     assert JavaStarts().run_once() == 0
 
 

@@ -52,7 +52,7 @@ def test_each_sender_is_listed_with_its_key_address_and_client(
 def test_java_clients_are_listed_by_the_address_and_version_that_they_give(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    monkeypatch.setattr(endpoint, "_networks", addresses.parse_networks(["127.0.0.0/8"]))
     wire = Wire(broker.url)
     for more in (
         {"clientIp": "10.0.0.5", "sdkVersion": "5.5.1"},

@@ -11,7 +11,7 @@ import pytest
 from catmq_client import HttpTransport, Producer
 from catmq_client.admin.api import Admin
 from catmq_client.errors import DeliveryTimeout, Unavailable
-from metadata.brokers import quotas, snapshot_acks
+from metadata.brokers import send_rate_limit, snapshot_acks
 from metadata.cache import snapshot
 from metadata.rules.rates import RESERVE
 from tests.support.broker import Broker, problem
@@ -20,9 +20,9 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def full_buckets() -> Iterator[None]:
-    quotas.evict()
+    send_rate_limit.evict()
     yield
-    quotas.evict()
+    send_rate_limit.evict()
 
 
 def limit(broker: Broker, path: str, **settings: object) -> Any:
@@ -149,10 +149,10 @@ def send(broker: Broker, count: int) -> Any:
 def pass_of(monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
     """One pass among workers that said this of their demand."""
     said = {f"other{n}": text for n, text in enumerate(others)}
-    monkeypatch.setattr(snapshot_acks, "demands", lambda: {**said, "me": ""})
-    monkeypatch.setattr(snapshot_acks, "demand", lambda **_: None)
-    quotas._buckets.divided_at = float("-inf")
-    assert quotas.divide(name="me") == 1 + len(others)
+    monkeypatch.setattr(snapshot_acks, "read_demands", lambda: {**said, "me": ""})
+    monkeypatch.setattr(snapshot_acks, "report_demand", lambda **_: None)
+    send_rate_limit._buckets.divided_at = float("-inf")
+    assert send_rate_limit.share_limits(name="me") == 1 + len(others)
 
 
 def test_who_serves_is_asked_seldom_while_nothing_is_limited_and_at_the_next_pass_after(
@@ -160,11 +160,11 @@ def test_who_serves_is_asked_seldom_while_nothing_is_limited_and_at_the_next_pas
 ) -> None:
     pass_of(monkeypatch, [""])
     monkeypatch.setattr(
-        snapshot_acks, "demands", lambda: dict.fromkeys(("me", "a", "b", "c"), "")
+        snapshot_acks, "read_demands", lambda: dict.fromkeys(("me", "a", "b", "c"), "")
     )
-    assert quotas.divide(name="me") == 2, "nobody was asked"
+    assert send_rate_limit.share_limits(name="me") == 2, "nobody was asked"
     limit(broker, "/topics/single", max_messages_per_s=10)
-    assert quotas.divide(name="me") == 4
+    assert send_rate_limit.share_limits(name="me") == 4
 
 
 def test_the_limit_is_shared_evenly_by_processes_that_nobody_asks_for_anything(
@@ -186,7 +186,7 @@ def test_a_process_that_alone_is_asked_for_sends_has_nearly_the_whole_limit_a_pa
         send(broker, 1_000)
     pass_of(monkeypatch, [""] * 3)
     waits = problem(send(broker, 1_000), 429, "rate_limited")["retry_after_ms"]
-    mine = quotas._buckets.share(
+    mine = send_rate_limit._buckets.share(
         ("topic", topic_id("single"), "messages"), time.monotonic()
     )
     assert mine == pytest.approx(0.925)
@@ -199,7 +199,7 @@ def test_a_process_leaves_a_limit_at_once_to_those_who_are_asked(
     limit(broker, "/topics/single", max_messages_per_s=10)
     key = f"topic:{topic_id('single')}:messages"
     pass_of(monkeypatch, [f'{{"{key}": 500.0}}', "", "no JSON"])
-    share = quotas._buckets.share(
+    share = send_rate_limit._buckets.share(
         ("topic", topic_id("single"), "messages"), time.monotonic()
     )
     assert share == pytest.approx(RESERVE / 4)
@@ -210,8 +210,11 @@ def test_shares_that_metadata_has_not_renewed_for_long_are_even(
 ) -> None:
     key = ("topic", topic_id("single"), "messages")
     pass_of(monkeypatch, [f'{{"{":".join(map(str, key))}": 500.0}}'])
-    assert quotas._buckets.share(key, time.monotonic()) < 0.1
-    assert quotas._buckets.share(key, time.monotonic() + quotas.STALE_S) == 0.5
+    assert send_rate_limit._buckets.share(key, time.monotonic()) < 0.1
+    assert (
+        send_rate_limit._buckets.share(key, time.monotonic() + send_rate_limit.STALE_S)
+        == 0.5
+    )
 
 
 def test_workers_tell_each_other_what_they_are_asked_for(
@@ -225,7 +228,7 @@ def test_workers_tell_each_other_what_they_are_asked_for(
 
 
 def all_said() -> list[str]:
-    return list(snapshot_acks.demands().values())
+    return list(snapshot_acks.read_demands().values())
 
 
 def topic_id(name: str) -> int:
@@ -233,4 +236,4 @@ def topic_id(name: str) -> int:
 
 
 def test_a_broker_counts_its_processes(broker: Broker) -> None:
-    until(lambda: snapshot_acks.serving() == 1)
+    until(lambda: snapshot_acks.count_workers() == 1)

@@ -14,7 +14,7 @@ from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import ReadPlan
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
-from messagestore.tables import promotion_sql, running
+from messagestore.tables import promotion_sql, sql_steps
 from metadata import actors
 from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
@@ -44,7 +44,7 @@ def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(
         "queue": queue,
         "number": 0,
         "node": "main",
-        "table": running.message_table(queue),
+        "table": sql_steps.message_table(queue),
     }
     assert plan["queues"] == [{**found, "low": 0, "head": 2, "gaps": []}]
     (node,) = plan["nodes"]

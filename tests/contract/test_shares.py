@@ -484,7 +484,7 @@ def test_only_wanted_tags_are_delivered_and_the_others_count_as_finished(
 ) -> None:
     member = ShareMember.join(broker)
     broker.ok("PATCH", "/groups/mails/subscriptions/single", {"tags": "new"})
-    until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
+    until(lambda: snapshot.current().message_filter(snapshot.find_group("mails").id, queue))
     send(broker, "a", tag="new")
     send(broker, "b", "c", tag="old")
     send(broker, "d", tag="new")
@@ -503,7 +503,7 @@ def test_only_wanted_headers_are_delivered_and_the_others_count_as_finished(
     broker.ok(
         "PATCH", "/groups/mails/subscriptions/single", {"headers": {"region": ["eu", "us"]}}
     )
-    until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
+    until(lambda: snapshot.current().message_filter(snapshot.find_group("mails").id, queue))
     send(broker, "a", headers={"region": "eu"})
     send(broker, "b", "c", headers={"region": "asia"})
     send(broker, "d", headers={"region": "us"})

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import schedules
+from catmq_site.background import sweeps
 from messagestore.engine.mysql_session import Session
 from messagestore.inspect import alarm_job
 from messagestore.nodes import disks
@@ -25,7 +25,7 @@ from metadata.db import consumer_ids, prune
 from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
 from metadata.groups import groups
-from metadata.membership import consumers
+from metadata.membership import consumers, expiry
 from metadata.models import (
     Alarm,
     AlarmMail,
@@ -39,7 +39,7 @@ from metadata.models import (
     Queue,
 )
 from metadata.monitoring import alarms, dead_letter_counts, mails
-from metadata.monitoring.health_checks import Found
+from metadata.monitoring.alarms import AlarmFindings
 from tests.support import failing, rows
 from tests.support.environment import ENGINE
 from tests.support.failing import ME, fail, failure_queues
@@ -67,7 +67,7 @@ def turn_back(seconds: float) -> None:
 
 def look() -> int:
     snapshot.refresh()
-    return alarm_job.look(every_minutes={"often": 1, "rare": 60})
+    return alarm_job.update_alarms(every_minutes={"often": 1, "rare": 60})
 
 
 def behind(lag: int, *, age_s: int = 0) -> None:
@@ -85,30 +85,34 @@ def queue(node: str, failure_node: str) -> int:
 def test_an_alarm_begins_at_once_or_after_a_while_and_ends_when_all_was_well_for_a_while(
     metadata_db: None,
 ) -> None:
-    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 1
-    assert alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 0
+    assert alarms.reconcile(kind="lag", found={"a/b": "much"}) == 1
+    assert (
+        alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 0
+    )
     assert (lasting("lag"), lasting("no_consumer")) == (["a/b"], [])
     turn_back(61)
-    assert alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 1
-    assert alarms.keep(kind="lag", found={}) == 0 and lasting("lag") == ["a/b"]
+    assert (
+        alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 1
+    )
+    assert alarms.reconcile(kind="lag", found={}) == 0 and lasting("lag") == ["a/b"]
     turn_back(60)
     # it comes and goes: one alarm
-    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 0
-    assert alarms.keep(kind="lag", found={}) == 0
+    assert alarms.reconcile(kind="lag", found={"a/b": "much"}) == 0
+    assert alarms.reconcile(kind="lag", found={}) == 0
     turn_back(181)
-    assert alarms.keep(kind="lag", found={}, unclear=["a/b"]) == 0  # nobody knows
-    assert alarms.keep(kind="lag", found={}) == 1 and lasting("lag") == []
-    assert alarms.keep(kind="lag", found={"a/b": "more"}) == 1
+    assert alarms.reconcile(kind="lag", found={}, unclear=["a/b"]) == 0  # nobody knows
+    assert alarms.reconcile(kind="lag", found={}) == 1 and lasting("lag") == []
+    assert alarms.reconcile(kind="lag", found={"a/b": "more"}) == 1
     row = Alarm.objects.get(kind="lag")
     assert (row.times, row.detail, row.ended_at) == (2, "more", None)
 
 
 @pytest.mark.one_engine
 def test_what_was_only_suspected_is_no_alarm(metadata_db: None) -> None:
-    alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
-    alarms.keep(kind="no_consumer", found={}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", found={}, begins_after_s=60)
     turn_back(100)
-    alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
     assert lasting() == [] and Alarm.objects.get().times == 0
 
 
@@ -116,7 +120,7 @@ def test_two_looks_at_once_make_one_alarm(
     metadata_db: None, in_threads: Callable[..., list[Any]]
 ) -> None:
     found = {f"g{number}/t": "much" for number in range(50)}
-    in_threads([lambda: alarms.keep(kind="lag", found=found)] * 4)
+    in_threads([lambda: alarms.reconcile(kind="lag", found=found)] * 4)
     assert len(lasting("lag")) == 50
     assert set(Alarm.objects.values_list("times", flat=True)) == {1}
 
@@ -233,7 +237,7 @@ def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(
 def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
     joined("t", sdk="catmq-cli/0.1.0 python/3.11")
     Heartbeat.objects.update(last_seen=database_now() - timedelta(hours=1))
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 1
     assert left() == ["look/orders", "look/orders"]
 
 
@@ -309,15 +313,16 @@ def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(
     fail(failing.member(), queue, *range(9))
     look()
     assert lasting() == [] and DeadLetterCount.objects.get().messages == 9
-    assert dead_letter_counts.dead().unseen[0].group == "billing"
-    dead_letter_counts.saw(group="billing", actor=ME)
+    assert dead_letter_counts.list_dead_letters().unseen[0].group == "billing"
+    dead_letter_counts.mark_seen(group="billing", actor=ME)
     assert (
-        dead_letter_counts.dead().unseen == () and dead_letter_counts.dead().messages == 9
+        dead_letter_counts.list_dead_letters().unseen == ()
+        and dead_letter_counts.list_dead_letters().messages == 9
     )
     with pytest.raises(Conflict):
-        dead_letter_counts.saw(group="billing", actor=ME)
+        dead_letter_counts.mark_seen(group="billing", actor=ME)
     with pytest.raises(Forbidden):
-        dead_letter_counts.saw(group="billing", actor=owner())
+        dead_letter_counts.mark_seen(group="billing", actor=owner())
     assert AuditLog.objects.filter(verb="saw", name="billing").count() == 1
 
 
@@ -327,16 +332,19 @@ def test_more_deaths_are_unseen_again_and_alarm_above_the_limit(queue: int) -> N
     who = failing.member()
     fail(who, queue, 0)
     look()
-    dead_letter_counts.saw(group="billing", actor=ME)
+    dead_letter_counts.mark_seen(group="billing", actor=ME)
     fail(who, queue, *range(1, 12))
     look()
-    assert lasting() == ["billing"] and dead_letter_counts.dead().unseen[0].messages == 12
+    assert (
+        lasting() == ["billing"]
+        and dead_letter_counts.list_dead_letters().unseen[0].messages == 12
+    )
     older = "died_at - 7200000" if ENGINE == "sqlite" else "died_at - INTERVAL 2 HOUR"
     plant(failure_queues()[0], f"UPDATE dead_message SET died_at = {older}")
     look()
     turn_back(181)
     look()
-    assert lasting() == [] and dead_letter_counts.dead().messages == 12
+    assert lasting() == [] and dead_letter_counts.list_dead_letters().messages == 12
 
 
 def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
@@ -348,7 +356,7 @@ def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
     look()
     monkeypatch.setattr(alarm_job, "count_dead", lambda: None)
     look()
-    assert dead_letter_counts.dead().messages == 1
+    assert dead_letter_counts.list_dead_letters().messages == 1
 
 
 def ran(name: str, *states: str) -> None:
@@ -392,7 +400,7 @@ def test_who_manages_the_group_or_topic_acknowledges_and_it_is_audited(queue: in
             kind="lag", name="billing/orders", actor=owner(manage=["orders"])
         )
     assert AuditLog.objects.get(verb="acknowledge").after == {"alarm": "lag"}
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="again")
     assert Alarm.objects.get(kind="lag").acknowledged_by == ""  # it is another time
 
@@ -436,7 +444,7 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     with CaptureQueriesContext(connection) as seen:
         assert (mails.prune(limit=5), alarms.prune(limit=4)) == (5, 4)
         monkeypatch.setattr(prune, "READ", 6)
-        assert schedules.prune_alarms() == 20 + 7  # three mails went with the four alarms
+        assert sweeps.prune_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [
         one["sql"].split("IN (")[-1].count(",") + 1
         for one in seen
@@ -456,7 +464,7 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
     old = database_now() - timedelta(days=91)
     for name in "abcd":
         alarms.raise_alarm(kind="lag", name=name, detail="far behind")
-    alarms.end(kind="lag", names="abcd")
+    alarms.end_alarms(kind="lag", names="abcd")
     Alarm.objects.update(last_at=old)
     monkeypatch.setattr(prune, "AT_ONCE", 2)
     raised: list[str] = []
@@ -476,7 +484,7 @@ def test_an_alarm_whose_old_row_goes_while_it_is_raised_is_raised_all_the_same(
     metadata_db: None,
 ) -> None:
     alarms.raise_alarm(kind="lag", name="a", detail="far behind")
-    alarms.end(kind="lag", names="a")
+    alarms.end_alarms(kind="lag", names="a")
     gone: list[str] = []
 
     def goes(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -496,8 +504,8 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = node_pools.node_of(queue).info.name
-    away = Found({node: "no answer"})
-    monkeypatch.setattr(alarm_job, "nodes_away", lambda: away)
+    away = AlarmFindings({node: "no answer"})
+    monkeypatch.setattr(alarm_job, "find_nodes_away", lambda: away)
     behind(500_000, age_s=10_000)
     look()
     turn_back(301)
@@ -515,12 +523,12 @@ def test_all_alarms_are_acknowledged_that_somebody_may_each_with_an_audit_row(
     alarms.raise_alarm(kind="unread_dropped", name="billing/orders", detail="some")
     alarms.raise_alarm(kind="node_away", name="main", detail="no answer")
     olga = owner(manage=["billing"])
-    assert alarms.acknowledgeable(actor=owner()) == []
-    chosen = alarms.acknowledgeable(actor=olga)
+    assert alarms.list_acknowledgeable(actor=owner()) == []
+    chosen = alarms.list_acknowledgeable(actor=olga)
     assert chosen == [("lag", "billing/orders"), ("unread_dropped", "billing/orders")]
     with pytest.raises(Forbidden):
         alarms.acknowledge_all(chosen=[("node_away", "main")], actor=olga)
     assert alarms.acknowledge_all(chosen=chosen, actor=olga) == 2
     assert alarms.acknowledge_all(chosen=chosen, actor=olga) == 0, "somebody was faster"
     assert AuditLog.objects.filter(verb="acknowledge", actor_name="olga").count() == 2
-    assert alarms.acknowledgeable(actor=ME) == [("node_away", "main")]
+    assert alarms.list_acknowledgeable(actor=ME) == [("node_away", "main")]

@@ -131,7 +131,7 @@ def backup(
             "mariadb" if "MariaDB" in server.execute("SELECT VERSION()")[0][0] else "mysql"
         )
         where = {"database": schema, "username": name, "host": "127.0.0.1"}
-        for statement in grants.statements(grants.BACKUP, flavour=flavour, **where):
+        for statement in grants.grant_statements(grants.BACKUP, flavour=flavour, **where):
             server.execute(statement)
         text = dumping.dump(server, schema, (name, password))
         return lambda: dumping.load(server, schema, text)
@@ -391,7 +391,7 @@ def older_metadata(
 def bodies(queue: int) -> list[bytes]:
     """The messages in the table of a queue, whether metadata knows it or not."""
     with session_pool.direct(snapshot.find_node("main")) as session:
-        found = message_sql.select_from(
+        found = message_sql.select_messages(
             session, queue=queue, first=0, end=100, most_bytes=1 << 20
         )
         return [one.body for one in found]

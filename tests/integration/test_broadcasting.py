@@ -15,7 +15,7 @@ from metadata.cache import snapshot
 from metadata.db.consumer_ids import check
 from metadata.errors import Code, Conflict, Gone, Invalid
 from metadata.groups import groups, ownership
-from metadata.membership import consumers, instances, rebalance
+from metadata.membership import broadcast_instances, expiry, rebalance
 from metadata.models import BroadcastInstance, ConsumerGroup, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.instances import ME, Instance, bodies, committed, news, send
@@ -65,7 +65,7 @@ def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(
     with pytest.raises(Gone) as caught:
         first.beat()
     assert caught.value.code == Code.REPLACED
-    assert instances.epochs([first.id.text]) == {}
+    assert broadcast_instances.read_epochs([first.id.text]) == {}
     assert set(second.take().values()) == {("ok", 0)}
     assert first.pull(queues[0]).state == "fenced"
     assert first.commit(queues[0], 0) == "fenced"
@@ -108,7 +108,7 @@ def test_who_comes_and_goes_concerns_nobody_else(queues: list[int]) -> None:
     Instance("two").join()
     silent = Instance("three").join()
     rows.silence(silent, seconds=100)
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 1
 
     assert (
         ConsumerGroup.objects.values_list("generation", "rebalance_wanted").get() == before
@@ -132,7 +132,7 @@ def test_an_instance_was_last_seen_when_it_left_or_was_last_heard(
     assert last_seen("one") >= came
     silent = Instance("two").join()
     rows.silence(silent, seconds=100)
-    consumers.expire(guard=rows.steady_guard())
+    expiry.expire_silent_members(guard=rows.steady_guard())
     assert 90 < (last_seen("one") - last_seen("two")).total_seconds() < 110
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs.schedules import JOBS
-from messagestore.consume import instances, lag, offset_reset
+from catmq_site.background.table import JOBS
+from messagestore.consume import broadcast_positions, group_lag, offset_reset
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
@@ -18,7 +18,7 @@ from messagestore.topology import subscriptions
 from metadata.cache import snapshot
 from metadata.errors import Invalid
 from metadata.groups import groups
-from metadata.membership import instances as metadata_instances
+from metadata.membership import broadcast_instances as metadata_instances
 from metadata.models import AuditLog, BroadcastInstance
 from metadata.nodes import node_rows
 from tests.support import rows, tampering
@@ -54,7 +54,7 @@ def test_offsets_are_listed_for_each_instance(queues: list[int]) -> None:
     one.take()
     one.commit(queues[0], 2)
 
-    found = lag.group_offsets(group="news", actor=ME)
+    found = group_lag.group_offsets(group="news", actor=ME)
 
     assert [
         (row.queue, row.instance, row.owner, row.committed, row.lag) for row in found
@@ -73,7 +73,9 @@ def test_offsets_of_a_shared_group_name_no_instance(queues: list[int]) -> None:
     groups.create(name="billing", actor=ME)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
 
-    assert {row.instance for row in lag.group_offsets(group="billing", actor=ME)} == {None}
+    assert {row.instance for row in group_lag.group_offsets(group="billing", actor=ME)} == {
+        None
+    }
 
 
 def test_offsets_on_a_node_that_is_away_are_unknown_for_every_instance(
@@ -83,7 +85,7 @@ def test_offsets_on_a_node_that_is_away_are_unknown_for_every_instance(
     node_rows.update(name="main", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()
 
-    found = lag.group_offsets(group="news", actor=ME)
+    found = group_lag.group_offsets(group="news", actor=ME)
 
     assert [(row.instance, row.lag) for row in found] == [("one", None), ("one", None)]
 
@@ -183,10 +185,10 @@ def test_a_node_that_is_away_keeps_an_instance_until_it_is_back(
     make_node("other")
     node_rows.update(name="other", settings={"state": "offline"}, actor=ME)
 
-    assert instances.prune() == 0
+    assert broadcast_positions.prune() == 0
     assert BroadcastInstance.objects.count() == 1
     node_rows.update(name="other", settings={"state": "read_write"}, actor=ME)
-    assert instances.prune() == 1
+    assert broadcast_positions.prune() == 1
 
     assert BroadcastInstance.objects.count() == 0
 
@@ -205,7 +207,7 @@ def test_who_comes_back_before_the_name_is_taken_keeps_its_place(
 
     monkeypatch.setattr(metadata_instances, "_part", come_back_first)
 
-    assert instances.prune() == 0
+    assert broadcast_positions.prune() == 0
     assert back.take()[queues[0]] == ("ok", 1)
 
 
@@ -225,7 +227,7 @@ def test_who_comes_back_after_the_name_was_taken_begins_anew_in_all_queues(
 
     monkeypatch.setattr(reader_sql, "delete_instance", come_back_first)
 
-    assert instances.prune() == 1
+    assert broadcast_positions.prune() == 1
     assert committed(queues[0]) == {"old": 2}
     assert back.pull(queues[0]).state == "ok"
 
@@ -235,7 +237,7 @@ def test_instances_of_a_deleted_group_are_forgotten_at_once(queues: list[int]) -
     groups.delete(name="news", confirm="news", actor=ME)
 
     subscriptions.sweep()
-    assert instances.prune() == 1
+    assert broadcast_positions.prune() == 1
 
     assert BroadcastInstance.objects.count() == 0
     assert [tampering.readers(queue) for queue in queues] == [[], []]

@@ -92,7 +92,9 @@ def test_a_queue_that_the_source_does_not_have_stays_and_is_named(
         assert (stayed, stayed.kept, stayed.reset) == (Move(queues[0], 0, 2, 2), True, "")
         assert (moved, moved.kept) == (Move(queues[1], 1, 2, 9), False)
     assert stands() == [2, 9]
-    newest = offset_resets.page(group="billing", limit=1, after=None, actor=ME).items[0]
+    newest = offset_resets.list_moves(group="billing", limit=1, after=None, actor=ME).items[
+        0
+    ]
     assert (newest.queue, newest.to_offset) == (queues[1], 9)
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, offset_reset, positions
+from messagestore.consume import group_lag, offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.engine.messages import NewMessage
@@ -25,7 +25,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.groups import commits, groups
 from metadata.membership import consumers
 from metadata.models import CommitLook, ConsumerGroup, Topic
-from metadata.rules.groups.commits import Step
+from metadata.rules.groups.commits import CommitInterval
 
 ACTOR = actors.command("test")
 
@@ -61,7 +61,7 @@ def commit(queue: int, *offsets: int) -> None:
     member, epoch = joined()
     for offset in offsets:
         positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, offset)])
-        lag.record()
+        group_lag.record()
 
 
 def handled(queue: int, *offsets: int) -> list[int]:
@@ -71,15 +71,15 @@ def handled(queue: int, *offsets: int) -> list[int]:
     return [positions.commit(consumer=member, offsets=[one])[0].handled for one in commits]
 
 
-def told(queue: int) -> list[Step]:
+def told(queue: int) -> list[CommitInterval]:
     """What is known of a queue."""
-    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(
+    return commits.commit_times(topic="orders", group="billing", days=1, actor=ACTOR).get(
         queue, []
     )
 
 
 def test_offsets_are_committed_between_two_looks(queue: int) -> None:
-    lag.record()
+    group_lag.record()
     assert told(queue) == []
     commit(queue, 15, 20)
     one, two = told(queue)
@@ -99,13 +99,13 @@ def test_what_was_committed_before_the_first_look_is_not_known(queue: int) -> No
 def test_a_group_at_rest_takes_no_room(queue: int) -> None:
     commit(queue, 20)
     for _ in range(3):
-        lag.record()
+        group_lag.record()
     assert CommitLook.objects.count() == 1
 
 
 def test_one_message_was_handled_between_the_looks_around_its_commit(queue: int) -> None:
     since_ms = ms(database_now()) - 60_000
-    lag.record()
+    group_lag.record()
     commit(queue, 15, 20)
     group, topic = ConsumerGroup.objects.get().pk, Topic.objects.get(kind="normal").pk
     find = partial(
@@ -127,7 +127,7 @@ def test_one_message_was_handled_between_the_looks_around_its_commit(queue: int)
 
 
 def test_looks_are_kept_for_a_week(queue: int) -> None:
-    lag.record()
+    group_lag.record()
     now = database_now()
     CommitLook.objects.update(at=now - timedelta(days=6))
     assert commits.prune() == 0
@@ -136,7 +136,7 @@ def test_looks_are_kept_for_a_week(queue: int) -> None:
 
 
 def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:
-    assert commits.history(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
+    assert commits.commit_times(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
 
 
 def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:

@@ -119,7 +119,7 @@ def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     mended(one)
     with node_pools.node_of(queue).reading() as session:
-        assert 900 not in audit_sql.message_tables(
+        assert 900 not in audit_sql.list_message_tables(
             session
         ) and 900 not in queue_sql.read_heads(session, queues=None)
 
@@ -142,7 +142,7 @@ def test_a_table_without_a_queue_that_may_hold_messages_stays(
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     refused(one)
     with node_pools.node_of(queue).reading() as session:
-        assert 900 in audit_sql.message_tables(session)
+        assert 900 in audit_sql.list_message_tables(session)
 
 
 def test_a_message_that_comes_before_the_drop_is_kept(

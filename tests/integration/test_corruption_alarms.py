@@ -18,7 +18,7 @@ from metadata.cache import snapshot
 from metadata.errors import StoreCorrupt
 from metadata.models import Alarm
 from metadata.monitoring import alarms
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from tests.support.tampering import declare_gap, plant, raise_low, remove
 
 ACTOR = command("test")
@@ -62,7 +62,7 @@ def wrong(queue: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
-    corruption.report(queue, offset=2, why=say("missing", end="5"))
+    corruption.report(queue, offset=2, why=alarm_text("missing", end="5"))
     assert corruption_alarms.raise_alarms() == 1
     assert lasting() == [("corrupt", "orders/0", 2)], (
         "the number of the queue in its topic, and no id"

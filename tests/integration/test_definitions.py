@@ -73,7 +73,7 @@ def outcomes(plan: Plan) -> dict[str, str]:
 
 
 def take_in(document: Json, **more: Any) -> Plan:
-    return imports.take_in(document=document, actor=ME, **more)
+    return imports.import_definitions(document=document, actor=ME, **more)
 
 
 def counts() -> tuple[int, int, int]:
@@ -91,14 +91,14 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
     plan = take_in(document)
     assert set(outcomes(plan).values()) == {"create"} and len(plan.steps) == 8
     assert export(actor=ME) == document
-    made = subscription_rows.named(group="billing", topic="orders", actor=ME)
+    made = subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
     assert (made.start, made.delivery.tags, made.delivery.retries) == (
         "latest",
         ("new", "paid"),
         3,
     )
     assert made.delivery.headers == (("region", ("eu", "us")),)
-    assert len(topic_rows.named(name="orders", actor=ME).queues) == 2
+    assert len(topic_rows.find_topic(name="orders", actor=ME).queues) == 2
     named = (
         AuditLog.objects.filter(verb="create")
         .order_by("-pk")
@@ -170,9 +170,9 @@ def test_what_exists_with_other_settings_is_a_conflict_and_nothing_is_made() -> 
 def test_what_exists_is_kept_or_changed_if_told_so() -> None:
     document = changed(world())
     assert outcomes(take_in(document, existing="keep"))["orders"] == "keep"
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 3
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 3
     assert outcomes(take_in(document, existing="change"))["orders"] == "change"
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 9
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 9
     assert set(outcomes(take_in(document)).values()) == {"same"}
 
 
@@ -282,7 +282,7 @@ def test_another_spelling_of_what_is_there_is_a_conflict() -> None:
 def test_a_name_that_another_pairs_retry_topic_has_is_a_conflict() -> None:
     topics.create(name="c", queues=1, actor=ME)
     groups.create(name="a_b", actor=ME)
-    topic_rows.plan(name="b_c", queues=1, actor=ME)
+    topic_rows.plan_topic(name="b_c", queues=1, actor=ME)
     Topic.objects.filter(name="b_c").update(name="a_b_c_fail")
     pair = {"version": 1, "subscriptions": [{"group": "a_b", "topic": "c"}]}
     with pytest.raises(Conflict, match="retry topic a_b_c_fail"):
@@ -293,12 +293,12 @@ def test_the_rights_of_every_entry_are_needed_before_anything_is_made() -> None:
     own = Actor(kind="key", name="k", rights={"manage": ("mine-*",)}, key_id=1)
     document = {"version": 1, "topics": [{"name": "mine-a"}, {"name": "theirs"}]}
     with pytest.raises(Forbidden, match="manage on topic theirs"):
-        imports.take_in(document=document, actor=own)
+        imports.import_definitions(document=document, actor=own)
     owned = {"version": 1, "topics": [{"name": "mine-a", "owners": "ada"}]}
     with pytest.raises(Forbidden, match="owners"):
-        imports.take_in(document=owned, actor=own)
+        imports.import_definitions(document=owned, actor=own)
     assert counts() == (0, 0, 0)
-    imports.take_in(
+    imports.import_definitions(
         document={"version": 1, "topics": [{"name": "mine-a", "queues": 1}]}, actor=own
     )
     assert counts() == (1, 0, 0)

@@ -32,7 +32,9 @@ def step_by_step(
 
     A session that is only being made has nothing to lose, so its settings do not count.
     """
-    kind, name = (MySqlSession, "send") if engine == "mysql" else (SqliteSession, "_each")
+    kind, name = (
+        (MySqlSession, "send") if engine == "mysql" else (SqliteSession, "_run_section")
+    )
     for step in range(1, MOST_STEPS):
         with monkeypatch.context() as patch:
             patch.setattr(

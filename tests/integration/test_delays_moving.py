@@ -297,7 +297,9 @@ def test_missing_partitions_are_made_and_the_messages_moved(node: str, engine: s
     mover(queue).run_once()
     mover(queue).run_once()
     with node_pools.node_of(queue).reading() as session:
-        assert message_sql.stored_at_ms(session, queue=queue, offset=300_000) is not None
+        assert (
+            message_sql.read_stored_at_ms(session, queue=queue, offset=300_000) is not None
+        )
     assert partitions.extend(queue) > 300_000
 
 
@@ -454,13 +456,13 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When tables of delayed messages were looked at."""
     at: list[float] = []
-    look_at = delayed_sql.delayed_queues
+    look_at = delayed_sql.read_delayed_queues
 
     def noted(session: Any) -> dict[int, int]:
         at.append(time.monotonic())
         return look_at(session)
 
-    monkeypatch.setattr(delayed_sql, "delayed_queues", noted)
+    monkeypatch.setattr(delayed_sql, "read_delayed_queues", noted)
     return at
 
 

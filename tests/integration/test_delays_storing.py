@@ -179,7 +179,7 @@ def test_a_table_that_could_not_be_made_is_made_at_the_next_call(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(session: object) -> None:
-        raise db_errors.of_mysql(1114, "The table is full", "main")
+        raise db_errors.from_mysql(1114, "The table is full", "main")
 
     delayed_store.evict_all()
     with monkeypatch.context() as patched:
@@ -200,7 +200,7 @@ def test_a_node_that_takes_no_writes_is_asked_for_its_table_once(
 
     def read_only(session: object) -> None:
         asked.append(1)
-        raise db_errors.of_mysql(1290, "The server is running with --read-only", "main")
+        raise db_errors.from_mysql(1290, "The server is running with --read-only", "main")
 
     delayed_store.evict_all()
     monkeypatch.setattr(node_sql, "create_node_tables", read_only)

@@ -97,7 +97,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
 
     def used() -> int:
         with node_pools.node_of(queue).reading() as session:
-            size, reusable = partition_sql.used_bytes(session)
+            size, reusable = partition_sql.read_used_bytes(session)
         return size - reusable
 
     before = used()
@@ -161,7 +161,7 @@ def test_a_full_node_stores_nothing_and_says_node_full(
             assert (caught.value.code, caught.value.retriable) == ("node_full", True)
     assert heads() == {queue: 0}
     node_rows.update(name="main", settings={"capacity_gb": None}, actor=ACTOR)
-    node_rows.note_disk(node_id=snapshot.find_node("main").id, state="ok")
+    node_rows.record_disk_state(node_id=snapshot.find_node("main").id, state="ok")
     snapshot.refresh()
     assert send().queue == queue
 

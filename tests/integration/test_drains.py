@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from messagestore.consume import offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
@@ -255,7 +255,7 @@ def test_the_table_of_a_retired_queue_is_dropped_after_three_days(
     with node.reading() as session:
         assert queue_sql.read_head(session, queue=first) is None
         with pytest.raises(Exception, match=f"message_{first}"):
-            message_sql.select_from(session, queue=first, first=0, end=1, most_bytes=1)
+            message_sql.select_messages(session, queue=first, first=0, end=1, most_bytes=1)
     assert JOBS["drop_tables"].run() == 0
     assert [
         one.number for one in queues.expand(topic="orders", queues=1, actor=ME).queues

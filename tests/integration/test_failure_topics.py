@@ -46,7 +46,7 @@ def test_a_subscription_gets_a_failure_topic_that_its_group_reads(
     node: str, failure_node: str
 ) -> None:
     queue = failing.billing()
-    made = topic_rows.named(name="billing_orders_fail", actor=ME)
+    made = topic_rows.find_topic(name="billing_orders_fail", actor=ME)
     assert (made.kind, made.state, [one.node for one in made.queues]) == (
         "failure",
         "ready",
@@ -62,10 +62,10 @@ def test_a_subscription_gets_a_failure_topic_that_its_group_reads(
 def test_failure_topics_stand_in_lists_of_their_own(node: str, failure_node: str) -> None:
     failing.billing()
     window = paging.Window()
-    assert [one.name for one in topic_rows.page(actor=ME, window=window).items] == [
+    assert [one.name for one in topic_rows.list_topics(actor=ME, window=window).items] == [
         "orders"
     ]
-    theirs = topic_rows.page(actor=ME, window=window, kind="failure").items
+    theirs = topic_rows.list_topics(actor=ME, window=window, kind="failure").items
     assert [one.name for one in theirs] == ["billing_orders_fail"]
     shown = groups.describe(name="billing", actor=ME)
     assert [one.topic for one in shown.subscriptions] == ["orders"]
@@ -77,7 +77,7 @@ def test_queues_are_spread_over_the_failure_nodes(
     make_node("f1", kind="failure")
     make_node("f2", kind="failure")
     failing.billing()
-    made = topic_rows.named(name="billing_orders_fail", actor=ME)
+    made = topic_rows.find_topic(name="billing_orders_fail", actor=ME)
     assert sorted(one.node for one in made.queues) == ["f1", "f2"]
 
 
@@ -237,7 +237,7 @@ def test_a_retry_that_nobody_has_read_is_never_cleaned_away(
 ) -> None:
     failing.billing()
     name = "billing_orders_fail"
-    made = topic_rows.named(name=name, actor=ME)
+    made = topic_rows.find_topic(name=name, actor=ME)
     first = made.queues[0].queue
     failing.publish(
         topic=name,
@@ -248,5 +248,5 @@ def test_a_retry_that_nobody_has_read_is_never_cleaned_away(
     tampering.age(first, 0, 3, seconds=400 * 86_400)
     who = failing.member()
     who.commit(first, 1)
-    (plan, _) = planning.plan(topic_rows.named(name=name, actor=ME), record=False)
+    (plan, _) = planning.plan(topic_rows.find_topic(name=name, actor=ME), record=False)
     assert (plan.keep_from, plan.unread) == (1, ())

@@ -163,9 +163,9 @@ def test_a_message_that_was_not_there_for_the_look_at_headers_is_not_passed(
     queue: int, member: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(ASIA, ASIA, EU, ASIA)
-    rows_of = message_sql.rows_of
+    rows_of = message_sql.fetch_rows
     monkeypatch.setattr(
-        message_sql, "rows_of", lambda *args, **named: rows_of(*args, **named)[:2]
+        message_sql, "fetch_rows", lambda *args, **named: rows_of(*args, **named)[:2]
     )
     with node_pools.node_of(queue).reading() as session:
         positions = reader_sql.read_positions(
@@ -198,7 +198,7 @@ def test_a_pull_without_a_header_filter_runs_no_further_statement(
     queue: int, member: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(EU, ASIA, tag="new")
-    monkeypatch.setattr(message_sql, "rows_of", None)
+    monkeypatch.setattr(message_sql, "fetch_rows", None)
     change(headers={})
     assert read(ask(member, queue)) == ([0, 1], 2)
     change(tags="new")
@@ -247,7 +247,7 @@ def test_a_change_is_written_down_and_the_same_filter_is_no_change(queue: int) -
     before = AuditLog.objects.count()
     change(headers=WANTED)
     assert AuditLog.objects.count() == before
-    view = subscription_rows.named(group="billing", topic="orders", actor=ME)
+    view = subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
     assert view.delivery.headers == (("region", ("eu", "us")),)
 
 

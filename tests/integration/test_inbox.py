@@ -18,8 +18,12 @@ from catmq_client.contrib.django_outbox.ids import new_id
 from catmq_client.contrib.django_outbox.inbox import handled_once, once
 from catmq_client.contrib.django_outbox.models import InboxMessage
 from catmq_client.errors import OptionError
-from catmq_client.message import Source, row_of
-from catmq_client.sending.new_messages import DELAYED_ID_HEADER, OUTBOX_ID_HEADER, as_sent
+from catmq_client.message import Source, make_row
+from catmq_client.sending.new_messages import (
+    DELAYED_ID_HEADER,
+    OUTBOX_ID_HEADER,
+    build_message,
+)
 from tests.support import outboxes
 
 
@@ -40,7 +44,7 @@ def message(offset: int = 0, headers: dict[str, str] | None = None) -> Message:
         "headers": headers,
         "stored_at_ms": 0,
     }
-    return Message(Source("t", 7, 1), row_of(view))
+    return Message(Source("t", 7, 1), make_row(view))
 
 
 def test_a_message_that_comes_again_is_not_handled_again() -> None:
@@ -110,7 +114,7 @@ def test_messages_that_were_forwarded_with_all_headers_are_different_messages() 
         True,
         False,
     ]
-    sent = as_sent(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
+    sent = build_message(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
     assert sent["headers"] == {"h": "v"}, "a producer does not pass on reserved headers"
 
 
@@ -118,7 +122,7 @@ def test_a_copy_in_a_retry_topic_is_the_message_that_failed() -> None:
     origin = {"topic": "t", "queue": 7, "offset": 3}
     retried = Message(
         Source("t", 9, 1),
-        row_of({"offset": 0, "body_bytes": b"", "stored_at_ms": 0}),
+        make_row({"offset": 0, "body_bytes": b"", "stored_at_ms": 0}),
         origin,
     )
     assert [is_new(one) for one in (message(3), retried, message(0))] == [True, False, True]

@@ -58,7 +58,7 @@ def sealed(make_node: Callable[..., str]) -> str:
     """
     name = make_node("n1", engine="sqlite")
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
         DbNode.objects.filter(name=name).update(
             password_encrypted=secrets.encrypt("secret")
         )
@@ -69,13 +69,13 @@ def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_reme
     None
 ):
     with keys(OLD):
-        fingerprints.record()
-        fingerprints.record()
-        assert fingerprints.trouble() == ""
+        fingerprints.record_keys()
+        fingerprints.record_keys()
+        assert fingerprints.find_mismatch() == ""
     with keys(OTHER, signing="t"):
-        found = fingerprints.trouble()
+        found = fingerprints.find_mismatch()
         with pytest.raises(Conflict) as refused:
-            fingerprints.record()
+            fingerprints.record_keys()
     assert refused.value.code == Code.FOREIGN_KEYS and refused.value.detail == found
     for said in (
         "signs consumer ids",
@@ -94,40 +94,40 @@ def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_reme
 )
 def test_one_foreign_key_is_enough(encryption: str, signing: str, said: str) -> None:
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     with keys(encryption, signing=signing):
-        assert said in fingerprints.trouble()
+        assert said in fingerprints.find_mismatch()
 
 
 def test_the_signing_key_is_changed_while_brokers_run() -> None:
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     for signing, taken in (("s", ("t",)), ("t", ("s",)), ("t", ())):
         with keys(OLD, signing=signing, taken=taken):
-            fingerprints.record()
-            assert fingerprints.trouble() == ""
+            fingerprints.record_keys()
+            assert fingerprints.find_mismatch() == ""
     with keys(OLD, signing="u"):
-        assert "signs consumer ids" in fingerprints.trouble()
+        assert "signs consumer ids" in fingerprints.find_mismatch()
 
 
 def test_an_encryption_key_is_changed_while_brokers_run(sealed: str) -> None:
     with keys(NEW, OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     with keys(OLD):
-        assert fingerprints.trouble() == "", "it reads all that is sealed until now"
+        assert fingerprints.find_mismatch() == "", "it reads all that is sealed until now"
     with keys(NEW):
-        assert "seals the passwords" in fingerprints.trouble(), (
+        assert "seals the passwords" in fingerprints.find_mismatch(), (
             "one is sealed with the old key"
         )
     with keys(NEW, OLD):
-        assert fingerprints.accept(actor=rows.ME) == []
+        assert fingerprints.accept_keys(actor=rows.ME) == []
     with keys(NEW):
-        assert fingerprints.trouble() == ""
+        assert fingerprints.find_mismatch() == ""
         assert (
             secrets.decrypt(DbNode.objects.get(name=sealed).password_encrypted) == "secret"
         )
     with keys(OLD):
-        assert fingerprints.trouble() != ""
+        assert fingerprints.find_mismatch() != ""
 
 
 def test_an_older_installation_is_recorded_only_by_who_can_read_its_passwords(
@@ -135,9 +135,9 @@ def test_an_older_installation_is_recorded_only_by_who_can_read_its_passwords(
 ) -> None:
     KeyFingerprint.objects.all().delete()
     with keys(OTHER), pytest.raises(Conflict, match="accept_keys"):
-        fingerprints.record()
+        fingerprints.record_keys()
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     assert KeyFingerprint.objects.count() == 2
 
 
@@ -148,11 +148,11 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
         call_command("accept_keys")
         assert (
             "Nothing was changed" in capsys.readouterr().out
-            and fingerprints.trouble() != ""
+            and fingerprints.find_mismatch() != ""
         )
         call_command("accept_keys", "--yes")
         assert f"manage.py set_account {sealed} USER" in capsys.readouterr().out
-        assert fingerprints.trouble() == ""
+        assert fingerprints.find_mismatch() == ""
     assert AuditLog.objects.get(verb="accept_keys").kind == "installation"
 
 
@@ -167,18 +167,18 @@ def test_keys_are_not_replaced_under_a_live_broker(sealed: str) -> None:
 
 def test_a_broker_with_foreign_keys_is_not_listed_and_takes_no_work() -> None:
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     with keys(OTHER):
         standing = registration.heartbeat(
             identity=registration.BrokerIdentity("b2", "http://b2:1", "1", "i2"), held=False
         )
         assert standing.state == "out" and "seals the passwords" in standing.complaint
-        assert discovery.listed(actor=rows.ME) == ()
+        assert discovery.list_brokers(actor=rows.ME) == ()
 
 
 def test_no_command_works_beside_an_installation_with_other_keys() -> None:
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     with (
         keys(OTHER),
         pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused,
@@ -191,7 +191,7 @@ def test_a_password_is_sealed_only_with_a_key_of_the_installation(
     mariadb: MariaDB, make_node: Callable[..., str]
 ) -> None:
     with keys(OLD):
-        fingerprints.record()
+        fingerprints.record_keys()
     with (
         databases.mysql_node(mariadb) as given,
         keys(OTHER),

@@ -68,7 +68,7 @@ def test_a_worker_asks_for_a_lease_once_that_of_a_dead_one_has_ended(
 
 
 def test_a_worker_asks_for_a_lease_that_another_broker_has(asked: list[str]) -> None:
-    assert leases.term(name="x", holder="elsewhere", ttl_s=60)
+    assert leases.acquire_term(name="x", holder="elsewhere", ttl_s=60)
     mine = leases.LeaseHolder("x", "me", ttl_s=60)
     assert not mine.acquire()
     leases.release(name="x", holder="elsewhere")
@@ -79,13 +79,13 @@ def test_a_lease_that_was_taken_away_is_not_renewed() -> None:
     mine = leases.LeaseHolder("x", "me", ttl_s=60)
     assert mine.acquire()
     leases.release(name="x", holder="me")  # as if it had ended
-    assert leases.term(name="x", holder="elsewhere", ttl_s=60) == 2
+    assert leases.acquire_term(name="x", holder="elsewhere", ttl_s=60) == 2
     mine._until = float("-inf")
     assert not mine.acquire()
     assert not leases.renew(name="x", holder="me", ttl_s=60)
     leases.release(name="x", holder="elsewhere")
     assert not leases.renew(name="x", holder="elsewhere", ttl_s=60), "it has ended"
-    assert mine.acquire() and leases.term(name="x", holder="me", ttl_s=60) == 3
+    assert mine.acquire() and leases.acquire_term(name="x", holder="me", ttl_s=60) == 3
 
 
 def test_a_lease_that_was_renewed_is_taken_when_it_ends() -> None:
@@ -94,7 +94,7 @@ def test_a_lease_that_was_renewed_is_taken_when_it_ends() -> None:
     """
     assert leases.acquire(name="x", holder="dead", ttl_s=60)
     assert leases.renew(name="x", holder="dead", ttl_s=0.2)
-    until(lambda: leases.term(name="x", holder="me", ttl_s=60) == 2, limit_s=3)
+    until(lambda: leases.acquire_term(name="x", holder="me", ttl_s=60) == 2, limit_s=3)
 
 
 def test_a_lease_that_its_holder_renews_after_the_look_is_not_taken() -> None:

@@ -15,7 +15,7 @@ from wsgiref.util import setup_testing_defaults
 import msgspec
 import pytest
 
-from catmq_site.jobs import reporting
+from catmq_site.background import reporting
 from catmq_site.wsgi import application
 from messagestore.engine import batch_ids
 from messagestore.heads import heads
@@ -248,6 +248,6 @@ def test_the_page_draws_the_way_of_a_report(here: Here, queue: int) -> None:
     asked = {"name": "volume", "topic": "single", "days": 2, "engine": "direct"}
     ways = on_nodes(
         lambda: reporting.make(**asked, actor=actors.command("test")),
-        below="catmq_site/jobs/",
+        below="catmq_site/background/",
     )  # type: ignore[arg-type]
     is_drawn("Reporting", ways, verb="queue_sql.read_head")

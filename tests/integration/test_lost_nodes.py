@@ -15,7 +15,7 @@ from django.db import transaction
 from brokerapi.http import health
 from catmq_site.management import outcomes
 from messagestore import verify
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Acquired, Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
@@ -29,7 +29,7 @@ from messagestore.topology import membership, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
     CatmqError,
@@ -121,7 +121,7 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
     with transaction.atomic():
         row = DbNode.objects.get()
         DbNode.objects.update(epoch=row.epoch - 1)  # as a backup of metadata has it
-        changed("node", row.pk)
+        record_change("node", row.pk)
     snapshot.refresh()
     with pytest.raises(NodeUnavailable, match=r"takes no writes.*adopt_restored_node main"):
         send()
@@ -129,12 +129,12 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
     state = health.readiness()
     assert state.status == "degraded"
     assert ["adopt_restored_node main" in one for one in state.because] == [True]
-    assert [*alarm_job.nodes_away().found] == ["main"]
+    assert [*alarm_job.find_nodes_away().found] == ["main"]
     adopt()
     assert send()[0].offset >= 10
     registry.probe()
     assert health.readiness().status == "ok"
-    assert alarm_job.nodes_away().found == {}
+    assert alarm_job.find_nodes_away().found == {}
 
 
 @pytest.mark.parametrize("rows", ["keep", "drop"])
@@ -254,7 +254,7 @@ def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 8)])
     with node_pools.node_of(queue).reading() as session:
         before = node_sql.now_ms(session)
-    lag.record()
+    group_lag.record()
     registry.note_heads()
     registry.note_heads()
     restoring.lose_tail(queue, 6)
@@ -284,7 +284,7 @@ def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
     assert row.after[f"lost billing/orders/{queue}"] == 4  # type: ignore[index]
     assert done.lost[0].as_of_ms is None, "nobody has looked"
     send(2)
-    (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
+    (behind,) = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert behind.lag == 3 + 2
 
 
@@ -293,7 +293,7 @@ def test_a_group_that_stands_in_a_gap_has_read_everything(queue: int) -> None:
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 10)])
     restoring.lose_tail(queue, 6)
     adopt()
-    (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
+    (behind,) = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert (behind.lag, behind.lag_ms) == (0, 0)
 
 
@@ -341,7 +341,9 @@ def test_a_queue_that_a_backup_does_not_know_is_made_again(queue: int) -> None:
     message = NewMessage(body=b"x", queue=expanded)
     receipt = publish(topic="orders", messages=[message], batch_id=None, actor=ACTOR)[0]
     assert receipt.offset == JUMP  # type: ignore[union-attr]
-    behind = {one.queue: one.lag for one in lag.group_offsets(group="billing", actor=ACTOR)}
+    behind = {
+        one.queue: one.lag for one in group_lag.group_offsets(group="billing", actor=ACTOR)
+    }
     assert behind[expanded] == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from metadata.actors import Actor
 from metadata.brokers import broker_rows, discovery, registration
 from metadata.brokers.discovery import BrokerView
@@ -63,7 +63,7 @@ def shift(name: str, seconds: float) -> None:
 
 def shown(name: str = "b1") -> BrokerView:
     """A broker as it is now."""
-    return discovery.named(name=name, actor=rows.ME)
+    return discovery.find_broker(name=name, actor=rows.ME)
 
 
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> Any:
         raise OperationalError(2006, "gone")
 
-    monkeypatch.setattr(discovery, "rows", refuse)
+    monkeypatch.setattr(discovery, "read_rows", refuse)
 
 
 def test_the_first_heartbeat_registers_a_broker_that_is_in() -> None:
@@ -89,7 +89,7 @@ def test_the_first_heartbeat_registers_a_broker_that_is_in() -> None:
     )
     assert (view.alive, view.stopped_at_ms) == (True, None)
     assert view.started_at_ms == view.last_seen_at_ms
-    assert discovery.listed(actor=rows.ME) == (view,)
+    assert discovery.list_brokers(actor=rows.ME) == (view,)
 
 
 def test_workers_that_start_together_are_one_broker(
@@ -160,12 +160,12 @@ def test_a_broker_that_says_good_bye_is_no_longer_alive_until_its_next_life() ->
     mine = life()
     beat(mine)
 
-    assert registration.stopped(identity=mine)
+    assert registration.record_stop(identity=mine)
 
-    assert not discovery.listed(actor=rows.ME)[0].alive
+    assert not discovery.list_brokers(actor=rows.ME)[0].alive
     beat(mine)  # of another worker, which has not heard of the end yet
     assert (shown().alive, shown().stopped_at_ms is None) == (False, False)
-    assert not registration.stopped(identity=mine)
+    assert not registration.record_stop(identity=mine)
     beat(life())
     assert (shown().alive, shown().stopped_at_ms) == (True, None)
 
@@ -174,7 +174,7 @@ def test_a_good_bye_that_comes_late_does_not_stop_the_next_life() -> None:
     old = life()
     beat(old)
     beat(life())
-    assert not registration.stopped(identity=old)
+    assert not registration.record_stop(identity=old)
     assert shown().alive
 
 
@@ -187,11 +187,11 @@ def test_a_live_broker_elsewhere_keeps_its_name_and_the_other_is_told_why() -> N
     assert not refused.registered
     assert "http://b1:8000" in refused.complaint
     assert "CATMQ_BROKER_NAME" in refused.complaint
-    assert registration.complaint() == refused.complaint
+    assert registration.registration_problem() == refused.complaint
     assert shown().url == "http://b1:8000"
     shift("b1", 11)
     assert beat(second).registered
-    assert registration.complaint() == ""
+    assert registration.registration_problem() == ""
     assert shown().url == "http://elsewhere:8000"
 
 
@@ -211,7 +211,7 @@ def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_to
     assert told.state == "in", "what is drained is the other one"
     assert Broker.objects.get(name="b1").incarnation == new.incarnation
     assert beat(new, held=True) == Registration("out")
-    registration.stopped(identity=new)
+    registration.record_stop(identity=new)
     assert beat(old, held=True).registered
 
 
@@ -221,28 +221,28 @@ def test_the_list_comes_from_memory_and_outlives_the_database(
     mine = life()
     beat(mine)
     with CaptureQueriesContext(connection) as queries:
-        before = discovery.listed(actor=rows.ME)
+        before = discovery.list_brokers(actor=rows.ME)
     assert len(queries) == 0
 
     away(monkeypatch)
 
     with pytest.raises(MetadataUnavailable):
         beat(mine)
-    assert discovery.listed(actor=rows.ME) == before == (shown(),)
+    assert discovery.list_brokers(actor=rows.ME) == before == (shown(),)
     registration.evict()
     with pytest.raises(MetadataUnavailable):
-        discovery.listed(actor=rows.ME)
+        discovery.list_brokers(actor=rows.ME)
     with pytest.raises(MetadataUnavailable):
         shown()
 
 
 def test_a_process_without_the_loop_reads_the_database() -> None:
-    rows_before = discovery.listed(actor=rows.ME)
+    rows_before = discovery.list_brokers(actor=rows.ME)
     Broker.objects.create(
         name="b1", url="u", started_at=database_now(), last_seen=database_now()
     )
     assert rows_before == ()
-    assert [one.name for one in discovery.listed(actor=rows.ME)] == ["b1"]
+    assert [one.name for one in discovery.list_brokers(actor=rows.ME)] == ["b1"]
 
 
 def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(
@@ -253,7 +253,7 @@ def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(
     mine = life()
     for one in (mine, life("b2"), life("b3"), life("b4")):
         beat(one)
-    registration.stopped(identity=mine)
+    registration.record_stop(identity=mine)
     shift("b3", 11)
     now[0] += 1
     beat(life("b5"))
@@ -267,7 +267,7 @@ def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(
     assert _alive() == alive
     assert shown("b2").alive
     with pytest.raises(Conflict):
-        broker_rows.forget(name="b2", confirm="b2", actor=rows.ME)
+        broker_rows.forget_broker(name="b2", confirm="b2", actor=rows.ME)
     shift("b4", 0)
     for _ in range(3):
         now[0] += 3.0
@@ -279,7 +279,7 @@ def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(
 
 
 def _alive() -> tuple[str, ...]:
-    return tuple(one.name for one in discovery.listed(actor=rows.ME) if one.alive)
+    return tuple(one.name for one in discovery.list_brokers(actor=rows.ME) if one.alive)
 
 
 def test_pulling_out_is_audited_once_and_shown_at_once() -> None:
@@ -289,7 +289,7 @@ def test_pulling_out_is_audited_once_and_shown_at_once() -> None:
     for _ in range(2):
         assert broker_rows.set_state(name="b1", state="out", actor=rows.ME).state == "out"
 
-    assert discovery.listed(actor=rows.ME)[0].state == "out"
+    assert discovery.list_brokers(actor=rows.ME)[0].state == "out"
     audit = AuditLog.objects.get()
     assert (audit.verb, audit.kind, audit.name) == ("update", "broker", "b1")
     assert (audit.before, audit.after) == ({"state": "in"}, {"state": "out"})
@@ -303,7 +303,7 @@ def test_pulling_in_or_out_needs_admin_a_broker_and_a_state() -> None:
                 name="b1", state="out", actor=Actor(kind="key", name="k", rights=rights)
             )
         with pytest.raises(Forbidden):
-            broker_rows.forget(
+            broker_rows.forget_broker(
                 name="b1", confirm="b1", actor=Actor(kind="key", name="k", rights=rights)
             )
     with pytest.raises(NotFound) as unknown:
@@ -357,18 +357,18 @@ def test_of_two_that_are_pulled_out_at_once_one_stays_in() -> None:
 def test_a_broker_is_forgotten_when_it_is_no_longer_alive() -> None:
     beat(life())
     with pytest.raises(Invalid) as unconfirmed:
-        broker_rows.forget(name="b1", confirm="", actor=rows.ME)
+        broker_rows.forget_broker(name="b1", confirm="", actor=rows.ME)
     assert unconfirmed.value.code is Code.NOT_CONFIRMED
     with pytest.raises(Conflict) as living:
-        broker_rows.forget(name="b1", confirm="b1", actor=rows.ME)
+        broker_rows.forget_broker(name="b1", confirm="b1", actor=rows.ME)
     assert living.value.code is Code.IN_USE
     with pytest.raises(NotFound):
-        broker_rows.forget(name="b", confirm="b", actor=rows.ME)
+        broker_rows.forget_broker(name="b", confirm="b", actor=rows.ME)
 
     shift("b1", 11)
-    broker_rows.forget(name="b1", confirm="b1", actor=rows.ME)
+    broker_rows.forget_broker(name="b1", confirm="b1", actor=rows.ME)
 
-    assert discovery.listed(actor=rows.ME) == ()
+    assert discovery.list_brokers(actor=rows.ME) == ()
     assert AuditLog.objects.get().verb == "delete"
 
 

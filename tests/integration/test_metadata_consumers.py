@@ -11,7 +11,7 @@ from metadata.actors import Actor
 from metadata.db.consumer_ids import check
 from metadata.errors import Code, Forbidden, Gone, Invalid, NotFound
 from metadata.groups import ownership
-from metadata.membership import consumers
+from metadata.membership import consumers, expiry
 from metadata.models import ConsumerGroupConsumer
 from tests.support import rows
 from tests.support.rows import Member
@@ -89,7 +89,7 @@ def test_a_replaced_process_does_not_come_back_under_its_name() -> None:
 
 def test_none_of_the_last_replaced_processes_comes_back_under_its_name() -> None:
     rows.world()
-    processes = [Member("a").register() for _ in range(consumers.MOST_REPLACED + 2)]
+    processes = [Member("a").register() for _ in range(consumers.MAX_REPLACED + 2)]
     *replaced, live = processes
 
     for process in replaced[1:]:
@@ -100,7 +100,7 @@ def test_none_of_the_last_replaced_processes_comes_back_under_its_name() -> None
     assert len(live.beat().assigned) == 4
     assert (
         len(ConsumerGroupConsumer.objects.get().replaced_incarnations)
-        == consumers.MOST_REPLACED
+        == consumers.MAX_REPLACED
     )
 
 
@@ -120,7 +120,7 @@ def test_silent_members_expire_and_their_queues_move() -> None:
     dead.beat(), dead.beat(), alive.beat()
     rows.silence(dead, seconds=3.5)
 
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 1
 
     assert [one.queue for one in alive.beat().assigned] == list(queues)
     with pytest.raises(Gone) as caught:
@@ -133,7 +133,7 @@ def test_nobody_expires_before_its_session_timeout_and_a_second() -> None:
     member = Member("a").register()
     rows.silence(member, seconds=2.5)
 
-    assert consumers.expire(guard=rows.steady_guard()) == 0
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 0
 
 
 def test_nobody_expires_right_after_the_start_of_a_process() -> None:
@@ -141,7 +141,7 @@ def test_nobody_expires_right_after_the_start_of_a_process() -> None:
     member = Member("a").register()
     rows.silence(member, seconds=1_000)
 
-    assert consumers.expire(guard=consumers.OutageGuard()) == 0
+    assert expiry.expire_silent_members(guard=expiry.OutageGuard()) == 0
 
 
 def test_a_heartbeat_between_look_and_lock_saves_a_member() -> None:
@@ -150,12 +150,13 @@ def test_a_heartbeat_between_look_and_lock_saves_a_member() -> None:
     rows.silence(member, seconds=10)
     watch = rows.steady_guard().look()
     assert member.id is not None
-    found = consumers._silent(watch)
+    found = expiry._find_silent_members(watch)
     member.beat()
 
     assert found == [(member.id.member_id, member.id.group_id)]
     assert (
-        consumers._expired(group_id=member.id.group_id, members=[member.id.member_id]) == 0
+        expiry._expire_in_group(group_id=member.id.group_id, members=[member.id.member_id])
+        == 0
     )
 
 
@@ -163,7 +164,7 @@ def test_an_expired_process_may_register_again() -> None:
     rows.world(session_timeout_ms=2_000)
     member = Member("a").register()
     rows.silence(member, seconds=10)
-    consumers.expire(guard=rows.steady_guard())
+    expiry.expire_silent_members(guard=rows.steady_guard())
     before = member.id
 
     answer = member.register().beat()

@@ -14,7 +14,7 @@ from metadata.cache import snapshot
 from metadata.errors import Code, Gone, MetadataUnavailable, NotFound
 from metadata.groups import ownership
 from metadata.limits.bulkhead import PLACES, bulkhead
-from metadata.membership import consumers, heartbeats, rebalance
+from metadata.membership import consumers, expiry, heartbeats, rebalance
 from metadata.models import (
     Consumer,
     ConsumerGroup,
@@ -223,7 +223,7 @@ def test_members_that_join_at_once_share_the_queues_evenly(
 
     assert sorted(len(member.owned) for member in members) == [2] * 6
     assert len({queue for member in members for queue in member.owned}) == 12
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_no_epoch_is_ever_owned_by_two_members_while_they_come_and_go(
@@ -262,7 +262,7 @@ def test_heartbeats_of_many_members_are_all_recorded(
 
     in_threads([member.beat for member in members])
 
-    assert consumers.expire(guard=rows.steady_guard()) == 0
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 0
 
 
 def test_a_heartbeat_is_refused_while_the_database_is_away(
@@ -397,7 +397,7 @@ def test_of_members_that_join_at_once_the_first_rebalance_is_the_last(
     rows.world()
     later: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(consumers, "_rebalance_now", later.append)
+        patch.setattr(consumers, "rebalance_now", later.append)
         Member("a").register()
         Member("b").register()
 
@@ -405,13 +405,13 @@ def test_of_members_that_join_at_once_the_first_rebalance_is_the_last(
         runs: list[int] = []
         made = rebalance._rebalanced
 
-        def counted(group: ConsumerGroup) -> rebalance.Moves:
+        def counted(group: ConsumerGroup) -> rebalance.RebalanceResult:
             runs.append(group.pk)
             return made(group)
 
         patch.setattr(rebalance, "_rebalanced", counted)
         for group_id in later:
-            rebalance.settle(group_id)
+            rebalance.rebalance_if_due(group_id)
 
     assert len(later) == 2
     assert len(runs) == 1

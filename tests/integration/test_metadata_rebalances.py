@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs import schedules, tasks
+from catmq_site.background import sweeps
+from catmq_site.jobs import tasks
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import clock
@@ -25,9 +26,9 @@ from metadata.errors import (
 )
 from metadata.groups import groups, subscription_rows
 from metadata.listing import consumer_lists
-from metadata.listing.pages import Wanted
-from metadata.membership import consumers, history, rebalance
-from metadata.membership.rebalance import Moves
+from metadata.listing.pages import ListQuery
+from metadata.membership import expiry, rebalance, rebalance_history
+from metadata.membership.rebalance import RebalanceResult
 from metadata.models import (
     AuditLog,
     ConsumerGroup,
@@ -42,15 +43,15 @@ from tests.support.rows import ME, Member
 pytestmark = pytest.mark.usefixtures("metadata_db")
 
 
-def past(group: str = "billing") -> list[history.RebalanceView]:
+def past(group: str = "billing") -> list[rebalance_history.RebalanceView]:
     """The group's rebalances, the newest first."""
-    return history.page(group=group, actor=ME)[0]
+    return rebalance_history.list_rebalances(group=group, actor=ME)[0]
 
 
 def acquire(member: Member) -> None:
     """What the node tells metadata once the member has acquired its queues."""
     assert member.id is not None
-    history.acquired(consumer=member.id, queues=[*member.owned.items()])
+    rebalance_history.record_acquired(consumer=member.id, queues=[*member.owned.items()])
 
 
 def joined(name: str) -> Member:
@@ -68,7 +69,7 @@ def test_a_heartbeat_of_a_moment_after_the_look_is_not_heard_before_it() -> None
     Heartbeat.objects.update(last_seen=clock.database_now() + timedelta(milliseconds=284))
     (member,) = groups.describe(name="billing", actor=ME).members
     assert member.heartbeat_age_ms == 0
-    (row,) = consumer_lists.consumers(wanted=Wanted(), actor=ME).items
+    (row,) = consumer_lists.consumers(wanted=ListQuery(), actor=ME).items
     assert row.silent_ms == 0
 
 
@@ -113,7 +114,7 @@ def test_the_pause_of_a_dead_owners_queue_counts_from_when_it_was_last_heard() -
     dead = joined("a")
     heir = Member("b").register()
     rows.silence(dead, seconds=30)
-    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert expiry.expire_silent_members(guard=rows.steady_guard()) == 1
     heir.beat()
     acquire(heir)
 
@@ -152,7 +153,7 @@ def test_a_repeated_acquire_and_one_of_an_old_epoch_change_no_pause() -> None:
     QueueOffset.objects.update(idle_since="2026-01-01 00:00:00Z")
     assert member.id is not None
 
-    history.acquired(consumer=member.id, queues=[(queues[0], 7)])
+    rebalance_history.record_acquired(consumer=member.id, queues=[(queues[0], 7)])
 
     assert past() == before
     assert QueueOffset.objects.filter(idle_since__isnull=False).exists()
@@ -163,7 +164,9 @@ def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_end
 ) -> None:
     rows.world(queues=1)
     now = [1_000.0]
-    monkeypatch.setattr(history, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        rebalance_history, "time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     member = Member("a").register()
     member.beat()
     with monkeypatch.context() as patch:
@@ -171,11 +174,11 @@ def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_end
         patch.setattr("metadata.limits.bulkhead.bulkhead._next_probe", float("inf"))
         acquire(member)
         with pytest.raises(MetadataUnavailable):
-            history.catch_up()
+            rebalance_history.write_late_notes()
     QueueOffset.objects.update(idle_since=clock.before(clock.database_now(), seconds=700))
 
     now[0] += 600.0
-    history.catch_up()
+    rebalance_history.write_late_notes()
 
     (pause_ms,) = (move.pause_ms for move in past()[0].moves)
     assert pause_ms is not None and 99_000 <= pause_ms < 200_000
@@ -196,10 +199,10 @@ def test_causes_add_up_until_somebody_rebalances() -> None:
     rows.world()
     group = ConsumerGroup.objects.get()
     rebalance.rebalance(group.pk)
-    assert rebalance.mark(group.pk, "one")
-    assert not rebalance.mark(group.pk, "two")
+    assert rebalance.mark_due(group.pk, "one")
+    assert not rebalance.mark_due(group.pk, "two")
     for number in range(200):
-        rebalance.mark(group.pk, f"cause {number}")
+        rebalance.mark_due(group.pk, f"cause {number}")
 
     rebalance.rebalance(group.pk)
 
@@ -211,23 +214,25 @@ def test_causes_add_up_until_somebody_rebalances() -> None:
 def test_the_history_is_paged_and_needs_a_right_on_the_group() -> None:
     rows.world()
     for _ in range(5):
-        rebalance.ask(group="billing", actor=ME)
+        rebalance.rebalance_by_hand(group="billing", actor=ME)
     ids = [row.id for row in past()]
 
-    first, behind = history.page(group="billing", actor=ME, limit=4)
-    rest, end = history.page(group="billing", actor=ME, limit=4, after=behind)
+    first, behind = rebalance_history.list_rebalances(group="billing", actor=ME, limit=4)
+    rest, end = rebalance_history.list_rebalances(
+        group="billing", actor=ME, limit=4, after=behind
+    )
 
     assert [row.id for row in (*first, *rest)] == ids
     assert end is None
     with pytest.raises(Forbidden):
-        history.page(
+        rebalance_history.list_rebalances(
             group="billing",
             actor=Actor(kind="key", name="k", rights={"consume": ("other",)}),
         )
     with pytest.raises(NotFound):
-        history.page(group="Billing", actor=ME)
+        rebalance_history.list_rebalances(group="Billing", actor=ME)
     with pytest.raises(Invalid):
-        history.page(group="billing", actor=ME, limit=0)
+        rebalance_history.list_rebalances(group="billing", actor=ME, limit=0)
 
 
 def test_old_rebalances_and_too_many_of_one_group_are_pruned(
@@ -235,13 +240,15 @@ def test_old_rebalances_and_too_many_of_one_group_are_pruned(
 ) -> None:
     rows.world()
     for _ in range(4):
-        rebalance.ask(group="billing", actor=ME)
+        rebalance.rebalance_by_hand(group="billing", actor=ME)
     newest = past()[0].id
-    monkeypatch.setattr(history, "prune", replace(history.prune, most_each=3))
+    monkeypatch.setattr(
+        rebalance_history, "prune", replace(rebalance_history.prune, most_each=3)
+    )
     extra = Rebalance.objects.count() - 3
-    assert history.prune() == extra
+    assert rebalance_history.prune() == extra
     Rebalance.objects.exclude(pk=newest).update(at="2020-01-01 00:00:00Z")
-    assert history.prune() == 2
+    assert rebalance_history.prune() == 2
     assert [row.id for row in past()] == [newest]
     assert not RebalanceMove.objects.exclude(rebalance_id=newest).exists()
 
@@ -268,7 +275,7 @@ def test_a_changed_limit_moves_queues_and_says_so_in_the_history() -> None:
     rows.world()
     first = joined("a")
     groups.update(name="billing", settings={"deny_addresses": "127.0.0.0/8"}, actor=ME)
-    assert rebalance.pending()
+    assert rebalance.pending_groups()
     rebalance.rebalance(ConsumerGroup.objects.get().pk)
 
     assert first.beat().assigned == ()
@@ -294,31 +301,31 @@ def test_a_plan_says_what_would_move_and_changes_nothing() -> None:
     ConsumerGroup.objects.filter(pk=group.pk).update(deny_addresses="127.0.0.1")
     marked = list(ConsumerGroup.objects.values())
 
-    planned = rebalance.ask(group="billing", dry_run=True, actor=ME)
+    planned = rebalance.rebalance_by_hand(group="billing", dry_run=True, actor=ME)
 
     assert [
         (move.queue, move.source, move.target, move.at_once) for move in planned.moves
     ] == [(queue, "a", None, False) for queue in queues]
     assert list(QueueOffset.objects.values()) == before[0]
     assert list(ConsumerGroup.objects.values()) == marked
-    assert rebalance.ask(group="billing", actor=ME).moves == planned.moves
+    assert rebalance.rebalance_by_hand(group="billing", actor=ME).moves == planned.moves
 
 
 def test_asking_needs_manage_and_is_audited() -> None:
     rows.world()
     joined("a")
     with pytest.raises(Forbidden):
-        rebalance.ask(
+        rebalance.rebalance_by_hand(
             group="billing", actor=Actor(kind="key", name="k", rights={"consume": ("*",)})
         )
     assert not Rebalance.objects.filter(cause__startswith="asked").exists()
 
-    rebalance.ask(group="billing", actor=ME)
+    rebalance.rebalance_by_hand(group="billing", actor=ME)
 
     assert past()[0].cause == "asked for by command test"
     assert AuditLog.objects.filter(verb="rebalance", name="billing").count() == 1
     with pytest.raises(NotFound) as caught:
-        rebalance.ask(group="nobody", actor=ME)
+        rebalance.rebalance_by_hand(group="nobody", actor=ME)
     assert caught.value.code == Code.GROUP_NOT_FOUND
 
 
@@ -330,14 +337,14 @@ def test_the_minute_sweep_finds_marked_groups_and_queues_that_a_lost_mark_left()
     queues = rows.world()
     member = joined("a")
     QueueOffset.objects.filter(queue_id=queues[0]).update(owner=None, target=None)
-    assert (rebalance.pending(), rebalance.neglected()) == (
+    assert (rebalance.pending_groups(), rebalance.groups_with_unassigned_queues()) == (
         [],
         [ConsumerGroup.objects.get().pk],
     )
 
-    assert schedules.sweep_rebalances() == 1
+    assert sweeps.sweep_rebalances() == 1
 
-    assert rebalance.neglected() == []
+    assert rebalance.groups_with_unassigned_queues() == []
     assert {one.queue for one in member.beat().assigned} == set(queues)
     assert past()[0].cause == "the sweep found queues without an owner"
 
@@ -350,9 +357,9 @@ def test_a_task_that_waited_for_more_than_a_minute_does_nothing() -> None:
     now = ms(database_now())
 
     assert tasks.run_rebalance(group, now - 61_000) is False
-    assert rebalance.pending() == [group]
+    assert rebalance.pending_groups() == [group]
     assert tasks.run_rebalance(group, now) is True
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
     assert tasks.run_rebalance(group + 1, now) is False
 
 
@@ -389,7 +396,7 @@ def test_a_stopped_queue_stays_with_its_owner_and_is_told_at_the_next_heartbeat(
     known = snapshot.current()
     group = known.group("billing")
     assert group is not None
-    assert [known.stopped(group.id, known.queues[queue]) for queue in queues] == [
+    assert [known.is_stopped(group.id, known.queues[queue]) for queue in queues] == [
         False,
         True,
         False,
@@ -407,7 +414,9 @@ def test_a_queue_of_another_topic_cannot_be_stopped(wrong: Any) -> None:
         )
     assert caught.value.errors[0].field == "stopped_queues"
     assert (
-        subscription_rows.named(group="billing", topic="orders", actor=ME).stopped_queues
+        subscription_rows.find_subscription(
+            group="billing", topic="orders", actor=ME
+        ).stopped_queues
         == ()
     )
 
@@ -449,16 +458,16 @@ def test_a_group_that_cannot_be_reached_keeps_no_other_from_expiring_its_dead(
     dead = [Member("a", group=group).register() for group in ("billing", "other")]
     for one in dead:
         rows.silence(one, seconds=30)
-    real, stuck = consumers._expired, ConsumerGroup.objects.get(name="billing").pk
+    real, stuck = expiry._expire_in_group, ConsumerGroup.objects.get(name="billing").pk
 
     def expired(*, group_id: int, members: Any) -> int:
         if group_id == stuck:
             raise MetadataUnavailable("locked")
         return real(group_id=group_id, members=members)
 
-    monkeypatch.setattr(consumers, "_expired", expired)
+    monkeypatch.setattr(expiry, "_expire_in_group", expired)
     with pytest.raises(MetadataUnavailable):
-        consumers.expire(guard=rows.steady_guard())
+        expiry.expire_silent_members(guard=rows.steady_guard())
     assert [group.members.count() for group in ConsumerGroup.objects.order_by("pk")] == [
         1,
         0,
@@ -471,7 +480,7 @@ def test_an_outage_in_the_middle_of_a_pass_ends_it(monkeypatch: pytest.MonkeyPat
     guard = rows.steady_guard()
     looks = iter([guard.look(), replace(guard.look(), steady_since_s=5.0)])
     monkeypatch.setattr(guard, "look", lambda: next(looks))
-    assert consumers.expire(guard=guard) == 0
+    assert expiry.expire_silent_members(guard=guard) == 0
     assert ConsumerGroup.objects.get().members.count() == 1
 
 
@@ -480,16 +489,16 @@ def test_one_group_that_fails_keeps_no_other_from_its_rebalance(
 ) -> None:
     rows.world()
     rows.group("other")
-    first, second = rebalance.pending()
+    first, second = rebalance.pending_groups()
     real = rebalance.rebalance
 
-    def failing(group_id: int) -> Moves:
+    def failing(group_id: int) -> RebalanceResult:
         if group_id == first:
             raise MetadataUnavailable("locked")
         return real(group_id)
 
     monkeypatch.setattr(rebalance, "rebalance", failing)
     with pytest.raises(MetadataUnavailable):
-        rebalance.each([first, second])
-    assert rebalance.pending() == [first]
-    assert rebalance.each([10**6]) == 1  # deleted meanwhile
+        rebalance.rebalance_each([first, second])
+    assert rebalance.pending_groups() == [first]
+    assert rebalance.rebalance_each([10**6]) == 1  # deleted meanwhile

@@ -35,13 +35,13 @@ def fresh() -> None:
 def full_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names every full load."""
     loads: list[str] = []
-    everything = loading.everything
+    everything = loading.load_all
 
     def counted(alias: str) -> Any:
         loads.append(alias)
         return everything(alias)
 
-    monkeypatch.setattr(loading, "everything", counted)
+    monkeypatch.setattr(loading, "load_all", counted)
     return loads
 
 
@@ -147,7 +147,7 @@ def test_a_topic_made_by_another_process_is_found_at_once() -> None:
 
 def test_only_ready_topics_are_found() -> None:
     rows.node()
-    planned = topic_rows.plan(name="orders", queues=2, actor=rows.ME)
+    planned = topic_rows.plan_topic(name="orders", queues=2, actor=rows.ME)
 
     with pytest.raises(NotFound, match="catmq topic create orders --queues 4") as caught:
         snapshot.find_topic("orders")
@@ -164,7 +164,7 @@ def test_other_spellings_are_other_names(spelling: str) -> None:
     with pytest.raises(NotFound):
         snapshot.find_topic(spelling)
     with pytest.raises(NotFound):
-        topic_rows.named(name=spelling, actor=rows.ME)
+        topic_rows.find_topic(name=spelling, actor=rows.ME)
 
 
 def test_another_incarnation_or_a_smaller_number_loads_everything(
@@ -200,7 +200,7 @@ def test_the_change_log_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for _ in range(20):
         with transaction.atomic():
-            changes.changed("node", 1)
+            changes.record_change("node", 1)
 
     # the latest is written after the trimming, or before it
     assert ChangeLog.objects.count() in (5, 6)
@@ -211,7 +211,7 @@ def test_the_old_picture_stays_while_the_database_is_away(
 ) -> None:
     rows.world()
     before = snapshot.current()
-    monkeypatch.setattr(loading, "version", away)
+    monkeypatch.setattr(loading, "read_version", away)
 
     assert not snapshot.refresh()
     assert snapshot.current() is before
@@ -236,7 +236,7 @@ def test_after_a_failure_lookups_do_not_try_again_at_once(
         tries.append(1)
         return away()
 
-    monkeypatch.setattr(loading, "version", counted)
+    monkeypatch.setattr(loading, "read_version", counted)
     for _ in range(10):
         with pytest.raises(MetadataUnavailable):
             snapshot.find_topic("unknown")
@@ -247,7 +247,7 @@ def test_after_a_failure_lookups_do_not_try_again_at_once(
 def test_without_any_picture_the_first_use_says_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loading, "version", away)
+    monkeypatch.setattr(loading, "read_version", away)
 
     with pytest.raises(MetadataUnavailable):
         snapshot.current()
@@ -259,13 +259,13 @@ def test_many_lookups_at_once_share_a_load(
 ) -> None:
     rows.world()
     snapshot.current()
-    version, loads = loading.version, []
+    version, loads = loading.read_version, []
 
     def counted(alias: str) -> Any:
         loads.append(1)
         return version(alias)
 
-    monkeypatch.setattr(loading, "version", counted)
+    monkeypatch.setattr(loading, "read_version", counted)
 
     def miss() -> bool:
         with pytest.raises(NotFound):
@@ -291,8 +291,8 @@ def write_pairs(topic_id: int, group_id: int, done: threading.Event) -> None:
             with transaction.atomic():
                 Topic.objects.filter(pk=topic_id).update(layout_version=number)
                 ConsumerGroup.objects.filter(pk=group_id).update(generation=number)
-                changes.changed("topic", topic_id)
-                changes.changed("group", group_id)
+                changes.record_change("topic", topic_id)
+                changes.record_change("group", group_id)
     finally:
         done.set()
 
@@ -313,7 +313,7 @@ def test_a_snapshot_is_never_torn(in_threads: Callable[..., list[Any]]) -> None:
     def read_everything() -> None:
         while not done.is_set():
             with transaction.atomic(using="snapshot"):
-                seen.append(numbers(loading.everything("snapshot")))
+                seen.append(numbers(loading.load_all("snapshot")))
 
     in_threads([lambda: write_pairs(*ids, done), read, read, read_everything])
 

@@ -62,7 +62,7 @@ def test_a_new_topic_spreads_its_queues_over_normal_nodes_that_are_open() -> Non
     rows.node("shut")
     node_rows.update(name="shut", settings={"state": "read_only"}, actor=ME)
 
-    made = topic_rows.plan(name="orders", queues=4, actor=ME)
+    made = topic_rows.plan_topic(name="orders", queues=4, actor=ME)
 
     assert [one.node for one in made.queues] == ["n1", "n2", "n1", "n2"]
     assert (made.state, made.layout) == ("creating", ())
@@ -72,13 +72,13 @@ def test_a_topic_can_be_put_on_one_node_even_a_special_one() -> None:
     rows.node("n1")
     rows.node("apart", dedicated=True)
 
-    made = topic_rows.plan(name="orders", queues=2, node="apart", actor=ME)
+    made = topic_rows.plan_topic(name="orders", queues=2, node="apart", actor=ME)
 
     assert [one.node for one in made.queues] == ["apart", "apart"]
     raised(
         Code.NODE_NOT_FOUND,
         NotFound,
-        lambda: topic_rows.plan(name="t", queues=1, node="none", actor=ME),
+        lambda: topic_rows.plan_topic(name="t", queues=1, node="none", actor=ME),
     )
 
 
@@ -86,7 +86,7 @@ def test_without_an_open_node_no_topic_can_be_made() -> None:
     raised(
         Code.NO_WRITABLE_QUEUE,
         NoWritableQueue,
-        lambda: topic_rows.plan(name="orders", queues=1, actor=ME),
+        lambda: topic_rows.plan_topic(name="orders", queues=1, actor=ME),
     )
     assert not Topic.objects.exists()
 
@@ -99,7 +99,7 @@ def test_too_few_or_too_many_queues_are_refused(queues: int) -> None:
     raised(
         Code.INVALID,
         Invalid,
-        lambda: topic_rows.plan(name="orders", queues=queues, actor=ME),
+        lambda: topic_rows.plan_topic(name="orders", queues=queues, actor=ME),
     )
 
 
@@ -110,7 +110,7 @@ def test_a_topic_name_can_be_taken_once_and_in_four_spellings(
 
     def make() -> str:
         try:
-            return topic_rows.plan(name="orders", queues=1, actor=ME).name
+            return topic_rows.plan_topic(name="orders", queues=1, actor=ME).name
         except Conflict as error:
             return error.code
 
@@ -118,7 +118,7 @@ def test_a_topic_name_can_be_taken_once_and_in_four_spellings(
 
     assert sorted(made) == ["already_exists"] * 3 + ["orders"]
     for spelling in ("Orders", "ORDERS", "orders."):
-        topic_rows.plan(name=spelling, queues=1, actor=ME)
+        topic_rows.plan_topic(name=spelling, queues=1, actor=ME)
 
 
 def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> None:
@@ -135,11 +135,11 @@ def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> 
 
     assert set(queues).isdisjoint(again)
     assert gone.name == f"orders~{gone.id}"
-    assert list(topic_rows.due_for_drop()) == []
+    assert list(topic_rows.iterate_due_for_drop()) == []
     Topic.objects.filter(pk=gone.id).update(
         deleted_at=database_now() - timedelta(days=3, seconds=1)
     )
-    assert [one.id for one in topic_rows.due_for_drop()] == [gone.id]
+    assert [one.id for one in topic_rows.iterate_due_for_drop()] == [gone.id]
     topic_rows.remove(gone.id)
     topic_rows.remove(gone.id)
     assert set(Queue.objects.values_list("pk", flat=True)) == set(again)
@@ -157,23 +157,23 @@ def test_a_topic_in_use_is_not_deleted() -> None:
 
 def test_what_a_crash_left_creating_is_listed_and_can_be_given_up() -> None:
     rows.node()
-    planned = topic_rows.plan(name="orders", queues=2, actor=ME)
+    planned = topic_rows.plan_topic(name="orders", queues=2, actor=ME)
     ready = rows.topic("ready")
 
-    assert list(topic_rows.unfinished(60)) == []
-    assert [one.id for one in topic_rows.unfinished(-1)] == [planned.id]
-    assert topic_rows.give_up(planned.id)
+    assert list(topic_rows.iterate_unfinished(60)) == []
+    assert [one.id for one in topic_rows.iterate_unfinished(-1)] == [planned.id]
+    assert topic_rows.abandon(planned.id)
     topic_rows.remove(planned.id)
 
     assert set(Queue.objects.values_list("pk", flat=True)) == set(ready)
-    assert not topic_rows.give_up(topic_rows.named(name="ready", actor=ME).id)
+    assert not topic_rows.abandon(topic_rows.find_topic(name="ready", actor=ME).id)
     assert Topic.objects.filter(name="ready").exists()
 
 
 def test_making_a_topic_ready_twice_changes_nothing() -> None:
     rows.node()
     rows.topic("orders")
-    topic = topic_rows.named(name="orders", actor=ME)
+    topic = topic_rows.find_topic(name="orders", actor=ME)
 
     assert topic_rows.make_ready(topic.id) == topic
 
@@ -199,10 +199,10 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: topic_rows.plan(name="orders2", queues=1, actor=NOBODY),
+        lambda: topic_rows.plan_topic(name="orders2", queues=1, actor=NOBODY),
         lambda: topic_rows.update(name="orders", settings={}, actor=NOBODY),
         lambda: topic_rows.mark_deleted(name="orders", confirm="orders", actor=NOBODY),
-        lambda: topic_rows.named(name="orders", actor=NOBODY),
+        lambda: topic_rows.find_topic(name="orders", actor=NOBODY),
         lambda: groups.create(name="g", actor=NOBODY),
         lambda: groups.update(name="billing", settings={}, actor=NOBODY),
         lambda: groups.delete(name="billing", confirm="billing", actor=NOBODY),
@@ -244,7 +244,7 @@ def test_a_key_is_shown_once_and_kept_as_a_digest() -> None:
     found = snapshot.find_key(api_keys.digest(plaintext))
     assert found is not None
     assert (found.name, dict(found.rights)) == ("app", {"produce": ("orders*",)})
-    assert api_keys.named(name="app", actor=ME) == view
+    assert api_keys.find_key(name="app", actor=ME) == view
     assert snapshot.find_key("0" * 64) is None
 
 
@@ -258,10 +258,10 @@ def test_a_node_with_queues_is_not_deleted_and_its_password_is_never_shown() -> 
     )
     node_rows.delete(name="n2", confirm="n2", actor=ME)
 
-    assert "hunter2" not in str(node_rows.named(name="n1", actor=ME)) + str(
+    assert "hunter2" not in str(node_rows.find_node(name="n1", actor=ME)) + str(
         list(AuditLog.objects.values())
     )
-    raised(Code.NODE_NOT_FOUND, NotFound, lambda: node_rows.named(name="n2", actor=ME))
+    raised(Code.NODE_NOT_FOUND, NotFound, lambda: node_rows.find_node(name="n2", actor=ME))
 
 
 def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
@@ -271,9 +271,13 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
         rows.topic(f"b{number}", queues=1)
     actor = Actor(kind="key", name="k", rights={"produce": ("b*",)})
 
-    first = topic_rows.page(actor=actor, window=Window(limit=2))
-    second = topic_rows.page(actor=actor, window=Window(limit=2, after=first.next or ""))
-    last = topic_rows.page(actor=actor, window=Window(limit=2, after=second.next or ""))
+    first = topic_rows.list_topics(actor=actor, window=Window(limit=2))
+    second = topic_rows.list_topics(
+        actor=actor, window=Window(limit=2, after=first.next or "")
+    )
+    last = topic_rows.list_topics(
+        actor=actor, window=Window(limit=2, after=second.next or "")
+    )
 
     assert [one.name for one in (*first.items, *second.items, *last.items)] == [
         "b0",
@@ -284,10 +288,13 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
     ]
     assert last.next is None
     assert [
-        one.name for one in topic_rows.page(actor=ME, window=Window(search="3")).items
+        one.name
+        for one in topic_rows.list_topics(actor=ME, window=Window(search="3")).items
     ] == ["a3", "b3"]
     raised(
-        Code.INVALID, Invalid, lambda: topic_rows.page(actor=ME, window=Window(limit=1001))
+        Code.INVALID,
+        Invalid,
+        lambda: topic_rows.list_topics(actor=ME, window=Window(limit=1001)),
     )
 
 
@@ -354,7 +361,7 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     assert member.beat().assigned == ()
 
     subscription_rows.make_ready(planned.id)
-    assert rebalance.pending() == [planned.group_id]
+    assert rebalance.pending_groups() == [planned.group_id]
     rebalance.rebalance(planned.group_id)
     assert len(member.beat().assigned) == 4
 
@@ -415,7 +422,7 @@ def test_a_rebalance_that_moves_nothing_keeps_the_generation_and_clears_the_mark
     moves = rebalance.rebalance(group.pk)
 
     assert (moves.granted, moves.revoked, moves.generation) == ((), (), group.generation)
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_first() -> (
@@ -449,10 +456,10 @@ def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(
     assert taken.count(True) == 1
     holder = f"h{taken.index(True)}"
     assert leases.acquire(name="x", holder=holder, ttl_s=60)
-    assert leases.term(name="x", holder="other", ttl_s=60) is None
+    assert leases.acquire_term(name="x", holder="other", ttl_s=60) is None
 
     Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
-    term = leases.term(name="x", holder="other", ttl_s=60)
+    term = leases.acquire_term(name="x", holder="other", ttl_s=60)
 
     assert term == 2
     assert not leases.acquire(name="x", holder=holder, ttl_s=60)
@@ -476,9 +483,9 @@ def test_a_lease_is_renewed_when_about_half_of_it_is_over() -> None:
 
 
 def test_job_runs_are_recorded_as_done_or_failed_and_trimmed() -> None:
-    with runs.record("sweep") as run:
+    with runs.record_run("sweep") as run:
         run.count = 3
-    with pytest.raises(ZeroDivisionError), runs.record("sweep"):
+    with pytest.raises(ZeroDivisionError), runs.record_run("sweep"):
         raise ZeroDivisionError("no")
 
     failed, done = JobRun.objects.order_by("-id")

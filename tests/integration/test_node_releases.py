@@ -123,7 +123,7 @@ def test_commands_and_jobs_say_it_and_change_nothing(queue: int, info: NodeInfo)
     assert "needs CatMQ >= 9.1" in str(retention.clean(actor=ACTOR)[0].problem)
     assert "needs CatMQ >= 9.1" in str(verify(topics=["orders"], actor=ACTOR))
     assert "needs CatMQ >= 9.1" in str(
-        sweeping.ask(sweeping.online(), lambda *_: None, what="Test")
+        sweeping.query_nodes(sweeping.online_nodes(), lambda *_: None, subject="Test")
     )
     found = preflight.reexamine(name="main", actor=ACTOR, rights=False).findings
     (bad,) = [one.detail for one in found if one.verdict == "bad"]

@@ -14,7 +14,7 @@ from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import preflight, registry, upgrade
-from messagestore.nodes.upgrade import Upgraded
+from messagestore.nodes.upgrade import NodeUpgrade
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.tables import node_sql, promotion_sql
@@ -48,7 +48,7 @@ def send() -> Any:
     )[0]
 
 
-def run(**more: Any) -> Upgraded:
+def run(**more: Any) -> NodeUpgrade:
     (found,) = upgrade.upgrade(actor=ACTOR, pause_ms=0, **more)
     return found
 
@@ -83,7 +83,7 @@ def test_steps_are_declared_in_order_and_on_both_engines(queues: list[int]) -> N
 
 def test_a_new_node_has_the_version_of_this_release(node: str) -> None:
     assert schema_of(snapshot.find_node("main")) == Schema(schema_steps.VERSION, "")
-    assert run() == Upgraded("main", schema_steps.VERSION, schema_steps.VERSION)
+    assert run() == NodeUpgrade("main", schema_steps.VERSION, schema_steps.VERSION)
     assert finding().verdict == "ok"
     assert not AuditLog.objects.filter(verb="upgrade").exists()
 
@@ -118,7 +118,7 @@ def test_a_node_of_the_release_before_is_served_and_upgraded_when_somebody_asks(
         {"schema_version": 2, "changes": 1},
     )
     assert (
-        run() == Upgraded("main", 2, 2)
+        run() == NodeUpgrade("main", 2, 2)
         and AuditLog.objects.filter(verb="upgrade").count() == 1
     )
     send()
@@ -193,7 +193,7 @@ def test_kill_9_before_any_statement_is_finished_by_a_second_run_and_nothing_is_
     assert all(
         columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues
     )
-    assert run() == Upgraded("main", 3, 3)
+    assert run() == NodeUpgrade("main", 3, 3)
     send()
 
 

@@ -29,7 +29,7 @@ from catmq_client.contrib.django_outbox.claims import LeaseLost
 from catmq_client.contrib.django_outbox.inbox import once
 from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.relay import Relay
-from catmq_client.contrib.django_outbox.running import Running
+from catmq_client.contrib.django_outbox.relay_loop import RelayLoop
 from catmq_client.errors import (
     AnswerLost,
     ConnectFailed,
@@ -157,7 +157,7 @@ def test_a_send_whose_answer_was_lost_is_repeated_with_the_same_id_and_stored_on
     commit("a", "b", key="k")
     relays.broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
     relay = relays.new()
-    assert relay.run_once().left == 1
+    assert relay.run_once().delayed_batches == 1
     commit("c", key="k")  # must not overtake, and must not join the batch
     relays.drain(relay)
     sent = [seen.body for seen in relays.broker.seen(PUBLISH)]
@@ -170,7 +170,7 @@ def test_a_relay_that_dies_after_the_send_is_followed_by_one_that_repeats_it(
 ) -> None:
     commit("a", "b", key="k")
     dying = relays.new()
-    dying.claims.sent = _killed  # type: ignore[method-assign, assignment]
+    dying.claims.delete_stored = _killed  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
         dying.run_once()
     dying.claims.release()
@@ -227,12 +227,12 @@ def test_a_message_refused_for_good_holds_back_only_its_own_key(relays: Relays) 
     relay = relays.new()
     relays.drain(relay)
     assert sorted(bodies(relays.broker)) == ["before", "no key", "other queue"]
-    (failed,) = claims.failed()
+    (failed,) = claims.list_failed()
     assert (failed.key, failed.held) == (here, 1)
     assert "too_large" in failed.error or "1 MiB" in failed.error
     commit("later", key=here)
     relays.drain(relay)
-    assert claims.counts() == (0, 0, 1, 2)
+    assert claims.count_rows() == (0, 0, 1, 2)
     assert claims.discard([failed.id]) == 1
     relays.drain(relay)
     assert bodies(relays.broker, key=here) == ["before", "behind", "later"]
@@ -248,7 +248,9 @@ def test_messages_for_an_unknown_topic_are_marked_and_go_in_order_when_retried(
     commit("3", topic="new", key="k")
     relays.drain(relay)
     assert bodies(relays.broker) == ["of t"]
-    assert {one.error.partition(":")[0] for one in claims.failed()} == {"topic_not_found"}
+    assert {one.error.partition(":")[0] for one in claims.list_failed()} == {
+        "topic_not_found"
+    }
     relays.broker.create_topic("new")
     claims.retry(None)
     relays.drain(relay)
@@ -269,7 +271,7 @@ def test_a_batch_refused_as_a_whole_is_halved_down_to_the_message_that_is_wrong(
     relays.broker.topics.publish = picky  # type: ignore[method-assign]
     relays.drain(relays.new())
     assert bodies(relays.broker) == [*"abcde"]
-    assert [one.error for one in claims.failed()] == [
+    assert [one.error for one in claims.list_failed()] == [
         "invalid: something is wrong in there"
     ]
 
@@ -293,7 +295,7 @@ def test_an_api_key_that_nobody_knows_ends_the_relay_and_blames_no_message(
     relays.broker.fail(PUBLISH, Unauthenticated("who is that?"))
     with pytest.raises(Unauthenticated):
         relays.new().run_once()
-    assert claims.failed() == []
+    assert claims.list_failed() == []
 
 
 def test_of_two_relays_one_works_and_the_other_takes_over_when_it_is_silent(
@@ -333,7 +335,7 @@ def test_a_relay_that_was_frozen_over_its_lease_changes_nothing(relays: Relays) 
         relay.run_once()
     relays.broker._changed = lock
     assert bodies(relays.broker) == ["a", "b"]
-    assert claims.counts() == (0, 0, 0, 0)
+    assert claims.count_rows() == (0, 0, 0, 0)
 
 
 class _Open(threading.Condition):
@@ -426,7 +428,7 @@ def test_a_message_with_a_time_of_delivery_is_kept_by_the_broker_until_then(
 ) -> None:
     commit("later", deliver_at=datetime.now(UTC) + timedelta(hours=2))
     relays.drain(relays.new())
-    assert (bodies(relays.broker), claims.counts()) == ([], (0, 0, 0, 0))
+    assert (bodies(relays.broker), claims.count_rows()) == ([], (0, 0, 0, 0))
     relays.broker.advance(3 * 3_600)
     relays.broker.messages("t")
     assert bodies(relays.broker) == ["later"]
@@ -464,7 +466,7 @@ def test_a_time_of_delivery_that_passed_after_the_first_try_is_left_out_of_the_n
     told = FieldError("messages[0].deliver_at_ms", "passed 3600 s ago")
     relays.broker.fail(PUBLISH, InvalidRequest("wrong", status=400, errors=[told]))
     relays.drain(relay)
-    assert (bodies(relays.broker), claims.counts()) == (["late"], (0, 0, 0, 0))
+    assert (bodies(relays.broker), claims.count_rows()) == (["late"], (0, 0, 0, 0))
 
 
 def test_a_lane_that_is_missing_is_made(relays: Relays, engine: str) -> None:
@@ -484,11 +486,11 @@ def test_the_command_tells_retries_and_deletes_what_was_refused(
     assert "nowhere" in first and "topic_not_found" in first
     call_command("relay_outbox", "--status")
     assert capsys.readouterr().out.startswith("waiting 0, being sent 0, refused 2")
-    ids = [one.id for one in claims.failed()]
+    ids = [one.id for one in claims.list_failed()]
     call_command("relay_outbox", "--retry", str(ids[0]))
     call_command("relay_outbox", "--discard", str(ids[1]))
     assert capsys.readouterr().out == "1 messages go again\n1 messages deleted\n"
-    assert claims.counts() == (1, 0, 0, 0)
+    assert claims.count_rows() == (1, 0, 0, 0)
 
 
 def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(
@@ -617,7 +619,7 @@ def test_topics_and_keys_are_told_apart_by_their_capitals(relays: Relays) -> Non
     assert [row.body for row in rows.filter(topic="orders", key="a")] == [b"1"]
     rows.filter(key="a").update(state=OutboxMessage.State.FAILED)
     rows.filter(key="A").update(state=OutboxMessage.State.HELD)
-    assert [one.held for one in claims.failed()] == [0, 0]
+    assert [one.held for one in claims.list_failed()] == [0, 0]
 
 
 class _Elsewhere:
@@ -672,10 +674,10 @@ def test_a_run_that_is_to_end_waits_for_the_lease_of_a_dead_relay_but_not_for_a_
     dead, stop = relays.new("dead"), threading.Event()
     said: list[str] = []
     mine = Relay(relays.broker, claims.Claims("mine", lease_s=1.5))
-    running = Running(mine, say=said.append, stop=stop, poll_s=0.1, report_s=1.0)
-    assert running.once()
+    running = RelayLoop(mine, say=said.append, stop=stop, poll_s=0.1, report_s=1.0)
+    assert running.run_once()
     assert (bodies(relays.broker), said) == (["a"], ["sent 1, refused 0, left 0"])
     stop.set()
     assert dead.claims.acquire() == ""
     with pytest.raises(LeaseLost, match="dead"):
-        running.once()
+        running.run_once()

@@ -17,7 +17,7 @@ from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.notify import Listener, listening
 from catmq_client.contrib.django_outbox.relay import Relay
-from catmq_client.contrib.django_outbox.running import TOLD_POLL_S, Running
+from catmq_client.contrib.django_outbox.relay_loop import NOTIFIED_POLL_S, RelayLoop
 from tests.support import outboxes
 from tests.support.outboxes import bodies, commit
 from tests.support.simulated import SimulatedBroker
@@ -43,13 +43,13 @@ def broker(django_db_setup: None, django_db_blocker: Any) -> Iterator[SimulatedB
 
 
 @contextmanager
-def running(broker: SimulatedBroker, *, poll_s: float = NEVER_S) -> Iterator[Running]:
+def running(broker: SimulatedBroker, *, poll_s: float = NEVER_S) -> Iterator[RelayLoop]:
     """A relay in a thread, which found the outbox empty once."""
     stop, said = threading.Event(), list[str]()
     with listening("default") as listener:
         assert listener is not None
         relay = Relay(broker, Claims("mine", address=listener.address))
-        made = Running(
+        made = RelayLoop(
             relay,
             say=said.append,
             stop=stop,
@@ -59,7 +59,7 @@ def running(broker: SimulatedBroker, *, poll_s: float = NEVER_S) -> Iterator[Run
         )
 
         def run() -> None:
-            made.forever()
+            made.run()
             connections.close_all()
 
         thread = threading.Thread(target=run)
@@ -142,16 +142,16 @@ def test_a_relay_that_is_told_looks_seldom_until_a_commit_is_not_told(
     broker: SimulatedBroker, settings: Any
 ) -> None:
     with running(broker, poll_s=0.01) as made:
-        assert made._poll() == 0.01
+        assert made._poll_interval_s() == 0.01
         commit("a")
         until(lambda: "a" in bodies(broker))
         made._missed_at = float("-inf")  # its first look may have come in between
         commit("told")
-        until(lambda: made._poll() == TOLD_POLL_S and not made._told)
+        until(lambda: made._poll_interval_s() == NOTIFIED_POLL_S and not made._notified)
         settings.CATMQ_OUTBOX = {"NOTIFY": False}  # as if a firewall dropped it
         commit("b")
         until(lambda: "b" in bodies(broker))
-        until(lambda: made._poll() == 0.01)
+        until(lambda: made._poll_interval_s() == 0.01)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_without_a_network_the_relay_looks_by_itself(
     def refuse(*_: Any) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setattr(notify, "_bound", refuse)
+    monkeypatch.setattr(notify, "_bind_socket", refuse)
     with listening("default") as listener:
         assert listener is None
     monkeypatch.undo()
@@ -182,7 +182,7 @@ def test_without_a_network_the_relay_looks_by_itself(
 
 def test_the_address_is_on_the_network_of_the_database() -> None:
     for host in ("", "127.0.0.1"):
-        with notify._bound(host) as way:
+        with notify._bind_socket(host) as way:
             assert Listener(way).address.startswith("127.0.0.1 ")
 
 
@@ -194,7 +194,7 @@ def test_the_address_is_read_seldom(
         for _ in range(3):
             notify.notify("default")
     read_at, address = notify._addresses["default"]
-    notify._addresses["default"] = read_at - notify.BELIEVED_S, address
+    notify._addresses["default"] = read_at - notify.ADDRESS_MAX_AGE_S, address
     assert time.monotonic() >= read_at
     with django_assert_num_queries(1):
         notify.notify("default")
@@ -207,7 +207,7 @@ def test_datagrams_without_end_keep_no_relay_from_its_work() -> None:
         def recv(self, *_: Any) -> bytes:
             nonlocal taken
             taken += 1
-            assert taken <= notify.MOST_AT_ONCE, "it goes on for ever"
+            assert taken <= notify.MAX_DATAGRAMS, "it goes on for ever"
             return b"noise"
 
     with Flooded(socket.AF_INET, socket.SOCK_DGRAM) as way:

@@ -39,8 +39,8 @@ assert first.acquire() == "" and second.acquire() == "first"
 relay = Relay(broker, first)
 while relay.run_once().advanced:
     pass
-assert claims.counts() == (0, 0, 1, 0), claims.counts()
-[failed] = claims.failed()
+assert claims.count_rows() == (0, 0, 1, 0), claims.count_rows()
+[failed] = claims.list_failed()
 assert failed.topic == "nowhere"
 assert claims.discard([failed.id]) == 1
 first.release()

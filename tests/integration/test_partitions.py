@@ -207,5 +207,5 @@ def test_an_account_that_may_not_see_other_connections_serves_as_well(
     start_at(queue, 100_000)
     assert partitions.extend(queue, urgent=False) == 200_000
     with node_pools.node_of(queue).reading() as session:
-        assert partition_sql.used_bytes(session)[0] > 100_000
+        assert partition_sql.read_used_bytes(session)[0] > 100_000
     assert send(queue) == [Receipt(queue, 100_000), Receipt(queue, 100_001)]

@@ -29,18 +29,20 @@ def topic(metadata_db: None) -> Iterator[int]:
     producers._counts.take()
     rows.node()
     rows.topic()
-    yield topic_rows.named(name="orders", actor=ME).id
+    yield topic_rows.find_topic(name="orders", actor=ME).id
     producers._counts.take()
 
 
 def sent(
     topic: int, messages: int = 1, *, address: str = "10.0.0.1", sdk: str = "lib/1"
 ) -> None:
-    producers.sent(topic_id=topic, actor=SHOP, address=address, sdk=sdk, messages=messages)
+    producers.count_sent(
+        topic_id=topic, actor=SHOP, address=address, sdk=sdk, messages=messages
+    )
 
 
 def shown() -> dict[tuple[str, str, str], int]:
-    found = producers.of_topic(topic="orders", actor=ME)
+    found = producers.list_producers(topic="orders", actor=ME)
     return {(one.name, one.address, one.sdk): one.messages_last_hour for one in found}
 
 
@@ -162,13 +164,13 @@ def test_rows_go_after_seven_days_without_a_message(topic: int) -> None:
 
 
 def test_who_has_no_right_on_a_topic_does_not_see_its_producers(topic: int) -> None:
-    assert producers.of_topic(topic="orders", actor=SHOP) == []
+    assert producers.list_producers(topic="orders", actor=SHOP) == []
     with pytest.raises(Forbidden):
-        producers.of_topic(
+        producers.list_producers(
             topic="orders", actor=Actor(kind="key", name="x", rights={"produce": ("a",)})
         )
     with pytest.raises(NotFound):
-        producers.of_topic(topic="nope", actor=ME)
+        producers.list_producers(topic="nope", actor=ME)
 
 
 def test_the_page_of_a_topic_shows_them(topic: int) -> None:

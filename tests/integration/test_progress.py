@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, offset_reset
+from messagestore.consume import group_lag, offset_reset
 from messagestore.consume.offset_reset import Target
 from messagestore.engine.messages import NewMessage
 from messagestore.pool.node import Node
@@ -22,8 +22,8 @@ from metadata.errors import NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Rebalance, Sample, Topic
-from metadata.monitoring import counters, metrics_history, progress
-from metadata.rules.groups.progress import Progress
+from metadata.monitoring import counters, lag_trends, metrics_history
+from metadata.rules.groups.lag_trend import LagTrend
 
 ACTOR = actors.command("test")
 
@@ -53,7 +53,7 @@ def minutes(
     old.
     """
     topic, group = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get().pk
-    last = metrics_history.start_of(database_now(), step_s=60)
+    last = metrics_history.start_of_step(database_now(), step_s=60)
     for back, found in enumerate(reversed(lags), start=1):
         at = last - timedelta(minutes=back)
         Sample.objects.create(at=at, topic_ref=topic, messages=sent)
@@ -68,10 +68,10 @@ def minutes(
         )
 
 
-def seen(now: int | None, *, oldest_ms: int = 60_000) -> progress.GroupProgress:
+def seen(now: int | None, *, oldest_ms: int = 60_000) -> lag_trends.GroupProgress:
     """Return what is said of the group when its lag of now is that."""
-    found = progress.of_group(
-        group="billing", lags={"orders": progress.Lag(now, oldest_ms)}
+    found = lag_trends.read_group_progress(
+        group="billing", lags={"orders": lag_trends.Lag(now, oldest_ms)}
     )
     assert found is not None
     return found
@@ -124,42 +124,42 @@ def test_a_message_that_must_still_ripen_is_not_late() -> None:
 def test_paused_groups_and_topics_say_so() -> None:
     minutes(*[50] * 10, handled=0)
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=True)
-    assert seen(50).said == Progress("paused")
+    assert seen(50).said == LagTrend("paused")
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=False)
-    assert seen(50).said == Progress("stalled")
+    assert seen(50).said == LagTrend("stalled")
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    assert seen(50).said == Progress("paused")
+    assert seen(50).said == LagTrend("paused")
 
 
 def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     send(3)
-    offsets, found = lag.standing(group="billing", actor=ACTOR)
+    offsets, found = group_lag.standing(group="billing", actor=ACTOR)
     assert [one.lag for one in offsets] == [3] and found is not None
-    assert found.said == Progress("keeps_up"), "it is behind for seconds only"
+    assert found.said == LagTrend("keeps_up"), "it is behind for seconds only"
 
     def away(*_: Any, **__: Any) -> Any:
         raise NodeUnavailable("away")
 
     monkeypatch.setattr(Node, "reading", away)
-    _offsets, found = lag.standing(group="billing", actor=ACTOR)
-    assert found is not None and found.said == Progress("unknown") and found.lag is None
+    _offsets, found = group_lag.standing(group="billing", actor=ACTOR)
+    assert found is not None and found.said == LagTrend("unknown") and found.lag is None
 
 
 def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
     send(3)
-    assert lag.record() >= 1
+    assert group_lag.record() >= 1
     (pk,) = ConsumerGroup.objects.values_list("pk", flat=True)
-    assert progress.of_groups([pk])[pk].lag == 3
-    long_ago = database_now() - timedelta(seconds=progress.STALE_S + 1)
+    assert lag_trends.read_progress_of_groups([pk])[pk].lag == 3
+    long_ago = database_now() - timedelta(seconds=lag_trends.STALE_S + 1)
     ConsumerGroupTopic.objects.update(lag_at=long_ago)
-    assert progress.of_groups([pk])[pk].said == Progress("unknown")
+    assert lag_trends.read_progress_of_groups([pk])[pk].said == LagTrend("unknown")
 
 
 def test_a_group_without_members_or_subscriptions_has_no_trend() -> None:
     groups.create(name="lone", actor=ACTOR)
-    found = progress.of_group(group="lone", lags={})
-    assert found is not None and found.said == Progress("no_members")
-    assert progress.of_group(group="nobody", lags={}) is None
+    found = lag_trends.read_group_progress(group="lone", lags={})
+    assert found is not None and found.said == LagTrend("no_members")
+    assert lag_trends.read_group_progress(group="nobody", lags={}) is None
 
 
 def test_rebalances_that_take_no_queue_from_a_member_are_no_cause_of_lag() -> None:
@@ -167,11 +167,11 @@ def test_rebalances_that_take_no_queue_from_a_member_are_no_cause_of_lag() -> No
     for name in ("a", "b", "c", "d"):
         topics.create(name=name, queues=1, actor=ACTOR)
         subscriptions.create(group="billing", topic=name, start="earliest", actor=ACTOR)
-        rebalance.settle(group_id)
+        rebalance.rebalance_if_due(group_id)
     assert Rebalance.objects.filter(group=group_id).count() >= 4
-    assert progress.lately(group_id=group_id).rebalances == 0
+    assert lag_trends.read_recent_events(group_id=group_id).rebalances == 0
     membership.join(group="billing", name="two", incarnation=str(uuid4()), actor=ACTOR)
-    assert progress.lately(group_id=group_id).rebalances == 1
+    assert lag_trends.read_recent_events(group_id=group_id).rebalances == 1
 
 
 def test_many_groups_take_as_many_queries_as_one(django_assert_num_queries: Any) -> None:
@@ -179,4 +179,4 @@ def test_many_groups_take_as_many_queries_as_one(django_assert_num_queries: Any)
         groups.create(name=f"g{number}", actor=ACTOR)
     ids = list(ConsumerGroup.objects.values_list("pk", flat=True))
     with django_assert_num_queries(7):
-        assert len(progress.of_groups(ids)) == 6
+        assert len(lag_trends.read_progress_of_groups(ids)) == 6

@@ -27,12 +27,13 @@ def test_a_queue_is_as_large_as_what_is_in_it(node: str, failure_node: str) -> N
 def test_only_what_a_node_was_measured_for_changes(node: str, failure_node: str) -> None:
     queue = failing.billing()
     main = DbNode.objects.get(name="main").pk
-    assert size_rows.note_queues({main: {queue: 7}}) == 1
-    assert size_rows.note_queues({main: {queue: 7}}) == 0
+    assert size_rows.record_queue_sizes({main: {queue: 7}}) == 1
+    assert size_rows.record_queue_sizes({main: {queue: 7}}) == 0
     # it was away
-    assert size_rows.note_queues({}) == 0 and Queue.objects.get(pk=queue).bytes == 7
+    assert size_rows.record_queue_sizes({}) == 0 and Queue.objects.get(pk=queue).bytes == 7
     assert (
-        size_rows.note_queues({main: {}}) == 1 and Queue.objects.get(pk=queue).bytes is None
+        size_rows.record_queue_sizes({main: {}}) == 1
+        and Queue.objects.get(pk=queue).bytes is None
     )
 
 

@@ -54,7 +54,7 @@ def orders(node: str) -> list[int]:
 
 def shown(name: str = "orders") -> TopicView:
     snapshot.refresh()
-    return topic_rows.named(name=name, actor=ME)
+    return topic_rows.find_topic(name=name, actor=ME)
 
 
 def states() -> dict[int, str]:
@@ -142,7 +142,7 @@ def test_every_group_reads_a_new_queue_from_its_beginning(orders: list[int]) -> 
         [(bases["early"], 0), (bases["late"], 0), (bases["news"], 0), (bases["news"], 0)]
     )
     early = groups.describe(name="early", actor=ME)
-    assert early.rebalancing and early.id in rebalance.pending()
+    assert early.rebalancing and early.id in rebalance.pending_groups()
     rebalance.rebalance(groups.describe(name="news", actor=ME).id)
     for instance in (one, two):
         assert instance.take()[new.queue] == ("ok", 0)
@@ -324,7 +324,7 @@ def test_the_process_that_was_slow_finds_its_queues_taken_back(
     real = queue_rows.make_ready
 
     def slow(*, topic_id: int, queues: Any, **given: Any) -> Any:
-        queue_rows.give_up(topic_id=topic_id, queues=queues, actor=ME)
+        queue_rows.abandon_expansion(topic_id=topic_id, queues=queues, actor=ME)
         return real(topic_id=topic_id, queues=queues, **given)
 
     monkeypatch.setattr(queue_rows, "make_ready", slow)

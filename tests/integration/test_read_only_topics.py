@@ -8,7 +8,8 @@ import pytest
 
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
-from messagestore.produce.publish import Part, Receipt, Run, _Batch, publish
+from messagestore.produce.batch_plan import Part
+from messagestore.produce.publish import PartWriter, Receipt, Run, publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -76,15 +77,15 @@ def test_a_repeat_of_a_batch_that_was_stored_in_part_tells_the_parts_apart(
     queues = [one.queue.queue for one in topics.describe(name="orders", actor=ACTOR).queues]
     messages = [NewMessage(body=b"%d" % n, queue=queues[n % 2]) for n in range(4)]
     batch_id = batch_ids.new()
-    store = _Batch.store
+    store = PartWriter.store
 
-    def first_part_only(self: _Batch, part: Part) -> list[Run]:
+    def first_part_only(self: PartWriter, part: Part) -> list[Run]:
         found = store(self, part)
         read_only(on=True)
-        self.topic = snapshot.find_topic("orders")
+        self.batch = self.batch._replace(topic=snapshot.find_topic("orders"))
         return found
 
-    monkeypatch.setattr(_Batch, "store", first_part_only)
+    monkeypatch.setattr(PartWriter, "store", first_part_only)
     first = publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
     monkeypatch.undo()
     again = publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)

@@ -81,7 +81,7 @@ def drive(redriver: Redriver | None = None) -> None:
     mine = redriver or Redriver()
     for _ in range(100):
         mine.run_once()
-        if not redrive_rows.running():
+        if not redrive_rows.list_running():
             return
     raise AssertionError("it does not end")
 
@@ -105,7 +105,7 @@ def refused(code: Code, kind: type[CatmqError], **which: Any) -> None:
     with pytest.raises(kind) as caught:
         redrives.request(group="billing", actor=which.pop("actor", ME), **which)
     assert caught.value.code == code
-    assert redrive_rows.page(group="billing", actor=ME) == []
+    assert redrive_rows.list_redrives(group="billing", actor=ME) == []
 
 
 def test_pages_of_two_nodes_hold_each_message_once_the_newest_first(queue: int) -> None:
@@ -166,7 +166,7 @@ def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -
     redrives.request(group="billing", to="group", everything=True, actor=ME)
     drive()
     assert (come_back(), listed()) == ([b"a", b"b", b"c", b"d"], [])
-    done = redrive_rows.page(group="billing", actor=ME)
+    done = redrive_rows.list_redrives(group="billing", actor=ME)
     assert [(run.state, run.redriven, run.skipped) for run in done] == [
         ("done", 3, 0),
         ("done", 1, 0),
@@ -187,13 +187,13 @@ def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (dead_letter_sql, "dead_places"),
+        (dead_letter_sql, "list_dead_positions"),
         (dead_letter_sql, "select_dead"),
         (delayed_store, "store"),
         (redrives, "publish"),
         (dead_letter_sql, "delete_dead"),
         (redrive_rows, "advance"),
-        (redrive_rows, "finish"),
+        (redrive_rows, "finish_redrive"),
     ],
 )
 @pytest.mark.usefixtures("two_nodes")
@@ -215,7 +215,7 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
             drive()
     drive()
     assert listed() == []
-    done = redrive_rows.named(group="billing", redrive=asked.id, actor=ME)
+    done = redrive_rows.find_redrive(group="billing", redrive=asked.id, actor=ME)
     assert (done.state, done.redriven, done.deleting) == ("done", 3, {})
     back = (
         come_back()
@@ -232,7 +232,7 @@ def test_a_stopped_redrive_goes_no_further(queue: int) -> None:
     redriver = Redriver(clock=lambda: next(time) / 10)
     while redriver.run_once() == 0:
         pass
-    stopped = redrive_rows.stop(group="billing", redrive=made.id, actor=ME)
+    stopped = redrive_rows.stop_redrive(group="billing", redrive=made.id, actor=ME)
     assert (stopped.state, 0 < stopped.redriven < 6) == ("stopped", True)
     left = len(listed())
     assert (redriver.run_once(), len(listed())) == (0, left)
@@ -299,7 +299,7 @@ def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(
     redrives.request(group="billing", to="topic", everything=True, actor=ME)
     close_nodes()
     Redriver().run_once()
-    (waits,) = redrive_rows.running()
+    (waits,) = redrive_rows.list_running()
     assert (waits.redriven, bool(waits.detail), len(listed())) == (0, True, 2)
     registry.update(name="main", settings={"state": "read_write"}, actor=ME)
     snapshot.refresh()
@@ -348,7 +348,7 @@ def test_dead_letters_of_a_key_are_found_by_scans_that_end(
 def status(queue: int, offset: int) -> DeliveryStatus:
     """The status of a message of topic `orders` in group `billing`."""
     (message,) = [one for one in moving.stored(queue) if one.offset == offset]
-    (found,) = delivery_status.of_message(
+    (found,) = delivery_status.trace_message(
         topic="orders",
         queue=queue,
         offset=offset,

@@ -175,4 +175,7 @@ def test_a_routing_of_which_a_queue_is_gone_is_passed(node: str) -> None:
     snapshot.evict()
     topic = snapshot.find_topic("orders")
     assert topic.earlier
-    assert batch_routing.of_batch(topic, batch_ids.new()) == batch_routing.now(topic)
+    known = snapshot.current().queues
+    assert batch_routing.of_batch(
+        topic, known, batch_id=batch_ids.new()
+    ) == batch_routing.now(topic, known)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from messagestore import retention, verify
-from messagestore.consume import lag, offset_reset, positions
+from messagestore.consume import group_lag, offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull import pull
@@ -402,13 +402,13 @@ def test_readers_browsers_lag_resets_and_verify_agree_after_cleaning(queue: int)
     )
     assert [
         one.offset
-        for one in browse.by_offset(
+        for one in browse.read_page(
             topic="orders", queue=queue, offset=0, limit=3, actor=ACTOR
         ).messages
     ] == [10, 11, 12]
     with pytest.raises(NotFound, match="was deleted"):
-        browse.by_id(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
-    (mine,) = lag.group_offsets(group="billing", actor=ACTOR)
+        browse.read_message(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
+    (mine,) = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert (mine.committed, mine.lag, mine.low) == (0, 10, 10)
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
     (move,) = offset_reset.reset(

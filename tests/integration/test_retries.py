@@ -118,8 +118,7 @@ def test_what_waits_and_what_is_unread_is_listed(queue: int) -> None:
 
 
 # Deaths at each step of fail → store → commit. A next owner gets what was not committed,
-# fails at it again,
-# and whatever the first one had stored is found.
+# fails at it again, and whatever the first one had stored is found.
 
 
 TWICE = {

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from messagestore.topology import subscriptions, topics
@@ -42,11 +42,11 @@ def nothing_counted(metadata_db: None) -> Iterator[None]:
 
 def test_what_processes_count_adds_up_in_the_row_of_the_minute() -> None:
     for _ in range(3):
-        metrics_history.sent(topic_id=1, messages=2, bytes=20, errors=1)
-        metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=40)
+        metrics_history.count_sent(topic_id=1, messages=2, bytes=20, errors=1)
+        metrics_history.count_pulled(topic_id=1, group_id=5, messages=4, bytes=40)
         assert metrics_history.flush() == 2
     assert metrics_history.flush() == 0
-    before, last = metrics_history.points(for_s=600, topic_id=1, step_s=60)[
+    before, last = metrics_history.read_points(for_s=600, topic_id=1, step_s=60)[
         -2:
     ]  # the minute may have changed
     assert last.sent + before.sent == 6 and last.errors + before.errors == 3
@@ -54,54 +54,56 @@ def test_what_processes_count_adds_up_in_the_row_of_the_minute() -> None:
 
 
 def test_a_flush_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics_history.sent(topic_id=1, messages=1, bytes=1)
+    metrics_history.count_sent(topic_id=1, messages=1, bytes=1)
     with monkeypatch.context() as patch:
         patch.setattr(metrics_history, "database_now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             metrics_history.flush()
-    metrics_history.sent(topic_id=1, messages=1, bytes=1)
+    metrics_history.count_sent(topic_id=1, messages=1, bytes=1)
     metrics_history.flush()
     assert sum(row.messages for row in Sample.objects.filter(topic_ref=1)) == 2
 
 
 def test_all_topics_and_groups_are_summed_up_when_they_are_written() -> None:
     for topic in (1, 2):
-        metrics_history.sent(topic_id=topic, messages=10, bytes=100)
+        metrics_history.count_sent(topic_id=topic, messages=10, bytes=100)
         for group in (5, 6):
-            metrics_history.pulled(topic_id=topic, group_id=group, messages=3, bytes=30)
+            metrics_history.count_pulled(
+                topic_id=topic, group_id=group, messages=3, bytes=30
+            )
     assert metrics_history.flush() == 6
-    seen = metrics_history.points(for_s=120, step_s=60)
+    seen = metrics_history.read_points(for_s=120, step_s=60)
     assert (sum(one.sent for one in seen), sum(one.pulled for one in seen)) == (20, 12)
 
 
 def test_ten_seconds_are_told_once_every_process_has_written_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(metrics_history.start_of(database_now(), step_s=60))
+    clock = Clock(metrics_history.start_of_step(database_now(), step_s=60))
     monkeypatch.setattr(metrics_history, "database_now", lambda: clock.now)
     monkeypatch.setattr(counters, "monotonic", lambda: clock.now.timestamp() % 10_000)
     metrics_history._counters.learn(clock.now.timestamp())
     # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
     for second in range(30):
-        metrics_history.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
-        metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
-        metrics_history.handled(topic_id=1, group_id=5, messages=1)
+        metrics_history.count_sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
+        metrics_history.count_pulled(topic_id=1, group_id=5, messages=4, bytes=1)
+        metrics_history.count_handled(topic_id=1, group_id=5, messages=1)
         clock.now += timedelta(seconds=1)
         if second % 4 == 3:
             metrics_history.flush()
-    assert metrics_history.pace(topic_id=1) == (
+    assert metrics_history.read_pace(topic_id=1) == (
         5.0,
         4.0,
         1.0,
     )  # the last ten seconds may still lie in some process
     metrics_history.flush()
     clock.now += timedelta(seconds=metrics_history.WRITTEN_S)
-    told = metrics_history.points(for_s=60, topic_id=1)
+    told = metrics_history.read_points(for_s=60, topic_id=1)
     assert [one.sent for one in told[-3:]] == [30, 50, 70] and {
         one.seconds for one in told
     } == {10}
     assert [(one.pulled, one.handled) for one in told[-3:]] == [(40, 10)] * 3
-    assert metrics_history.pace() == (7.0, 4.0, 1.0) and metrics_history.pace(
+    assert metrics_history.read_pace() == (7.0, 4.0, 1.0) and metrics_history.read_pace(
         group_id=5
     ) == (0.0, 4.0, 1.0)
     assert metrics_history._counters.totals == {5: (120, 30)}
@@ -110,10 +112,10 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(
 
 
 def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> None:
-    at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=2)
+    at = metrics_history.start_of_step(database_now(), step_s=60) - timedelta(minutes=2)
     Sample.objects.create(at=at, topic_ref=1, group_ref=5, messages=60, bucket_10s_1=60)
     for step_s in (60, metrics_history.SLOT_S):
-        told = metrics_history.points(for_s=600, group_id=5, step_s=step_s)
+        told = metrics_history.read_points(for_s=600, group_id=5, step_s=step_s)
         first = next(one for one in told if one.pulled)
         assert (first.pulled, first.handled) == (60, None)
         assert not any(one.is_known for one in told if one.at_ms < ms(at)), (
@@ -125,7 +127,7 @@ def up(minutes: Iterable[int]) -> datetime:
     """Rows as they are made every minute while a broker is there, so many minutes ago; the
     present minute.
     """
-    now = metrics_history.start_of(database_now(), step_s=60)
+    now = metrics_history.start_of_step(database_now(), step_s=60)
     for back in minutes:
         Sample.objects.create(
             at=now - timedelta(minutes=back), topic_ref=metrics_history.ALL_TOPICS,
@@ -148,7 +150,7 @@ def test_what_was_not_counted_is_not_known_and_no_zero(
         at=now - timedelta(minutes=12), topic_ref=1, messages=60, bucket_10s_1=60
     )
 
-    told = metrics_history.points(for_s=900, topic_id=1, step_s=step_s)
+    told = metrics_history.read_points(for_s=900, topic_id=1, step_s=step_s)
 
     ago = {
         int((ms(now) - one.at_ms + 59_999) // 60_000) for one in told if not one.is_known
@@ -166,17 +168,19 @@ def test_nothing_is_known_of_a_topic_before_it_was_there(
     now = up(range(10)) + timedelta(seconds=30)
     monkeypatch.setattr(metrics_history, "database_now", lambda: now)
     Topic.objects.update(created_at=now - timedelta(minutes=4))
-    told = metrics_history.points(for_s=540, topic_id=Topic.objects.get().pk, step_s=60)
+    told = metrics_history.read_points(
+        for_s=540, topic_id=Topic.objects.get().pk, step_s=60
+    )
     assert [one.is_known for one in told] == [False] * 5 + [True] * 5
-    assert all(one.is_known for one in metrics_history.points(for_s=540, step_s=60))
+    assert all(one.is_known for one in metrics_history.read_points(for_s=540, step_s=60))
 
 
 def test_where_nothing_is_sent_the_job_that_sums_lag_up_tells_that_a_broker_was_there() -> (
     None
 ):
-    assert not metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1].is_known
+    assert not metrics_history.read_points(for_s=120, topic_id=1, step_s=60)[-1].is_known
     metrics_history.sum_lag()
-    last = metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1]
+    last = metrics_history.read_points(for_s=120, topic_id=1, step_s=60)[-1]
     assert (last.is_known, last.sent) == (True, 0)
 
 
@@ -190,7 +194,7 @@ def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> No
 
 
 def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> None:
-    day = metrics_history.start_of(database_now(), step_s=86_400) - timedelta(days=1)
+    day = metrics_history.start_of_step(database_now(), step_s=86_400) - timedelta(days=1)
     for minute in range(45):
         Sample.objects.create(
             at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5
@@ -219,7 +223,7 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
 
 
 def test_each_step_is_kept_for_its_time() -> None:
-    now = metrics_history.start_of(database_now(), step_s=60)
+    now = metrics_history.start_of_step(database_now(), step_s=60)
     for step_s, days in rollups.KEPT_DAYS.items():
         kept_s = days * 86_400
         for age_s in (kept_s - 3600, kept_s + 3600):
@@ -241,7 +245,7 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     snapshot.refresh()
     sent = [NewMessage(body=b"x", key=str(n)) for n in range(20)]
     publish.publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
-    assert lag.record() >= 2
+    assert group_lag.record() >= 2
     subscribed = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by(
         "group__name"
     )
@@ -249,7 +253,8 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in subscribed)
     group = groups.describe(name="billing", actor=ACTOR)
     assert 20 in {
-        one.lag for one in metrics_history.points(for_s=120, group_id=group.id, step_s=60)
+        one.lag
+        for one in metrics_history.read_points(for_s=120, group_id=group.id, step_s=60)
     }
     metrics_history.sum_lag()
-    assert 40 in {one.lag for one in metrics_history.points(for_s=120, step_s=60)}
+    assert 40 in {one.lag for one in metrics_history.read_points(for_s=120, step_s=60)}

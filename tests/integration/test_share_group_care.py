@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from messagestore import verify
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.inspect import delivery_status
 from messagestore.nodes import promotion, registry, upgrade
 from messagestore.pool import node_pools
@@ -21,9 +21,9 @@ from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.errors import Conflict, Invalid, NodeUnavailable
 from metadata.groups import groups
-from metadata.membership import consumers, departures
+from metadata.membership import consumers, ended_share_members
 from metadata.models import ConsumerGroup, QueueOffset
-from metadata.monitoring import health_checks
+from metadata.monitoring import lag_alarms
 from metadata.release import VERSION
 from tests.support import restoring
 from tests.support.leasing import (
@@ -51,7 +51,7 @@ def queue(node: str) -> int:
 
 
 def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
-    departures.taken()
+    ended_share_members.take_ended()
     one = member()
     send(*TEN)
     assert offsets(lease(one, max_messages=2)) == [0, 1]
@@ -99,10 +99,10 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     send(*TEN)
     registry.note_heads()
     registry.note_heads()
-    lag.record()
-    assert health_checks.idle().found == {}
+    group_lag.record()
+    assert lag_alarms.find_subscriptions_without_consumer().found == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*health_checks.idle().found] == ["mails/orders"]
+    assert [*lag_alarms.find_subscriptions_without_consumer().found] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(
@@ -147,7 +147,7 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
 
     def states() -> list[str]:
         told = (
-            delivery_status.of_message(
+            delivery_status.trace_message(
                 topic="orders", queue=queue, offset=offset, stored_at_ms=0, actor=ME
             )
             for offset in range(4)
@@ -161,7 +161,7 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
 
 def in_flight(queue: int) -> tuple[int | None, int | None]:
     """Lag of the group in a queue, and its messages in runs."""
-    (row,) = lag.group_offsets(group="mails", actor=ME)
+    (row,) = group_lag.group_offsets(group="mails", actor=ME)
     return row.lag, row.in_flight
 
 
@@ -233,14 +233,14 @@ def test_a_run_that_is_taken_over_meanwhile_is_not_changed(
     (run,) = lease(one, max_messages=5)
     end_leases(run)
     raise_low(queue, 2)
-    select, taken = run_sql.select_over, []
+    select, taken = run_sql.select_ended_below, []
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
         found = select(*args, **kwargs)
         taken.extend(lease(two))
         return found
 
-    monkeypatch.setattr(run_sql, "select_over", overtaken)
+    monkeypatch.setattr(run_sql, "select_ended_below", overtaken)
     lost_leases.sweep()
     (again,) = taken
     assert runs(queue)[0].done == again.run.done

@@ -96,7 +96,7 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
     one = member()
     send(*TEN)
     assert offsets(lease(one, max_messages=4)) == [0, 1, 2, 3]
-    take = run_sql.take
+    take = run_sql.lease_new_runs
 
     def reset_first(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.undo()
@@ -109,7 +109,7 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
         )
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "take", reset_first)
+    monkeypatch.setattr(run_sql, "lease_new_runs", reset_first)
     assert lease(one) == []
     assert offsets(lease(one)) == list(range(2, 10))
     assert {run.first for run in runs(queue)} == {2}
@@ -118,7 +118,7 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
 def test_a_deadlock_is_repeated(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one = member()
     send(*TEN)
-    take, failed = run_sql.take, []
+    take, failed = run_sql.lease_new_runs, []
 
     def fail_twice(*args: Any, **kwargs: Any) -> Any:
         if len(failed) < 2:
@@ -126,7 +126,7 @@ def test_a_deadlock_is_repeated(queue: int, monkeypatch: pytest.MonkeyPatch) -> 
             raise db_errors.RolledBack("1213: Deadlock found")
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "take", fail_twice)
+    monkeypatch.setattr(run_sql, "lease_new_runs", fail_twice)
     assert offsets(lease(one)) == list(range(10))
 
 
@@ -135,13 +135,13 @@ def test_a_lease_whose_end_was_not_seen_is_found_again(
 ) -> None:
     one = member()
     send(*TEN)
-    take = run_sql.take
+    take = run_sql.lease_new_runs
 
     def lose_answer(*args: Any, **kwargs: Any) -> Any:
         take(*args, **kwargs)
         raise db_errors.Ambiguous("2013: Lost connection")
 
-    monkeypatch.setattr(run_sql, "take", lose_answer)
+    monkeypatch.setattr(run_sql, "lease_new_runs", lose_answer)
     with pytest.raises(OutcomeUnknown):
         lease(one)
     monkeypatch.undo()
@@ -158,7 +158,11 @@ def test_two_calls_that_cut_one_run_at_a_time_lose_no_message(
     send(*TEN)
     lease(one)
     two = member("two")
-    leave, both_read, first_left = run_sql.leave, threading.Barrier(2), threading.Event()
+    leave, both_read, first_left = (
+        run_sql.remove_offsets,
+        threading.Barrier(2),
+        threading.Event(),
+    )
     sizes = {6: True, 4: False}
     size_of_thread: dict[int, int] = {}
 
@@ -177,7 +181,7 @@ def test_two_calls_that_cut_one_run_at_a_time_lose_no_message(
         size_of_thread[threading.get_ident()] = size
         return lease(one, max_bytes=size * ROW_BYTES, held=frozenset())
 
-    monkeypatch.setattr(run_sql, "leave", leave_in_order)
+    monkeypatch.setattr(run_sql, "remove_offsets", leave_in_order)
     with ThreadPoolExecutor(2) as threads:
         _lost, smaller = threads.map(recover, [6, 4])
     assert [report(one, run, whole=True) for run in smaller] == ["ok"]
@@ -196,7 +200,7 @@ def test_a_run_that_changes_owner_while_it_is_cut_is_not_delivered(
     send(*TEN)
     (run,) = lease(one)
     two = member("two")
-    leave, others = run_sql.leave, []
+    leave, others = run_sql.remove_offsets, []
 
     def other_first(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.undo()
@@ -204,7 +208,7 @@ def test_a_run_that_changes_owner_while_it_is_cut_is_not_delivered(
         others.extend(lease(two))
         return leave(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "leave", other_first)
+    monkeypatch.setattr(run_sql, "remove_offsets", other_first)
     assert lease(one, max_bytes=4 * ROW_BYTES, held=frozenset()) == []
     assert offsets(others) == list(range(10))
 
@@ -242,14 +246,14 @@ def test_two_reports_on_one_run_at_a_time_are_both_recorded(
     one = member()
     send(*TEN)
     (run,) = lease(one)
-    leave = run_sql.leave
+    leave = run_sql.remove_offsets
 
     def other_first(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.undo()
         assert report(one, run, finished=[(0, 1)]) == "ok"
         return leave(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "leave", other_first)
+    monkeypatch.setattr(run_sql, "remove_offsets", other_first)
     assert report(one, run, finished=[(1, 3)]) == "ok"
     assert committed(queue) == 3
 
@@ -330,14 +334,14 @@ def test_a_run_that_two_members_want_goes_to_one_of_them(
     send(*TEN)
     (run,) = lease(one, max_messages=5)
     end_leases(run)
-    take_over, others = run_sql.take_over, []
+    take_over, others = run_sql.lease_again, []
 
     def other_first(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.undo()
         others.extend(lease(two))
         return take_over(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "take_over", other_first)
+    monkeypatch.setattr(run_sql, "lease_again", other_first)
     mine = lease(one)
     assert (offsets(others), offsets(mine)) == ([0, 1, 2, 3, 4], [5, 6, 7])
 
@@ -444,15 +448,20 @@ def test_callers_that_ask_together_share_a_transaction(
 ) -> None:
     who = [member(f"m{n}") for n in range(6)]
     send(*map(str, range(60)))
-    take, begun, go, wishes = run_sql.take, threading.Event(), threading.Event(), []
+    take, begun, go, wishes = (
+        run_sql.lease_new_runs,
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
 
     def held_up(*args: Any, **kwargs: Any) -> Any:
-        wishes.append(len(kwargs["wishes"]))
+        wishes.append(len(kwargs["requests"]))
         begun.set()
         assert go.wait(10)
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(run_sql, "take", held_up)
+    monkeypatch.setattr(run_sql, "lease_new_runs", held_up)
     pair = snapshot.find_group("mails").id, queue
     with ThreadPoolExecutor(6) as threads:
         found = [threads.submit(lease, one, max_messages=10) for one in who]

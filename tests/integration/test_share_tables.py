@@ -12,7 +12,7 @@ from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
 from messagestore.tables.shapes import ReaderKey
 from messagestore.tables.shares import position_sql, run_sql
-from messagestore.tables.shares.run_sql import Lease, Run, Wish
+from messagestore.tables.shares.run_sql import Lease, LeaseRequest, Run
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -34,7 +34,7 @@ def queue(node: str) -> int:
         reader_sql.insert_readers(
             session, group_id=GROUP, queues=[queue], epoch=EPOCH, latest=False
         )
-        position_sql.start(session, group_id=GROUP, queue=queue)
+        position_sql.start_position(session, group_id=GROUP, queue=queue)
     return queue
 
 
@@ -43,15 +43,15 @@ def take(
 ) -> list[Run]:
     """Leases new runs of such lengths, below HEAD."""
     with node_pools.node_of(queue).writing() as session:
-        wishes = [Wish(owner, count, lease_ms) for count in counts]
-        taken = run_sql.take(
+        wishes = [LeaseRequest(owner, count, lease_ms) for count in counts]
+        taken = run_sql.lease_new_runs(
             session,
             group_id=GROUP,
             queue=queue,
             epoch=epoch,
             start=0,
             end=HEAD,
-            wishes=wishes,
+            requests=wishes,
         )
     return [run for run in taken.runs if run is not None]
 
@@ -63,7 +63,7 @@ def leave(
     bits = sharing.bits_in(spans, run=(run.first, run.end))
     assert bits is not None
     with node_pools.node_of(run.queue).writing() as session:
-        return run_sql.leave(
+        return run_sql.remove_offsets(
             session, group_id=GROUP, run=run, bits=bits, lease=lease, deliveries=2
         )
 
@@ -107,14 +107,14 @@ def test_runs_are_taken_side_by_side_up_to_the_end(queue: int) -> None:
 
 def test_offsets_below_the_start_are_passed_over(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
-        (run,) = run_sql.take(
+        (run,) = run_sql.lease_new_runs(
             session,
             group_id=GROUP,
             queue=queue,
             epoch=EPOCH,
             start=30,
             end=HEAD,
-            wishes=[Wish("a", 5, 1000)],
+            requests=[LeaseRequest("a", 5, 1000)],
         ).runs
     assert run is not None
     assert (run.first, run.end, floor(queue)) == (30, 35, 30)
@@ -134,7 +134,7 @@ def test_eight_threads_take_and_finish_every_offset_once(queue: int) -> None:
                 if not runs:
                     return mine
                 with node_pools.node_of(queue).writing() as session:
-                    assert run_sql.finish(
+                    assert run_sql.finish_runs(
                         session, group_id=GROUP, grants=[(queue, runs[0].grant)]
                     ) == [True]
             # a deadlock of MariaDB: repeated by whoever calls this
@@ -154,11 +154,11 @@ def test_a_run_is_taken_over_once_and_only_when_its_lease_is_over(queue: int) ->
     (over,) = take(queue, 5, lease_ms=0)
     assert due(queue) == [over]
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.take_over(session, group_id=GROUP, run=live, lease=LONG) is None
-        taken = run_sql.take_over(
+        assert run_sql.lease_again(session, group_id=GROUP, run=live, lease=LONG) is None
+        taken = run_sql.lease_again(
             session, group_id=GROUP, run=over, lease=Lease("b", 60_000)
         )
-        assert run_sql.take_over(session, group_id=GROUP, run=over, lease=LONG) is None
+        assert run_sql.lease_again(session, group_id=GROUP, run=over, lease=LONG) is None
     assert taken == over._replace(owner="b", grant_no=2, deliveries=2)
     assert standing(queue) == [live, taken]
 
@@ -169,7 +169,7 @@ def test_a_run_whose_messages_finished_meanwhile_is_not_taken_over_as_it_was_rea
     (run,) = take(queue, 5, lease_ms=0)
     assert leave(run, (0, 1)) == []
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.take_over(session, group_id=GROUP, run=run, lease=LONG) is None
+        assert run_sql.lease_again(session, group_id=GROUP, run=run, lease=LONG) is None
     assert due(queue) == [run._replace(done=1)]
 
 
@@ -226,13 +226,13 @@ def test_threads_that_release_different_offsets_of_a_run_leave_each_in_one_run(
 def test_a_released_run_has_a_grant_that_nobody_knows(queue: int) -> None:
     (run,) = take(queue, 1)
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.release(session, group_id=GROUP, run=run)
-        assert run_sql.renew(
+        assert run_sql.release_run(session, group_id=GROUP, run=run)
+        assert run_sql.renew_leases(
             session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG
         ) == [False]
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [
-            False
-        ]
+        assert run_sql.finish_runs(
+            session, group_id=GROUP, grants=[(queue, run.grant)]
+        ) == [False]
     assert due(queue) == [run._replace(owner="", grant_no=2)]
 
 
@@ -241,7 +241,7 @@ def test_a_lease_that_is_over_can_be_renewed_until_somebody_takes_the_run(
 ) -> None:
     (run,) = take(queue, 2, lease_ms=0)
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.renew(
+        assert run_sql.renew_leases(
             session, group_id=GROUP, grants=[(queue, run.grant)], lease=LONG
         ) == [True]
     assert due(queue) == []
@@ -252,12 +252,14 @@ def test_only_the_grant_that_holds_finishes_a_run(queue: int) -> None:
     wrong = [Grant(EPOCH, 0, 2, 2), Grant(EPOCH + 1, 0, 2, 1), Grant(EPOCH, 0, 3, 1)]
     with node_pools.node_of(queue).writing() as session:
         assert (
-            run_sql.finish(session, group_id=GROUP, grants=[(queue, one) for one in wrong])
+            run_sql.finish_runs(
+                session, group_id=GROUP, grants=[(queue, one) for one in wrong]
+            )
             == [False] * 3
         )
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, run.grant)]) == [
-            True
-        ]
+        assert run_sql.finish_runs(
+            session, group_id=GROUP, grants=[(queue, run.grant)]
+        ) == [True]
 
 
 def test_what_was_leased_too_often_is_told_apart_if_it_is_a_single_message(
@@ -265,8 +267,10 @@ def test_what_was_leased_too_often_is_told_apart_if_it_is_a_single_message(
 ) -> None:
     often, together = take(queue, 1, 2, lease_ms=0)
     with node_pools.node_of(queue).writing() as session:
-        again = run_sql.take_over(session, group_id=GROUP, run=often, lease=Lease("b", 0))
-        pair = run_sql.take_over(session, group_id=GROUP, run=together, lease=Lease("b", 0))
+        again = run_sql.lease_again(session, group_id=GROUP, run=often, lease=Lease("b", 0))
+        pair = run_sql.lease_again(
+            session, group_id=GROUP, run=together, lease=Lease("b", 0)
+        )
     assert due(queue, limit=2, exhausted=True) == [again]
     assert due(queue, limit=2) == [pair]
     assert due(queue, limit=3) == [again, pair]
@@ -275,7 +279,7 @@ def test_what_was_leased_too_often_is_told_apart_if_it_is_a_single_message(
 def test_runs_of_a_dead_owner_are_due_at_once(queue: int) -> None:
     mine, other = take(queue, 2, owner="dead")[0], take(queue, 2, owner="b")[0]
     with node_pools.node_of(queue).writing() as session:
-        assert run_sql.free_runs_of(session, group_id=GROUP, owner="dead") == 1
+        assert run_sql.end_leases_of_owner(session, group_id=GROUP, owner="dead") == 1
     assert due(queue) == [mine._replace(owner="")]
     assert standing(queue)[1] == other
 
@@ -291,11 +295,11 @@ def test_after_a_reset_the_position_starts_there_and_older_runs_are_gone(
         view = position_sql.read_views(session, group_id=GROUP, queues=[queue])[queue]
     assert not view.has_started
     with node.writing() as session:
-        position_sql.start(session, group_id=GROUP, queue=queue)
-        position_sql.start(session, group_id=GROUP, queue=queue)
-        assert run_sql.finish(session, group_id=GROUP, grants=[(queue, old.grant)]) == [
-            False
-        ]
+        position_sql.start_position(session, group_id=GROUP, queue=queue)
+        position_sql.start_position(session, group_id=GROUP, queue=queue)
+        assert run_sql.finish_runs(
+            session, group_id=GROUP, grants=[(queue, old.grant)]
+        ) == [False]
     assert (standing(queue), floor(queue)) == ([], 3)
     assert [(run.first, run.epoch) for run in take(queue, 5, epoch=EPOCH + 1)] == [
         (3, EPOCH + 1)
@@ -312,7 +316,7 @@ def test_a_start_that_is_killed_between_its_statements_is_finished_by_the_next(
 
     def start() -> None:
         with node_pools.node_of(queue).writing() as session:
-            position_sql.start(session, group_id=GROUP, queue=queue)
+            position_sql.start_position(session, group_id=GROUP, queue=queue)
 
     assert killed_step_by_step(start) >= 1
     assert (standing(queue), floor(queue)) == ([], 3)
@@ -342,7 +346,7 @@ def test_the_committed_offset_follows_the_floor_and_never_falls(queue: int) -> N
     first, second = take(queue, 10, 10)
     node = node_pools.node_of(queue)
     with node.writing() as session:
-        run_sql.finish(session, group_id=GROUP, grants=[(queue, first.grant)])
+        run_sql.finish_runs(session, group_id=GROUP, grants=[(queue, first.grant)])
         for offset in (10, 4):
             to = position_sql.Floor(EPOCH, offset)
             position_sql.raise_committed(session, group_id=GROUP, queue=queue, to=to)

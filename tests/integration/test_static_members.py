@@ -19,7 +19,7 @@ from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, Gone
 from metadata.groups import groups
-from metadata.membership import consumers, rebalance
+from metadata.membership import consumers, expiry, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.databases import in_threads
@@ -62,7 +62,7 @@ def test_a_static_member_comes_back_under_another_name_without_a_rebalance() -> 
     assert set(new.owned) == mine
     assert all(new.owned[queue] == old.owned[queue] + 1 for queue in mine)
     assert other.beat().revoked == ()
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_a_rolling_restart_of_ten_static_members_moves_nothing() -> None:
@@ -76,7 +76,7 @@ def test_a_rolling_restart_of_ten_static_members_moves_nothing() -> None:
 
     for number in range(10):
         rows.silence(members[number], seconds=10)  # of fifteen
-        assert consumers.expire(guard=rows.steady_guard()) == 0
+        assert expiry.expire_silent_members(guard=rows.steady_guard()) == 0
         members[number] = Member(f"pod-{number}-again", instance_id=f"i{number}").register()
         assert members[number].beat().revoked == ()
 
@@ -92,11 +92,11 @@ def test_a_static_member_that_comes_back_while_it_is_being_expired_stays() -> No
     before = standing()
     rows.silence(old, seconds=10)
     watch = rows.steady_guard().look()
-    ((member, group_id),) = consumers._silent(watch)
+    ((member, group_id),) = expiry._find_silent_members(watch)
 
     new = Member("pod-1", instance_id="one").register()
 
-    assert consumers._expired(group_id=group_id, members=[member]) == 0
+    assert expiry._expire_in_group(group_id=group_id, members=[member]) == 0
     assert standing() == before
     assert len(new.beat().assigned) == 4
 

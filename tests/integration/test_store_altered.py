@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.heads import corruption
 from messagestore.inspect import browse, search
-from messagestore.inspect.search import Times
+from messagestore.inspect.search import TimeRange
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
 from messagestore.produce.publish import Receipt, publish
@@ -144,16 +144,20 @@ def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> 
 def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> None:
     ill, well = queues
     looks: list[Callable[[], object]] = [
-        lambda: browse.by_offset(topic="orders", queue=ill, offset=0, limit=1, actor=ACTOR),
-        lambda: browse.by_id(topic="orders", message_id=f"{ill}-0", actor=ACTOR),
-        lambda: search.search(
-            topic="orders", queue=ill, wanted=Wanted(), times=Times(), actor=ACTOR
+        lambda: browse.read_page(topic="orders", queue=ill, offset=0, limit=1, actor=ACTOR),
+        lambda: browse.read_message(topic="orders", message_id=f"{ill}-0", actor=ACTOR),
+        lambda: search.search_messages(
+            topic="orders",
+            queue=ill,
+            wanted=MessageSearch(),
+            times=TimeRange(),
+            actor=ACTOR,
         ),
     ]
     for look in looks:
         with pytest.raises(StoreCorrupt, match="missing or was altered"):
             look()
-    found = browse.by_offset(topic="orders", queue=well, offset=0, limit=1, actor=ACTOR)
+    found = browse.read_page(topic="orders", queue=well, offset=0, limit=1, actor=ACTOR)
     assert len(found.messages) == 1
 
 
@@ -181,7 +185,7 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
             consumer=consumer, offsets=[CommitOffset(queue, claim.epoch, 1)]
         ),
         "send": lambda: send(queue),
-        "lag": lambda: lag.group_offsets(group="billing", actor=ACTOR),
+        "lag": lambda: group_lag.group_offsets(group="billing", actor=ACTOR),
     }
     for name in broken:
         with pytest.raises(StoreCorrupt, match=f"{table}.*missing or was altered"):

@@ -152,7 +152,7 @@ def test_the_circuit_learns_of_lost_connections_once_each(
     for number in range(1, FAILURES + 1):
         with pytest.raises((db_errors.Ambiguous, NodeUnavailable)), way(pool):
             raise lost()
-        assert pool.circuit._failed == number
+        assert pool.circuit._failures == number
     assert pool.circuit.is_open
     with pytest.raises(NodeUnavailable):
         pool.circuit.check()
@@ -199,7 +199,7 @@ def test_a_session_that_could_not_be_made_costs_no_place(
     becomes_other = way is Node.reading and isinstance(error, db_errors.Ambiguous)
     assert (caught.value is error) != becomes_other
     assert all_is_back(pool)
-    assert pool.circuit._failed == (not isinstance(error, Broken))
+    assert pool.circuit._failures == (not isinstance(error, Broken))
 
 
 @pytest.mark.parametrize(

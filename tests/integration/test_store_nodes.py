@@ -107,7 +107,7 @@ def test_a_node_that_cannot_be_reached_goes_offline_and_not_read_only(
 
     with pytest.raises(NodeUnavailable):
         change("read_only")
-    assert node_rows.named(name="main", actor=ACTOR).state == "read_write"
+    assert node_rows.find_node(name="main", actor=ACTOR).state == "read_write"
     assert change("offline").state == "offline"
 
     assert "its queues could not be closed" in caplog.text
@@ -150,7 +150,7 @@ def test_when_two_change_a_node_at_once_its_heads_follow_what_metadata_says_last
     monkeypatch.setattr(node_rows, "update", overtaken)
     change(mine)
 
-    assert node_rows.named(name="main", actor=ACTOR).state == mine
+    assert node_rows.find_node(name="main", actor=ACTOR).state == mine
     assert states(queues) == ["ro" if mine == "read_only" else "rw"] * 3
 
 

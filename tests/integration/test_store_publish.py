@@ -14,7 +14,7 @@ from messagestore.pool import node_pools, session_pool
 from messagestore.produce import batches
 from messagestore.produce.group_commit import BatchWrite
 from messagestore.produce.publish import Receipt, publish
-from messagestore.tables import message_sql, queue_sql, running
+from messagestore.tables import message_sql, queue_sql, sql_steps
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -52,7 +52,7 @@ def stored(queue: int) -> list[bytes]:
     with node_pools.node_of(queue).reading() as session:
         return [
             message.body
-            for message in message_sql.select_from(
+            for message in message_sql.select_messages(
                 session, queue=queue, first=0, end=10**6, most_bytes=1 << 30
             )
         ]
@@ -190,7 +190,7 @@ def test_a_batch_that_was_sent_before_stays_on_the_node_of_its_first_choice(
     make_node("b")
     queues = make_topic("orders", 2)
     batch_id = batch_ids.new()
-    home = routing_rules.candidates(batch_id, queues)[0]
+    home = routing_rules.order_queues(batch_id, queues)[0]
     close(home)
     with pytest.raises(CatmqError):
         send("orders", NewMessage(body=b"x"), batch_id=batch_id)
@@ -305,8 +305,8 @@ def test_a_head_below_a_stored_message_is_corrupt_and_stores_nothing(node: str) 
     (queue,) = make_topic("orders", 1)
     send("orders", NewMessage(body=b"a"), NewMessage(body=b"b"))
     with node_pools.node_of(queue).writing() as session:
-        session.transact(running.step(session, "delete_head", queue=queue))
-        session.transact(running.step(session, "insert_head", queue=queue, node_epoch=1))
+        session.transact(sql_steps.step(session, "delete_head", queue=queue))
+        session.transact(sql_steps.step(session, "insert_head", queue=queue, node_epoch=1))
     with pytest.raises(StoreCorrupt):
         send("orders", NewMessage(body=b"c"))
     assert stored(queue) == [b"a", b"b"]

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, node_owners, offset_reset, positions, pull
+from messagestore.consume import group_lag, node_owners, offset_reset, positions, pull
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -339,7 +339,8 @@ def test_a_group_that_subscribes_at_the_latest_sees_only_what_comes_after(
     groups.create(name="late", actor=ACTOR)
     subscriptions.create(group="late", topic="orders", start="latest", actor=ACTOR)
     offsets = {
-        row.queue: row.committed for row in lag.group_offsets(group="late", actor=ACTOR)
+        row.queue: row.committed
+        for row in group_lag.group_offsets(group="late", actor=ACTOR)
     }
     assert offsets == {queues[0]: 3, queues[1]: 0}
 
@@ -349,7 +350,7 @@ def test_lag_counts_what_was_not_committed(queues: list[int]) -> None:
     member = join()
     epoch = take_over(member)[queues[0]]
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
-    one, two = lag.group_offsets(group="billing", actor=ACTOR)
+    one, two = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert (one.queue, one.committed, one.head, one.lag, one.owner) == (
         queues[0],
         2,
@@ -368,9 +369,11 @@ def test_unsubscribing_forgets_positions_and_fences_the_readers(queues: list[int
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     snapshot.refresh()
     assert pull_one(member, queues[0], epoch).state == "fenced"
-    assert lag.group_offsets(group="billing", actor=ACTOR) == []
+    assert group_lag.group_offsets(group="billing", actor=ACTOR) == []
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
-    assert {row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)} == {0}
+    assert {
+        row.committed for row in group_lag.group_offsets(group="billing", actor=ACTOR)
+    } == {0}
 
 
 def test_a_second_subscription_never_repeats_an_epoch_of_the_first(
@@ -387,18 +390,20 @@ def test_a_second_subscription_never_repeats_an_epoch_of_the_first(
     assert second > first
     late = positions.commit(consumer=member, offsets=[CommitOffset(queues[0], first, 8)])
     assert late == [Committed(queues[0], "fenced")]
-    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
+    assert group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
 
 
 def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = subscription_rows.named(group="billing", topic="orders", actor=ACTOR)
+    old = subscription_rows.find_subscription(group="billing", topic="orders", actor=ACTOR)
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
     monkeypatch.setattr(subscription_rows, "unfinished", lambda older_than_s: [old])
     subscriptions.sweep()
-    assert [row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)] == [
+    assert [
+        row.committed for row in group_lag.group_offsets(group="billing", actor=ACTOR)
+    ] == [
         0,
         0,
     ]
@@ -420,7 +425,9 @@ def test_a_creation_whose_commit_was_not_seen_takes_nothing_back(
     assert publish(
         topic="unseen", messages=[NewMessage(body=b"")], batch_id=None, actor=ACTOR
     )
-    assert [row.committed for row in lag.group_offsets(group="late", actor=ACTOR)] == [0, 0]
+    assert [
+        row.committed for row in group_lag.group_offsets(group="late", actor=ACTOR)
+    ] == [0, 0]
 
 
 def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -434,14 +441,14 @@ def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_sweep_drops_no_table_of_a_topic_that_became_ready_meanwhile(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = topic_rows.named(name="orders", actor=ACTOR)
-    monkeypatch.setattr(topic_rows, "unfinished", lambda older_than_s: [ready])
+    ready = topic_rows.find_topic(name="orders", actor=ACTOR)
+    monkeypatch.setattr(topic_rows, "iterate_unfinished", lambda older_than_s: [ready])
     topics.sweep()
     send(queues[0], 1)
 
 
 def test_a_sweep_takes_back_a_topic_that_a_crash_left_half_made(queues: list[int]) -> None:
-    left = topic_rows.plan(name="half", queues=2, actor=ACTOR)
+    left = topic_rows.plan_topic(name="half", queues=2, actor=ACTOR)
     assert topics.sweep(older_than_s=-1) == 1
     with pytest.raises(NotFound):
         topic_rows.make_ready(left.id)
@@ -551,9 +558,9 @@ def test_a_group_is_moved_running_or_stopped(
     }
     planned = [Move(queues[0], 0, 2, expected)]
     assert offset_reset.reset(**reset, dry_run=True) == planned
-    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 2
+    assert group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 2
     assert offset_reset.reset(**reset) == planned
-    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == expected
+    assert group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed == expected
 
 
 def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(
@@ -612,37 +619,37 @@ def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
         offset_reset.reset(
             group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR
         )
-    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
+    assert group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
 
 
 def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> None:
     send(queues[0], 30)
-    page = browse.by_offset(
+    page = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR
     )
     assert ([message.offset for message in page.messages], page.next) == (
         [10, 11, 12, 13, 14],
         15,
     )
-    last = browse.by_offset(
+    last = browse.read_page(
         topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR
     )
     assert (len(last.messages), last.next) == (20, None)
-    found = browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+    found = browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert [message.body for message in found.messages] == [b"m7"]
 
 
 def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
     with pytest.raises(NotFound) as caught:
-        browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+        browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
     assert caught.value.code == "message_not_found"
     with pytest.raises(NotFound) as caught:
-        browse.by_offset(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
     assert caught.value.code == "queue_not_found"
     with pytest.raises(Invalid):
-        browse.by_offset(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
+        browse.read_page(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
     with pytest.raises(Forbidden):
-        browse.by_offset(
+        browse.read_page(
             topic="orders",
             queue=queues[0],
             offset=0,
@@ -702,7 +709,7 @@ def test_who_was_reading_commits_nothing_of_before_a_reset(queues: list[int]) ->
         assert positions.commit(
             consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]
         ) == [(queues[0], "fenced", 0)]
-    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 3
+    assert group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 3
     assert pull_one(member, queues[0], epoch).state == "fenced"
     assert take_over(member)[queues[0]] > epoch
 
@@ -713,13 +720,13 @@ def test_a_commit_between_plan_and_move_is_where_an_undo_goes_back_to(
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
-    begin = offset_resets.begin
+    begin = offset_resets.begin_move
 
     def overtaken(**given: Any) -> int:
         positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 4)])
         return begin(**given)
 
-    monkeypatch.setattr(offset_resets, "begin", overtaken)
+    monkeypatch.setattr(offset_resets, "begin_move", overtaken)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
     (made,) = offset_reset.reset(**reset, target=Target("earliest"))
     assert (made.from_offset, made.to_offset, made.repeated) == (4, 0, 4)
@@ -751,7 +758,10 @@ def test_an_owner_that_comes_between_node_and_metadata_gets_the_queue_in_the_end
     )
     again = take_over(member)[queues[0]]
     answer = pull_one(member, queues[0], again)
-    assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == (
+    assert (
+        answer.state,
+        group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed,
+    ) == (
         "ok",
         2,
     )
@@ -805,7 +815,7 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
         )
 
     def stands() -> int | None:
-        return lag.group_offsets(group="billing", actor=ACTOR)[0].committed
+        return group_lag.group_offsets(group="billing", actor=ACTOR)[0].committed
 
     assert offset_reset.undo(group="billing", dry_run=True, actor=ACTOR)[0].to_offset == 2
     assert stands() == 3
@@ -820,7 +830,7 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
     with pytest.raises(NotFound) as caught:
         offset_reset.undo(group="billing", actor=ACTOR)
     assert caught.value.code == "reset_not_found"
-    past = offset_resets.page(group="billing", limit=3, after=None, actor=ACTOR)
+    past = offset_resets.list_moves(group="billing", limit=3, after=None, actor=ACTOR)
     assert [(one.from_offset, one.to_offset, one.done) for one in past.items] == [
         (3, 0, True),
         (1, 3, True),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import search
-from messagestore.inspect.search import Found, Times
+from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.tables import message_sql, partition_sql, promotion_sql
@@ -42,11 +42,17 @@ def queues(node: str) -> list[int]:
     return ids
 
 
-def look(wanted: Wanted = Wanted(), times: Times = Times(), **more: object) -> Found:  # noqa: B008 - constants
-    return search.search(topic="orders", wanted=wanted, times=times, actor=ACTOR, **more)  # type: ignore[arg-type]
+def look(
+    wanted: MessageSearch = MessageSearch(),  # noqa: B008 - a constant
+    times: TimeRange = TimeRange(),  # noqa: B008 - a constant
+    **more: object,
+) -> SearchResult:
+    return search.search_messages(
+        topic="orders", wanted=wanted, times=times, actor=ACTOR, **more
+    )  # type: ignore[arg-type]
 
 
-def places(found: Found) -> list[tuple[int, int]]:
+def places(found: SearchResult) -> list[tuple[int, int]]:
     return [(one.queue, one.offset) for one in found.messages]
 
 
@@ -54,11 +60,11 @@ def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(
     queues: list[int],
 ) -> None:
     first, second = queues
-    assert places(look(Wanted(key="k3"))) == [(first, 3), (second, 3)]
-    assert places(look(Wanted(tag="b", trace_id="t9"))) == [(first, 9)]
-    assert places(look(Wanted(body_part=b"y 4\xff"))) == [(first, 4), (second, 4)]
-    assert places(look(Wanted(key="k3"), queue=second)) == [(second, 3)]
-    assert look(Wanted(key="nobody")) == Found((), 15, None)
+    assert places(look(MessageSearch(key="k3"))) == [(first, 3), (second, 3)]
+    assert places(look(MessageSearch(tag="b", trace_id="t9"))) == [(first, 9)]
+    assert places(look(MessageSearch(body_part=b"y 4\xff"))) == [(first, 4), (second, 4)]
+    assert places(look(MessageSearch(key="k3"), queue=second)) == [(second, 3)]
+    assert look(MessageSearch(key="nobody")) == SearchResult((), 15, None)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
@@ -70,7 +76,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
     monkeypatch.setattr(search, "MOST_SCANNED", 4)
     found, scanned, after = [], 0, None
     for _ in range(40):
-        part = look(Wanted(tag="a"), limit=limit, after=after)
+        part = look(MessageSearch(tag="a"), limit=limit, after=after)
         assert len(part.messages) <= limit
         found += places(part)
         scanned += part.scanned
@@ -87,11 +93,11 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
 
 def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
     with node_pools.node_of(queues[0]).reading() as session:
-        at_ms = message_sql.stored_at_ms(session, queue=queues[0], offset=0)
+        at_ms = message_sql.read_stored_at_ms(session, queue=queues[0], offset=0)
     assert at_ms is not None
-    assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
-    assert len(look(times=Times(from_ms=at_ms)).messages) == 15
-    assert look(times=Times(from_ms=at_ms + 3_600_000)) == Found((), 0, None)
+    assert look(times=TimeRange(to_ms=at_ms)) == SearchResult((), 0, None)
+    assert len(look(times=TimeRange(from_ms=at_ms)).messages) == 15
+    assert look(times=TimeRange(from_ms=at_ms + 3_600_000)) == SearchResult((), 0, None)
 
 
 def test_what_retention_took_and_declared_gaps_are_stepped_over(
@@ -109,10 +115,10 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
         actor=ACTOR,
     )
 
-    found = look(Wanted(tag="a"), queue=queue)
+    found = look(MessageSearch(tag="a"), queue=queue)
 
     assert places(found) == [(queue, 4), (queue, 6), (queue, 8)]
-    assert places(look(Wanted(tag="a"), queue=queue, after=found.next)) == [
+    assert places(look(MessageSearch(tag="a"), queue=queue, after=found.next)) == [
         (queue, 5_000_000)
     ]
 
@@ -122,11 +128,16 @@ def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(
 ) -> None:
     person = Actor(kind="user", name="eve", rights={access.LOOK: ("*",)})
 
-    def search_for(wanted: Wanted) -> Found:
-        return search.search(topic="orders", wanted=wanted, times=Times(), actor=person)
+    def search_for(wanted: MessageSearch) -> SearchResult:
+        return search.search_messages(
+            topic="orders", wanted=wanted, times=TimeRange(), actor=person
+        )
 
-    assert search_for(Wanted(key="k3")).masked
-    for wanted in (Wanted(body_part=b"body"), Wanted(header=("source", "web"))):
+    assert search_for(MessageSearch(key="k3")).masked
+    for wanted in (
+        MessageSearch(body_part=b"body"),
+        MessageSearch(header=("source", "web")),
+    ):
         with pytest.raises(Forbidden):
             search_for(wanted)
 
@@ -136,13 +147,15 @@ def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(
 ) -> None:
     stranger = Actor(kind="key", name="stranger", rights={"produce": ("*",)})
     with pytest.raises(Forbidden):
-        search.search(topic="orders", wanted=Wanted(key="a"), times=Times(), actor=stranger)
+        search.search_messages(
+            topic="orders", wanted=MessageSearch(key="a"), times=TimeRange(), actor=stranger
+        )
     with pytest.raises(NotFound):
-        look(Wanted(key="a"), queue=10**6)
+        look(MessageSearch(key="a"), queue=10**6)
     with pytest.raises(NotFound):
-        look(Wanted(key="a"), after=f"{10**6}-1")
+        look(MessageSearch(key="a"), after=f"{10**6}-1")
     with pytest.raises(Invalid):
-        look(Wanted(key="a"), limit=0)
+        look(MessageSearch(key="a"), limit=0)
 
 
 def test_a_header_is_found_by_name_and_value_wherever_it_stands_and_whatever_is_in_it(
@@ -159,12 +172,15 @@ def test_a_header_is_found_by_name_and_value_wherever_it_stands_and_whatever_is_
     ]
     messages = [NewMessage(body=b"", queue=queues[0], headers=headers) for headers in sent]
     publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
-    assert places(look(Wanted(header=("h", odd)))) == [(queues[0], 10), (queues[0], 11)]
-    assert places(look(Wanted(header=("first", "1"), key="k1"))) == []
+    assert places(look(MessageSearch(header=("h", odd)))) == [
+        (queues[0], 10),
+        (queues[0], 11),
+    ]
+    assert places(look(MessageSearch(header=("first", "1"), key="k1"))) == []
 
 
 def test_chunks_shrink_while_they_are_slow_and_grow_again(queues: list[int]) -> None:
-    one = search._Look(Wanted(), Times(), 1)
+    one = search._Look(MessageSearch(), TimeRange(), 1)
     for took_s in (1.0, 1.0, 1.0, 1.0):
         one._adapt(took_s)
     assert one._chunk == search.LEAST_CHUNK

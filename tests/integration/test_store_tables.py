@@ -22,8 +22,8 @@ from messagestore.tables import (
     reader_sql,
     shapes,
 )
-from messagestore.tables.running import step
 from messagestore.tables.shapes import NewBatch, ReaderKey
+from messagestore.tables.sql_steps import step
 from metadata.cache.snapshot_types import NodeInfo
 
 _queues = count(1)
@@ -92,7 +92,7 @@ def insert(
 def offsets(session: Session, queue: int) -> list[int]:
     return [
         message.offset
-        for message in message_sql.select_from(
+        for message in message_sql.select_messages(
             session, queue=queue, first=0, end=10**9, most_bytes=1 << 30
         )
     ]
@@ -125,7 +125,7 @@ def test_batches_of_one_transaction_lie_one_behind_the_other(
         (3, 3),
         (6, 2),
     ]
-    bodies = message_sql.select_from(
+    bodies = message_sql.select_messages(
         session, queue=queue, first=2, end=9, most_bytes=1 << 20
     )
     assert [one.body for one in bodies] == [b"1-0", b"3-0", b"3-1", b"3-2", b"2-0", b"2-1"]
@@ -166,7 +166,7 @@ def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> Non
         trace_id="t-1",
     )
     insert(session, queue, [sent])
-    (got,) = message_sql.select_from(
+    (got,) = message_sql.select_messages(
         session, queue=queue, first=0, end=1, most_bytes=1 << 30
     )
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (
@@ -188,7 +188,7 @@ def test_absent_fields_are_none_and_an_empty_body_is_empty(
     session: Session, queue: int
 ) -> None:
     insert(session, queue, [NewMessage(body=b"")])
-    (got,) = message_sql.select_from(
+    (got,) = message_sql.select_messages(
         session, queue=queue, first=0, end=1, most_bytes=1 << 30
     )
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (
@@ -205,7 +205,7 @@ def test_keys_that_a_collation_would_merge_stay_apart(session: Session, queue: i
     insert(session, queue, [NewMessage(body=b"", key=key) for key in keys])
     assert [
         message.key
-        for message in message_sql.select_from(
+        for message in message_sql.select_messages(
             session, queue=queue, first=0, end=9, most_bytes=1 << 30
         )
     ] == keys
@@ -275,14 +275,14 @@ def test_stored_at_never_falls_within_a_queue(session: Session, queue: int) -> N
         insert(session, queue, batch(2))
     times = [
         message.stored_at_ms
-        for message in message_sql.select_from(
+        for message in message_sql.select_messages(
             session, queue=queue, first=0, end=100, most_bytes=1 << 30
         )
     ]
     assert times == sorted(times)
     assert abs(times[-1] - node_sql.now_ms(session)) < 60_000
-    assert message_sql.stored_at_ms(session, queue=queue, offset=39) == times[39]
-    assert message_sql.stored_at_ms(session, queue=queue, offset=40) is None
+    assert message_sql.read_stored_at_ms(session, queue=queue, offset=39) == times[39]
+    assert message_sql.read_stored_at_ms(session, queue=queue, offset=40) is None
 
 
 def test_after_a_clock_went_back_messages_have_the_time_of_the_last_one(
@@ -299,7 +299,7 @@ def test_after_a_clock_went_back_messages_have_the_time_of_the_last_one(
         with session.transaction() as database:
             database.execute(statement)
     insert(session, queue, batch(1))
-    stored_at_ms = message_sql.stored_at_ms(session, queue=queue, offset=0)
+    stored_at_ms = message_sql.read_stored_at_ms(session, queue=queue, offset=0)
     assert stored_at_ms is not None
     assert stored_at_ms > node_sql.now_ms(session) + 3_000_000
 
@@ -486,7 +486,7 @@ def test_batches_of_many_writers_never_interleave(
     )
     bodies = [
         message.body.split(b"-")[0]
-        for message in message_sql.select_from(
+        for message in message_sql.select_messages(
             session, queue=queue, first=0, end=400, most_bytes=1 << 30
         )
     ]
@@ -496,5 +496,7 @@ def test_batches_of_many_writers_never_interleave(
 def test_large_messages_of_random_bytes_come_back(session: Session, queue: int) -> None:
     block = b"".join(hashlib.sha256(b"%d" % index).digest() for index in range(32_768))
     insert(session, queue, [NewMessage(body=block) for _ in range(12)])
-    got = message_sql.select_from(session, queue=queue, first=0, end=12, most_bytes=1 << 30)
+    got = message_sql.select_messages(
+        session, queue=queue, first=0, end=12, most_bytes=1 << 30
+    )
     assert [message.body == block for message in got] == [True] * 12

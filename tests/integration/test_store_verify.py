@@ -413,7 +413,7 @@ def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> N
         ("missing", "offset 7"),
     ]
     with node_pools.node_of(queue).reading() as session:
-        at = message_sql.stored_at_ms(session, queue=queue, offset=6)
+        at = message_sql.read_stored_at_ms(session, queue=queue, offset=6)
     report = look(since=Since(at_ms=at))
     assert [finding.where for finding in report.queues[0].findings] == ["offset 7"]
     assert (report.queues[0].rows, report.queues[0].batches) == (3, 2)
@@ -465,7 +465,14 @@ def test_a_queue_of_which_the_node_tells_less_than_it_has_is_never_clean(
 
 @pytest.mark.parametrize(
     "read",
-    ["read_head", "batch_ends", "list_batches", "count_rows", "offset_ends", "read_gaps"],
+    [
+        "read_head",
+        "read_batch_ends",
+        "list_batches",
+        "count_rows",
+        "read_offset_ends",
+        "read_gaps",
+    ],
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_messages_that_come_between_two_reads_are_no_defect(
@@ -483,7 +490,7 @@ def test_a_row_above_the_head_as_it_was_read_is_fine_if_the_head_came_along(
     head.
     """
     meanwhile("list_readers", lambda: send(queue, 3), at=0)
-    meanwhile("offset_ends", lambda: send(queue, 3), at=0)
+    meanwhile("read_offset_ends", lambda: send(queue, 3), at=0)
     assert kinds() == []
 
 
@@ -500,13 +507,13 @@ def test_a_commit_of_what_has_just_come_is_not_above_the_head(
         commit(member, queue, epoch, head)
 
     meanwhile("list_readers", send_and_commit, before=True, at=0)
-    meanwhile("offset_ends", send_and_commit, at=0)
+    meanwhile("read_offset_ends", send_and_commit, at=0)
     assert kinds() == []
     assert readers(queue)[0][4] == 16
 
 
 @pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("read", ["read_gaps", "batch_ends", "count_rows"])
+@pytest.mark.parametrize("read", ["read_gaps", "read_batch_ends", "count_rows"])
 def test_rows_that_retention_takes_meanwhile_are_not_missing(
     queue: int, meanwhile: Meanwhile, read: str, at: int
 ) -> None:
@@ -537,7 +544,7 @@ def test_a_hole_stays_one_while_retention_takes_rows_below_it(
 
 
 @pytest.mark.parametrize(
-    ("read", "before"), [("list_offsets", False), ("offset_ends", True)]
+    ("read", "before"), [("list_offsets", False), ("read_offset_ends", True)]
 )
 def test_a_gap_that_is_declared_meanwhile_explains_what_is_missing(
     queue: int, meanwhile: Meanwhile, read: str, before: bool
@@ -647,7 +654,9 @@ def test_a_batch_that_a_repair_brings_back_meanwhile_claims_its_rows(
     queue: int, meanwhile: Meanwhile
 ) -> None:
     plant(queue, "UPDATE sent_batch SET queue_id = 0 WHERE first_offset = 4")
-    meanwhile("stored_at_ms", lambda: plant(queue, "UPDATE sent_batch SET queue_id = {q}"))
+    meanwhile(
+        "read_stored_at_ms", lambda: plant(queue, "UPDATE sent_batch SET queue_id = {q}")
+    )
     assert kinds() == []
 
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import reader_starts, time_lookup
 from messagestore.pool import node_pools
@@ -55,7 +55,7 @@ def subscribe(group: str = "billing", **start: Any) -> subscription_rows.Subscri
 
 
 def stands(group: str = "billing") -> list[int | None]:
-    return [one.committed for one in lag.group_offsets(group=group, actor=ME)]
+    return [one.committed for one in group_lag.group_offsets(group=group, actor=ME)]
 
 
 def test_a_group_starts_at_the_first_message_stored_at_a_time_or_later(
@@ -129,7 +129,7 @@ def test_a_share_group_leases_from_the_time_on(queues: list[int]) -> None:
     groups.create(name="mails", mode="share", actor=ME)
     subscribe("mails", start_at_ms=an_hour_ago(queues))
     assert [
-        (one.committed, one.lag) for one in lag.group_offsets(group="mails", actor=ME)
+        (one.committed, one.lag) for one in group_lag.group_offsets(group="mails", actor=ME)
     ] == [
         (4, 6),
         (9, 1),
@@ -155,7 +155,7 @@ def test_a_wrong_start_is_named_and_nothing_is_made(
         subscribe(**start)
     assert [one.field for one in caught.value.errors] == [field]
     with pytest.raises(NotFound):
-        subscription_rows.named(group="billing", topic="orders", actor=ME)
+        subscription_rows.find_subscription(group="billing", topic="orders", actor=ME)
 
 
 def test_a_node_that_is_away_leaves_no_subscription_behind(queues: list[int]) -> None:
@@ -179,9 +179,11 @@ def test_definitions_carry_the_time(queues: list[int]) -> None:
     assert (written["start"], written["start_at_ms"]) == ("earliest", at_ms)
     document["groups"].append({"name": "copy"})
     document["subscriptions"] = [{"group": "copy", "topic": "orders", "start_at_ms": at_ms}]
-    imports.take_in(document=document, actor=ME)
+    imports.import_definitions(document=document, actor=ME)
     assert stands("copy") == [4, 9]
     wrong = {"group": "other", "topic": "orders", "start": "latest", "start_at_ms": at_ms}
     document["groups"].append({"name": "other"})
     with pytest.raises(Invalid, match=r"subscriptions\[0\].start"):
-        imports.take_in(document={**document, "subscriptions": [wrong]}, actor=ME)
+        imports.import_definitions(
+            document={**document, "subscriptions": [wrong]}, actor=ME
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from catmq_site.server import maintenance
+from catmq_site.background import sweeps
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, queue_sql
 from messagestore.topology import queue_states, queues, retry_topics, subscriptions, topics
@@ -55,12 +55,14 @@ def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
     topics.delete(name="orders", confirm="orders", actor=ACTOR)
     snapshot.refresh()
     with caplog.at_level(logging.WARNING):
-        maintenance.finish_creations()
-        maintenance.finish_creations()
+        sweeps.finish_creations()
+        sweeps.finish_creations()
     assert [one.getMessage() for one in caplog.records] == []
     assert not ConsumerGroupTopic.objects.exists()
     with node_pools.node(snapshot.find_node(node).id).reading() as session:
-        assert [one for one in audit_sql.all_readers(session) if one.queue == queue] == []
+        assert [
+            one for one in audit_sql.list_all_readers(session) if one.queue == queue
+        ] == []
 
 
 def test_a_head_of_a_deleted_topic_keeps_none_of_the_others_wrong(
@@ -134,6 +136,6 @@ def test_a_sweep_that_fails_as_a_whole_stops_none_behind_it(
         for module in (subscriptions, queues, retry_topics)
     ]
     with pytest.raises(AssertionError, match="a bug"):
-        maintenance.finish_creations()
+        sweeps.finish_creations()
     assert [len(calls) for calls in behind] == [1, 1, 1]
     assert not ConsumerGroup.objects.exists()

@@ -101,7 +101,7 @@ def made(
     inputs.
     """
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect "
+        "import json; from catmq_site.background import reporting; from messagestore.inspect "
         "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make(name='latency', topic='{topic}', days=7, actor=a); "

@@ -133,7 +133,7 @@ def reported(
     inputs.
     """
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect "
+        "import json; from catmq_site.background import reporting; from messagestore.inspect "
         "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make(name='{name}', topic='{topic}', days=7, actor=a); "

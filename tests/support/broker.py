@@ -15,7 +15,9 @@ import msgspec
 import requests
 
 from brokerapi.http import draining
-from catmq_site.server import maintenance, worker
+from catmq_site.background import table
+from catmq_site.background.loop_threads import LoopThreads
+from catmq_site.server import worker
 from catmq_site.server.worker import Worker
 from catmq_site.wsgi import application
 from metadata import actors
@@ -25,8 +27,7 @@ from tests.support.serving import Serving
 MSGPACK = "application/msgpack"
 THREADS = 64
 # Other loops start when a test lasts: half of all end before, and few wait for what those
-# do. Starting and
-# ending them costs more than the requests of a test.
+# do. Starting and ending them costs more than the requests of a test.
 OTHER_LOOPS_AFTER_S = 0.3
 LOOPS_AT_ONCE = (
     *("metadata", "heartbeats", "grants", "snapshot", "broker"),
@@ -107,11 +108,10 @@ def running() -> Iterator[Broker]:
     serving = Serving(application, threads=THREADS)
     serving.thread.start()
     url = f"http://127.0.0.1:{serving.port}"
-    listed = [*maintenance.loops(url=url), maintenance.java_beats_loop()]
-    loops = maintenance.Loops([loop for loop in listed if loop.name in LOOPS_AT_ONCE])
-    other_loops = maintenance.Loops(
-        [loop for loop in listed if loop.name not in LOOPS_AT_ONCE]
-    )
+    java_beats = next(loop for loop in table.java_loops() if loop.name == "java-beats")
+    listed = [*table.loops(url=url), java_beats]
+    loops = LoopThreads([loop for loop in listed if loop.name in LOOPS_AT_ONCE])
+    other_loops = LoopThreads([loop for loop in listed if loop.name not in LOOPS_AT_ONCE])
     timer = threading.Timer(OTHER_LOOPS_AFTER_S, other_loops.start)
     loops.start()
     timer.start()

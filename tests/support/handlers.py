@@ -19,7 +19,7 @@ def working(
     """A dispatcher, and the threads that take from it."""
     dispatcher = Dispatcher(state=state, order=order)
     reporter = Reporter(
-        transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False
+        transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False
     )
     workers = Workers(
         state=state,

@@ -56,8 +56,7 @@ def _make(archive: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-c", PROGRAM, f"{scratch}/rows"]
         # Java ends after Python; it has both pipes, so this waits for it. If that takes too
-        # long, tests
-        # run without the archive.
+        # long, tests run without the archive.
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 command,

@@ -46,7 +46,7 @@ def waiting(queue: int) -> list[tuple[int, bytes]]:
 def stored(queue: int) -> list[StoredMessage]:
     """What is in a queue."""
     with node_pools.node_of(queue).reading() as session:
-        return message_sql.select_from(
+        return message_sql.select_messages(
             session, queue=queue, first=0, end=10**6, most_bytes=1 << 30
         )
 

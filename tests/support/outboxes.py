@@ -15,8 +15,8 @@ from catmq_client.contrib.django_outbox.models import (
     OutboxMessage,
     OutboxRelay,
 )
-from catmq_client.contrib.django_outbox.relay import Pass, Relay
-from catmq_client.message import Message, Source, row_of
+from catmq_client.contrib.django_outbox.relay import PassResult, Relay
+from catmq_client.message import Message, Source, make_row
 from tests.support.simulated import SimulatedBroker
 
 
@@ -56,7 +56,7 @@ class Relays:
         assert relay.claims.acquire() == ""
         return relay
 
-    def drain(self, relay: Relay) -> Pass:
+    def drain(self, relay: Relay) -> PassResult:
         """Lets what failed be due again, and passes until there is nothing more to do; the
         last pass.
         """
@@ -69,7 +69,8 @@ class Relays:
 def received(offset: int = 0) -> Message:
     """A message of queue 7 of topic t, as a consumer gets it."""
     return Message(
-        Source("t", 7, 1), row_of({"offset": offset, "body_bytes": b"", "stored_at_ms": 0})
+        Source("t", 7, 1),
+        make_row({"offset": offset, "body_bytes": b"", "stored_at_ms": 0}),
     )
 
 

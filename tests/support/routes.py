@@ -33,13 +33,13 @@ from metadata.actors import Actor
 from metadata.brokers import registration
 from metadata.brokers.registration import BrokerIdentity
 from metadata.cache import snapshot
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.jobs import reports
 from metadata.models import ApiKey, DbNode, JobRun, Queue
 from metadata.monitoring import alarms
-from metadata.redrive_rows import Chosen
+from metadata.redrive_rows import RedriveSelection
 from metadata.users import accounts, api_keys
 from tests.support import moving
 from tests.support.environment import ROOT
@@ -181,7 +181,7 @@ class World:
         with transaction.atomic():
             for name, prefix in (("main", MINE), ("failure", THEIRS)):
                 DbNode.objects.filter(name=name).update(name=f"{prefix}-node")
-            changed("node", *DbNode.objects.values_list("pk", flat=True))
+            record_change("node", *DbNode.objects.values_list("pk", flat=True))
         snapshot.refresh()
 
     def _one_of_each(self, prefix: str) -> dict[str, Any]:
@@ -210,9 +210,9 @@ class World:
         )
         alarms.raise_alarm(kind="lag", name=f"{group}/{topic}", detail="far behind")
         queue = Queue.objects.get(topic__name=topic).pk
-        redrive = redrive_rows.request(
+        redrive = redrive_rows.request_redrive(
             group=group,
-            chosen=Chosen(None, None, "", None),
+            chosen=RedriveSelection(None, None, "", None),
             to="group",
             rate=None,
             bounds={},
@@ -224,8 +224,9 @@ class World:
             "first": 0, "reset": move.reset,
             "delayed": receipt.message_id, "redrive": redrive.id,
             "dead": dead_letters.dead_id(1, 1),
-            "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}],
-            actor=ME),
+            "report": reports.save_report(
+                name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME
+            ),
             "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,
         }  # fmt: skip
 

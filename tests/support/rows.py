@@ -11,11 +11,11 @@ from metadata import actors
 from metadata.db import consumer_ids
 from metadata.db.clock import before, database_now, database_state
 from metadata.groups import groups, subscription_rows
-from metadata.membership import consumers
+from metadata.membership import consumers, expiry
 from metadata.membership.consumers import HeartbeatAnswer
 from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
 from metadata.nodes import node_rows
-from metadata.rules.membership.liveness import Look, Watch
+from metadata.rules.membership.liveness import ClockReading, Watch
 from metadata.topics import topic_rows
 
 ME = actors.command("test")
@@ -30,7 +30,9 @@ def node(name: str = "n1", **given: object) -> None:
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
     """A ready topic; its queue ids."""
-    made = topic_rows.make_ready(topic_rows.plan(name=name, queues=queues, actor=ME).id)
+    made = topic_rows.make_ready(
+        topic_rows.plan_topic(name=name, queues=queues, actor=ME).id
+    )
     return tuple(one.queue for one in made.queues)
 
 
@@ -124,13 +126,13 @@ class Member:
         consumers.leave(consumer=self.id, actor=ME)
 
 
-def steady_guard() -> consumers.OutageGuard:
+def steady_guard() -> expiry.OutageGuard:
     """A guard that has watched a healthy database for ages."""
 
-    class Steady(consumers.OutageGuard):
+    class Steady(expiry.OutageGuard):
         def look(self) -> Watch:
             server, now, _ = database_state()
-            return Watch(Look(server, now, 1e9), 0.0)
+            return Watch(ClockReading(server, now, 1e9), 0.0)
 
     return Steady()
 

@@ -140,7 +140,7 @@ class SimulatedGroup(FakeGroup):
                     place.target = None
             self.rebalance()
 
-    def has_had(self, consumer_id: str) -> bool:
+    def knows_consumer(self, consumer_id: str) -> bool:
         return consumer_id in self.instance_of
 
     def rebalance(self) -> None:
@@ -317,7 +317,8 @@ class SimulatedTopics(FakeTopics):
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         homes = [
-            self.home(topic, batch_id, message, i) for i, message in enumerate(messages)
+            self.choose_queue(topic, batch_id, message, i)
+            for i, message in enumerate(messages)
         ]
         results: list[dict[str, Any]] = [{}] * len(messages)
         refusals: list[CatmqError] = []
@@ -361,7 +362,7 @@ class SimulatedTopics(FakeTopics):
             raise Conflict(
                 f"queue {home} is {queue.state}", code="queue_not_writable", status=409
             )
-        results = [self.take(topic, queue, message) for message in messages]
+        results = [self.accept(topic, queue, message) for message in messages]
         self._parts[batch_id, home] = (content, results)
         return results
 
@@ -371,7 +372,7 @@ class SimulatedFailures(FakeFailures):
 
     _topics: SimulatedTopics
 
-    def take(
+    def store_failure(
         self,
         group: FakeGroup,
         position: Position | None,
@@ -385,7 +386,7 @@ class SimulatedFailures(FakeFailures):
             and position.queue.node in self._topics.down_nodes
         ):
             return "refused", {"state": "unavailable"}
-        return super().take(group, position, consumer_id, one)
+        return super().store_failure(group, position, consumer_id, one)
 
 
 class SimulatedBroker(FakeBroker):

@@ -100,7 +100,7 @@ def read(
         )
         sending.start()
         try:
-            return answers.read(receiving, method=method)
+            return answers.read_answer(receiving, method=method)
         finally:
             receiving.close()
             sending.join()
@@ -144,7 +144,7 @@ def test_an_answer_may_come_byte_by_byte(name: str) -> None:
 
 @pytest.mark.parametrize("sizes", [[1 << 20], [1], [70, 1 << 20], [100_000]])
 def test_a_body_larger_than_a_piece_is_read_whole(sizes: list[int]) -> None:
-    count = 3 * answers.PIECE_BYTES // (100 if sizes == [1] else 1)
+    count = 3 * answers.RECEIVE_BYTES // (100 if sizes == [1] else 1)
     body = bytes(range(256)) * (count // 256)
     answer = read(
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), sizes
@@ -307,7 +307,7 @@ def test_a_head_that_never_ends_is_not_read_for_ever(begin: bytes) -> None:
     def send() -> None:
         nonlocal sent
         try:
-            while sent < 100 * answers.MOST_HEAD_BYTES:
+            while sent < 100 * answers.MAX_HEAD_BYTES:
                 sent += far.send(begin if not sent and begin else b"1" * 4096)
         except OSError:  # the reader has gone
             return
@@ -318,9 +318,9 @@ def test_a_head_that_never_ends_is_not_read_for_ever(begin: bytes) -> None:
             near.settimeout(10)
             sending.start()
             with pytest.raises(HTTPException, match="without an end"):
-                answers.read(near, method="GET")
+                answers.read_answer(near, method="GET")
         sending.join()
-    assert sent < 20 * answers.MOST_HEAD_BYTES
+    assert sent < 20 * answers.MAX_HEAD_BYTES
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_an_answer_whose_end_others_could_see_elsewhere_is_refused(field: str) -
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
-MUCH = answers.MOST_BODY_BYTES + 1
+MUCH = answers.MAX_BODY_BYTES + 1
 TOO_MUCH = {
     "a length": HEAD + b"Content-Length: %d\r\n\r\n" % MUCH,
     "a chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MUCH,
@@ -371,7 +371,7 @@ def test_memory_follows_what_came_of_an_answer_and_not_what_it_announced() -> No
 def test_what_grows_too_large_when_it_is_unpacked_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_BODY_BYTES", 1 << 20)
+    monkeypatch.setattr(answers, "MAX_BODY_BYTES", 1 << 20)
     packed = gzip.compress(b"0" * (1 << 20)) + gzip.compress(b"0")
     with pytest.raises(HTTPException, match="unpacked"):
         read(
@@ -386,7 +386,7 @@ def test_gzip_that_nobody_asked_for_is_refused() -> None:
     with near, far:
         far.sendall(GZIP)
         with pytest.raises(HTTPException, match="nobody asked for"):
-            answers.read(near, method="GET", takes_gzip=False)
+            answers.read_answer(near, method="GET", takes_gzip=False)
 
 
 class Clock:
@@ -417,7 +417,7 @@ class Clock:
                 buffer[: len(got)] = got
                 return len(got)
 
-        return answers.read(Peer(), method="GET", timeout_s=timeout_s)  # type: ignore[arg-type]
+        return answers.read_answer(Peer(), method="GET", timeout_s=timeout_s)  # type: ignore[arg-type]
 
 
 def test_an_answer_that_drips_is_given_up_when_its_whole_time_is_over(
@@ -435,9 +435,9 @@ def test_an_answer_that_drips_is_given_up_when_its_whole_time_is_over(
 def test_a_large_body_is_given_the_time_that_it_needs_at_the_least_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    size = 20 * answers.LEAST_BYTES_PER_S
+    size = 20 * answers.MIN_BYTES_PER_S
     whole = HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
     answer = Clock(monkeypatch).drip(whole, 64 << 10, 30)
     assert len(answer.data) == size
     with pytest.raises(TimeoutError):
-        Clock(monkeypatch).drip(whole, answers.LEAST_BYTES_PER_S // 4, 10)
+        Clock(monkeypatch).drip(whole, answers.MIN_BYTES_PER_S // 4, 10)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catmq_client.http import discovery
-from catmq_client.http.discovery import MOST, Brokers
+from catmq_client.http.discovery import MAX_LISTED, Brokers
 from tests.support.answering import row
 
 SEED = "http://a:8000"
@@ -18,26 +18,26 @@ SEED = "http://a:8000"
 def known(brokers: Brokers) -> set[str]:
     """All brokers, whether in service or not."""
     tried = [brokers.current]
-    while (url := brokers.following(tried)) is not None:
+    while (url := brokers.next_broker(tried)) is not None:
         tried.append(url)
     return set(tried)
 
 
 def test_brokers_of_the_list_come_behind_the_seeds() -> None:
     brokers = Brokers([SEED])
-    brokers.learn([row("http://c:1"), row(SEED), row("http://b:1")])
+    brokers.update_list([row("http://c:1"), row(SEED), row("http://b:1")])
     assert brokers.current == brokers.urls[0] == SEED
     assert sorted(brokers.urls) == [SEED, "http://b:1", "http://c:1"]
 
 
 def test_brokers_that_left_the_list_are_forgotten_and_seeds_stay() -> None:
     brokers = Brokers([SEED, "http://z:1"])
-    brokers.learn([row("http://b:1"), row("http://c:1")])
+    brokers.update_list([row("http://b:1"), row("http://c:1")])
     brokers.current = "http://b:1"
-    brokers.learn([row("http://c:1")])
+    brokers.update_list([row("http://c:1")])
     assert set(brokers.urls) == {SEED, "http://z:1", "http://c:1"}
     assert brokers.current in brokers.urls
-    brokers.learn([])
+    brokers.update_list([])
     assert brokers.urls == (SEED, "http://z:1")
 
 
@@ -45,25 +45,25 @@ def test_clients_that_found_the_same_brokers_do_not_all_turn_to_the_same_one() -
     nexts = set()
     for _ in range(100):
         brokers = Brokers([SEED])
-        brokers.learn([row(f"http://b:{port}") for port in range(1, 5)])
-        brokers.leave(SEED, unreachable=True)
+        brokers.update_list([row(f"http://b:{port}") for port in range(1, 5)])
+        brokers.move_away(SEED, unreachable=True)
         nexts.add(brokers.current)
     assert len(nexts) == 4
 
 
 def test_brokers_that_are_known_already_keep_their_places() -> None:
     brokers = Brokers([SEED])
-    brokers.learn([row(f"http://b:{port}") for port in range(1, 6)])
+    brokers.update_list([row(f"http://b:{port}") for port in range(1, 6)])
     before = brokers.urls
-    brokers.learn([row(f"http://b:{port}") for port in range(6, 0, -1)])
+    brokers.update_list([row(f"http://b:{port}") for port in range(6, 0, -1)])
     assert brokers.urls == (*before, "http://b:6")
 
 
 def test_no_more_brokers_are_taken_than_connections_are_kept_for() -> None:
     brokers = Brokers([SEED])
-    gone = [row(f"http://gone:{port}", alive=False) for port in range(1, 5 * MOST)]
-    brokers.learn([*gone, *(row(f"http://b:{port}") for port in range(1, 4))])
-    assert len(known(brokers)) == 1 + MOST
+    gone = [row(f"http://gone:{port}", alive=False) for port in range(1, 5 * MAX_LISTED)]
+    brokers.update_list([*gone, *(row(f"http://b:{port}") for port in range(1, 4))])
+    assert len(known(brokers)) == 1 + MAX_LISTED
     assert len(brokers.urls) == 4
 
 
@@ -100,7 +100,7 @@ def test_no_more_brokers_are_taken_than_connections_are_kept_for() -> None:
 )
 def test_requests_and_the_key_in_them_do_not_go_there(seeds: list[str], url: Any) -> None:
     brokers = Brokers(seeds)
-    brokers.learn([row(url), row(f"{seeds[0]}/more")])
+    brokers.update_list([row(url), row(f"{seeds[0]}/more")])
     assert brokers.urls == (seeds[0], f"{seeds[0]}/more")
 
 
@@ -111,14 +111,14 @@ def test_a_client_on_the_brokers_own_machine_follows_to_loopback_addresses(
     seed: str,
 ) -> None:
     brokers = Brokers([seed])
-    brokers.learn([row("http://127.0.0.1:8001")])
+    brokers.update_list([row("http://127.0.0.1:8001")])
     assert brokers.urls == (seed, "http://127.0.0.1:8001")
 
 
 @pytest.mark.parametrize("rows", [["http://b"], [None, 7, []], [{}], [{"name": "b"}]])
 def test_rows_that_mean_nothing_are_left_out(rows: list[Any]) -> None:
     brokers = Brokers([SEED])
-    brokers.learn([*rows, row("http://b:1")])
+    brokers.update_list([*rows, row("http://b:1")])
     assert brokers.urls == (SEED, "http://b:1")
 
 
@@ -131,7 +131,7 @@ def test_a_seed_that_is_out_or_silent_is_avoided(
     away: dict[str, Any], written: str
 ) -> None:
     brokers = Brokers(["http://a"])
-    brokers.learn([row(written, **away), row("http://b:1")])
+    brokers.update_list([row(written, **away), row("http://b:1")])
     assert brokers.current == "http://b:1"
     assert brokers.urls == ("http://b:1",)
 
@@ -141,17 +141,17 @@ def test_a_found_broker_that_is_out_or_silent_is_the_last_choice(
     away: dict[str, Any],
 ) -> None:
     brokers = Brokers([SEED, "http://z:1"])
-    brokers.learn([row("http://b:1", **away)])
+    brokers.update_list([row("http://b:1", **away)])
     for url in (SEED, "http://z:1"):
         assert url in brokers.urls
-        brokers.leave(url, unreachable=True)
+        brokers.move_away(url, unreachable=True)
     assert brokers.urls == ("http://b:1",)
     assert brokers.current == "http://b:1"
 
 
 def test_brokers_that_are_all_avoided_are_used_all_the_same() -> None:
     brokers = Brokers([SEED])
-    brokers.learn([row(SEED, alive=False), row("http://b:1", alive=False)])
+    brokers.update_list([row(SEED, alive=False), row("http://b:1", alive=False)])
     assert brokers.urls == (SEED, "http://b:1")
     assert brokers.current == SEED
 
@@ -159,14 +159,14 @@ def test_brokers_that_are_all_avoided_are_used_all_the_same() -> None:
 def test_a_broker_that_came_back_under_another_name_is_in_service() -> None:
     for rows in ([row(SEED), row(SEED, alive=False)], [row(SEED, alive=False), row(SEED)]):
         brokers = Brokers([SEED])
-        brokers.learn([*rows, row("http://b:1")])
+        brokers.update_list([*rows, row("http://b:1")])
         assert set(brokers.urls) == {SEED, "http://b:1"}
 
 
 def test_a_broker_that_was_pulled_in_again_is_used_again() -> None:
     brokers = Brokers([SEED])
-    brokers.learn([row(SEED, state="out"), row("http://b:1")])
-    brokers.learn([row(SEED), row("http://b:1")])
+    brokers.update_list([row(SEED, state="out"), row("http://b:1")])
+    brokers.update_list([row(SEED), row("http://b:1")])
     assert brokers.urls == (SEED, "http://b:1")
     assert brokers.current == "http://b:1"
 
@@ -176,10 +176,10 @@ def test_the_last_broker_in_service_is_left_for_one_pulled_out_until_the_next_li
 ):
     rows = [row(SEED), row("http://b:1", state="out")]
     brokers = Brokers([SEED])
-    brokers.learn(rows)
-    brokers.leave(SEED, unreachable=False)
+    brokers.update_list(rows)
+    brokers.move_away(SEED, unreachable=False)
     assert brokers.current == "http://b:1"
-    brokers.learn(rows)
+    brokers.update_list(rows)
     assert brokers.current == SEED
 
 
@@ -191,18 +191,18 @@ def test_a_broker_that_cannot_be_reached_rests_longer_each_time(
     brokers = Brokers([SEED, "http://z:1"])
     rests = []
     for _ in range(8):
-        brokers.leave(SEED, unreachable=True)
-        brokers.leave(SEED, unreachable=True)  # another thread met the same failure
+        brokers.move_away(SEED, unreachable=True)
+        brokers.move_away(SEED, unreachable=True)  # another thread met the same failure
         assert brokers.urls == ("http://z:1",)
-        assert brokers.following(["http://z:1"]) is None
+        assert brokers.next_broker(["http://z:1"]) is None
         began = now
         while brokers.urls == ("http://z:1",):
             now += 0.1
         rests.append(now - began)
     assert 0.5 <= rests[0] <= 1.1
     assert 5.0 <= rests[-1] <= 10.1
-    brokers.reached(SEED)
-    brokers.leave(SEED, unreachable=True)
+    brokers.mark_reached(SEED)
+    brokers.move_away(SEED, unreachable=True)
     now += 1.0
     assert set(brokers.urls) == {SEED, "http://z:1"}
 
@@ -210,6 +210,6 @@ def test_a_broker_that_cannot_be_reached_rests_longer_each_time(
 def test_brokers_that_all_rest_are_tried_each() -> None:
     brokers = Brokers([SEED, "http://z:1"])
     for url in (SEED, "http://z:1"):
-        brokers.leave(url, unreachable=True)
+        brokers.move_away(url, unreachable=True)
     assert brokers.urls == (SEED, "http://z:1")
     assert known(brokers) == {SEED, "http://z:1"}

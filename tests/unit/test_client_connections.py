@@ -31,7 +31,7 @@ from catmq_client.errors import (
     from_problem,
 )
 from catmq_client.http import transport, wire
-from catmq_client.http.connections import _Plain, _Tls, send_whole
+from catmq_client.http.connections import _PlainConnection, _TlsConnection, send_whole
 from catmq_client.http.transport import HttpTransport
 from tests.support.verbatim import Verbatim, verbatim
 
@@ -138,30 +138,37 @@ def test_a_request_without_a_body_says_so_where_one_is_expected(
 @pytest.mark.parametrize(
     ("kind", "host", "port", "shown"),
     [
-        (_Plain, "broker", 80, "broker"), (_Plain, "broker", 443, "broker:443"),
-        (_Plain, "broker", 8000, "broker:8000"), (_Plain, "broker", None, "broker"),
-        (_Tls, "broker", 443, "broker"), (_Tls, "broker", 80, "broker:80"),
-        (_Plain, "::1", 80, "[::1]"), (_Plain, "::1", 8000, "[::1]:8000"),
-        (_Plain, "[::1]", 8000, "[::1]:8000"),
+        (_PlainConnection, "broker", 80, "broker"),
+        (_PlainConnection, "broker", 443, "broker:443"),
+        (_PlainConnection, "broker", 8000, "broker:8000"),
+        (_PlainConnection, "broker", None, "broker"),
+        (_TlsConnection, "broker", 443, "broker"),
+        (_TlsConnection, "broker", 80, "broker:80"),
+        (_PlainConnection, "::1", 80, "[::1]"),
+        (_PlainConnection, "::1", 8000, "[::1]:8000"),
+        (_PlainConnection, "[::1]", 8000, "[::1]:8000"),
     ],
-)  # fmt: skip
+)
 def test_the_host_is_told_with_its_port_unless_that_is_the_usual_one(
     kind: Any, host: str, port: int | None, shown: str
 ) -> None:
-    assert kind(host, port)._host_of("/x") == shown
+    assert kind(host, port)._host_header("/x") == shown
 
 
 @pytest.mark.parametrize(("host", "shown"), [("broker", "broker"), ("::1", "[::1]")])
 def test_the_host_behind_a_tunnel_is_that_of_the_broker(host: str, shown: str) -> None:
-    connection = _Tls("proxy", 3128)
+    connection = _TlsConnection("proxy", 3128)
     connection.set_tunnel(host, 443)
-    assert connection._host_of("/x") == shown
+    assert connection._host_header("/x") == shown
     connection.set_tunnel(host, 8443)
-    assert connection._host_of("/x") == f"{shown}:8443"
+    assert connection._host_header("/x") == f"{shown}:8443"
 
 
 def test_the_host_that_a_proxy_is_told_has_no_password() -> None:
-    assert _Plain("proxy", 3128)._host_of("http://ada:pass@broker:8000/x") == "broker:8000"
+    assert (
+        _PlainConnection("proxy", 3128)._host_header("http://ada:pass@broker:8000/x")
+        == "broker:8000"
+    )
 
 
 def test_a_look_at_the_head_alone_waits_for_no_body(
@@ -326,7 +333,7 @@ def test_a_header_that_would_be_two_is_refused_before_anything_is_sent(
 def test_a_path_with_a_line_break_is_no_second_line(
     server: Verbatim, connect: Connect, path: str
 ) -> None:
-    connection = _Plain("127.0.0.1", server.port)
+    connection = _PlainConnection("127.0.0.1", server.port)
     with pytest.raises(ValueError, match="line break"):
         connection.request("GET", path)
     assert (connection.sock, server.connections) == (None, 0)

@@ -59,7 +59,7 @@ class Clock:
         """
         before = len(self.asked)
         for _ in range(int(seconds * 10)):
-            (self.discovery.hurry if failing else self.discovery.look)()
+            (self.discovery.refresh_soon if failing else self.discovery.refresh_if_due)()
             self.settled()
             self.now += 0.1
         return len(self.asked) - before
@@ -97,8 +97,8 @@ def test_a_broker_that_gives_no_list_is_asked_less_and_less(
     ("error", "times"),
     [
         (NotFound("x", status=404), 1),
-        (AnswerLost("x"), discovery.ASKED),
-        (ConnectFailed("x"), discovery.ASKED),
+        (AnswerLost("x"), discovery.MAX_ASKED),
+        (ConnectFailed("x"), discovery.MAX_ASKED),
     ],
 )
 def test_other_brokers_are_asked_only_if_they_may_know_more(
@@ -108,7 +108,7 @@ def test_other_brokers_are_asked_only_if_they_may_know_more(
         Brokers([f"http://b:{port}" for port in range(1, 9)]), clock._ask
     )
     clock.answer = fail(error)
-    clock.discovery.look()
+    clock.discovery.refresh_if_due()
     clock.settled()
     assert len(clock.asked) == times
 
@@ -125,14 +125,14 @@ def test_a_broker_that_a_question_did_not_reach_gets_no_request_before_others(
         return {"brokers": []}
 
     clock.discovery = Discovery(brokers, ask)
-    clock.discovery.look()
+    clock.discovery.refresh_if_due()
     clock.settled()
     assert brokers.current != first
     assert first not in brokers.urls
 
 
 def test_an_answer_that_is_no_list_changes_nothing(clock: Clock) -> None:
-    clock.discovery._brokers.learn([row("http://b:1")])
+    clock.discovery._brokers.update_list([row("http://b:1")])
     clock.answer = lambda: {"brokers": "none"}
     clock.during(1.0)
     assert clock.asked
@@ -142,7 +142,7 @@ def test_an_answer_that_is_no_list_changes_nothing(clock: Clock) -> None:
 def test_a_broker_that_was_left_makes_it_ask_at_once_but_no_storm(clock: Clock) -> None:
     clock.during(5.0)
     assert len(clock.asked) == 1
-    clock.discovery.hurry()
+    clock.discovery.refresh_soon()
     clock.settled()
     assert len(clock.asked) == 2
     assert clock.during(60.0, failing=True) <= 31
@@ -158,9 +158,9 @@ def test_a_broker_that_is_left_while_the_question_is_under_way_makes_it_ask_agai
     clock: Clock,
 ) -> None:
     clock.go.clear()
-    clock.discovery.look()
+    clock.discovery.refresh_if_due()
     until(lambda: clock.asked)
-    clock.discovery.hurry()
+    clock.discovery.refresh_soon()
     clock.go.set()
     clock.settled()
     assert clock.during(3.0) == 1
@@ -169,7 +169,7 @@ def test_a_broker_that_is_left_while_the_question_is_under_way_makes_it_ask_agai
 def test_one_question_at_a_time(clock: Clock) -> None:
     clock.go.clear()
     for _ in range(100):
-        clock.discovery.hurry()
+        clock.discovery.refresh_soon()
         clock.now += 60.0
     until(lambda: clock.asked)
     assert len(clock.asked) == 1
@@ -185,7 +185,7 @@ def test_where_no_thread_can_be_started_requests_go_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        clock.discovery.look()
+        clock.discovery.refresh_if_due()
     assert clock.asked == []
     assert clock.during(31.0) == 1
 
@@ -347,7 +347,7 @@ def test_a_broker_that_cannot_be_reached_costs_one_request_a_try_and_not_each(
 def test_a_broker_that_answers_again_rests_no_longer(pair: Fleet, connect: Connect) -> None:
     transport = connect(pair.urls, discover=False)
     for url in pair.urls:
-        transport._brokers.leave(url, unreachable=True)
+        transport._brokers.move_away(url, unreachable=True)
     transport.request("GET", "/x")
     assert len(transport.urls) == 1
 
@@ -363,7 +363,7 @@ def test_of_many_brokers_that_do_not_answer_only_as_many_are_tried_as_there_is_t
         raise ConnectFailed(url)
 
     transport = connect([f"http://b:{port}" for port in range(1, 30)], discover=False)
-    monkeypatch.setattr(HttpTransport, "_once", silent)
+    monkeypatch.setattr(HttpTransport, "_send_once", silent)
     monkeypatch.setattr("catmq_client.http.transport.time.monotonic", lambda: now)
     for timeout_s, most in ((10.0, 4), (1.0, 2)):
         with pytest.raises(ConnectFailed) as caught:
@@ -389,14 +389,14 @@ def test_no_request_waits_for_a_question_that_hangs(pair: Fleet, connect: Connec
     go.set()
     until(lambda: not _asking(transport))
     assert pair.questions() == 1
-    assert transport._mine is None
+    assert transport._process_session is None
     gc.collect()  # a connection that was left open would be a warning, and so an error
 
 
 def test_a_question_that_begins_while_the_transport_is_closed_leaves_no_connection(
     pair: Fleet, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once, pools = HttpTransport._once, []
+    once, pools = HttpTransport._send_once, []
 
     def closing(self: HttpTransport, url: str, call: Any) -> Any:
         if call.path == LIST:
@@ -404,7 +404,7 @@ def test_a_question_that_begins_while_the_transport_is_closed_leaves_no_connecti
             pools.append(call.session.get_adapter(url).poolmanager.pools)
         return once(self, url, call)
 
-    monkeypatch.setattr(HttpTransport, "_once", closing)
+    monkeypatch.setattr(HttpTransport, "_send_once", closing)
     transport = connect(pair.urls[0])
     transport.request("GET", "/x")
     until(lambda: pair.questions() == 1 and not _asking(transport))

@@ -11,7 +11,7 @@ from catmq_client import HttpTransport
 from catmq_client.cli.connection import Brokers
 from catmq_client.errors import ConnectFailed, Unavailable
 from catmq_client.http import failure_log
-from catmq_client.http.failure_log import AGAIN_S, FailureLog, with_question
+from catmq_client.http.failure_log import AGAIN_S, FailureLog, with_hint
 
 
 def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
@@ -37,11 +37,9 @@ def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
 def test_a_broker_that_cannot_be_reached_is_asked_for_by_what_gave_its_url() -> None:
     error, url = ConnectFailed("refused"), "http://a:8000"
     in_program, in_command = HttpTransport(url), Brokers([url], None).network()
-    assert with_question(error, in_program).endswith(
+    assert with_hint(error, in_program).endswith(
         "CATMQ_URL or the first argument says http://a:8000"
     )
-    assert with_question(error, in_command).endswith(
-        "CATMQ_URL or --url says http://a:8000"
-    )
-    assert with_question(error, object()) == "refused"
-    assert with_question(Unavailable("busy"), in_program) == "busy"
+    assert with_hint(error, in_command).endswith("CATMQ_URL or --url says http://a:8000")
+    assert with_hint(error, object()) == "refused"
+    assert with_hint(Unavailable("busy"), in_program) == "busy"

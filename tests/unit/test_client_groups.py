@@ -330,7 +330,7 @@ def test_a_queue_given_back_before_it_went_repeats_nothing(
     two = join(make("two"))
     assert becomes(one, lambda: one._state.queues[4].revoked_until is not None)
     two.close()
-    assert becomes(one, lambda: one._state.queues[4].heir is not None)
+    assert becomes(one, lambda: one._state.queues[4].next_grant is not None)
     while len(taken) < 10:
         got = one.poll(timeout_s=LIMIT_S)
         assert got
@@ -380,7 +380,7 @@ def test_in_run_a_queue_given_back_is_handled_once(
     two = join(make("two"))
     assert becomes(one, lambda: one._state.queues[4].revoked_until is not None)
     two.close()
-    assert becomes(one, lambda: one._state.queues[4].heir is not None)
+    assert becomes(one, lambda: one._state.queues[4].next_grant is not None)
     go_on.set()
     thread.join(LIMIT_S)
     assert handled == list(range(20))
@@ -396,9 +396,9 @@ def test_an_heir_that_is_taken_back_never_comes(
     two = join(make("two"))
     assert becomes(one, lambda: one._state.queues[4].revoked_until is not None)
     two.close()
-    assert becomes(one, lambda: one._state.queues[4].heir is not None)
+    assert becomes(one, lambda: one._state.queues[4].next_grant is not None)
     three = join(make("three"))
-    assert becomes(one, lambda: one._state.queues[4].heir is None)
+    assert becomes(one, lambda: one._state.queues[4].next_grant is None)
     one.poll(timeout_s=0.0)
     assert [message.offset for message in three.poll(timeout_s=LIMIT_S)] == [1]
 
@@ -447,9 +447,11 @@ def test_what_failed_to_be_acquired_does_not_travel_with_what_is_new() -> None:
         OwnedQueue(topic="t", queue=queue, epoch=1, stopped=False) for queue in (1, 2)
     )
     state.add(failed)
-    failed.rest(most_s=0.0)
+    failed.back_off(max_s=0.0)
     acquirer = Acquirer(
-        transport=SimulatedBroker(), state=state, settle=lambda error, consumer_id: False
+        transport=SimulatedBroker(),
+        state=state,
+        handle_error=lambda error, consumer_id: False,
     )
     assert acquirer._due() == [failed]
     state.add(new)

@@ -20,9 +20,8 @@ from catmq_client.testing import FakeBroker
 LIMIT_S = 10.0
 PACKAGE = str(Path(catmq_client.__file__).parent)
 # Where an exception is raised into a thread. From Python 3.12 on, signal handlers run only
-# where functions
-# begin, at jumps back and after calls. At any line, an exception could leave the lock of a
-# `with` held.
+# where functions begin, at jumps back and after calls. At any line, an exception could
+# leave the lock of a `with` held.
 PLACES = {"line"} if sys.version_info < (3, 12) else {"call"}
 # Where the FakeBroker is at work, or the request is on its way to it.
 ELSEWHERE = ("testing", "http", "telemetry")
@@ -91,7 +90,7 @@ def test_an_exception_raised_into_a_send_passes_and_the_next_one_works(
     with Producer(transport=transport) as producer:
         producer.send("t", b"first", key="k")
         # so that the next send looks it up
-        producer._sending().layouts.known("t").loaded_at -= 3_600.0
+        producer._process_state().layouts.cached("t").loaded_at -= 3_600.0
         transport.plant(method, error)
         with pytest.raises(type(error)) as raised:
             act(producer)

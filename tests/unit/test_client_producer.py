@@ -32,7 +32,7 @@ from catmq_client.errors import (
 from catmq_client.http import wire
 from catmq_client.sending.receipts import Batch
 from catmq_client.sending.routing import Kind, slot_of
-from catmq_client.sending.send_request import Next, after_failure
+from catmq_client.sending.send_request import NextStep, after_failure
 from tests.support.simulated import SimulatedBroker
 
 PUBLISH = r"POST .*/messages"
@@ -315,7 +315,7 @@ def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(
     topic = broker.topics.by_name["t"]
     topic.queues[0].state = "retired"
     topic.slots = [2 if queue == 1 else queue for queue in topic.slots]
-    producer._state.layouts.known("t").loaded_at -= 1.0  # type: ignore[union-attr]
+    producer._state.layouts.cached("t").loaded_at -= 1.0  # type: ignore[union-attr]
     futures = [producer.send_async("t", b"%d" % n, key=key) for n in (2, 3)]
     assert [future.result(LIMIT_S).queue for future in futures] == [2, 2]
     assert [message.body for message in broker.messages("t") if message.queue == 2] == [
@@ -438,7 +438,7 @@ def test_a_message_that_never_left_the_buffer_says_so(
 ) -> None:
     producer = make(linger_ms=60_000, delivery_timeout_ms=7_000)
     future = producer.send_async("t", b"1", queue=1)
-    (buffer,) = producer._sending().accumulator._buffers.values()
+    (buffer,) = producer._process_state().accumulator._buffers.values()
     buffer.batches[0].expires_at, buffer.last_error = 0.0, "a:8000 cannot be reached"
     producer.flush(LIMIT_S)
     error = str(future.exception(LIMIT_S))
@@ -587,30 +587,30 @@ READ_ONLY = Conflict("", code="queue_not_writable", status=409)
 @pytest.mark.parametrize(
     ("batch", "error", "kind", "resend", "expected"),
     [
-        (_batch(), NODE_DOWN, Kind.FREE, False, Next.MOVE),
-        (_batch(unknown=True), NODE_DOWN, Kind.FREE, False, Next.REPEAT),
-        (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, Next.MOVE),
-        (_batch(), NODE_DOWN, Kind.NAMED, False, Next.REPEAT),
-        (_batch(), READ_ONLY, Kind.NAMED, False, Next.FAIL),
+        (_batch(), NODE_DOWN, Kind.FREE, False, NextStep.MOVE),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, False, NextStep.REPEAT),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, NextStep.MOVE),
+        (_batch(), NODE_DOWN, Kind.NAMED, False, NextStep.REPEAT),
+        (_batch(), READ_ONLY, Kind.NAMED, False, NextStep.FAIL),
         (
             _batch(),
             Unavailable("", code="no_writable_queue"),
             Kind.FREE,
             False,
-            Next.REPEAT,
+            NextStep.REPEAT,
         ),
-        (_batch(), ConnectFailed(""), Kind.FREE, False, Next.REPEAT),
-        (_batch(), AnswerLost(""), Kind.KEYED, False, Next.REPEAT),
-        (_batch(2), InvalidRequest(""), Kind.KEYED, False, Next.SPLIT),
-        (_batch(1), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
-        (_batch(2, unknown=True), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
-        (_batch(tries=1), ServerFailed(""), Kind.FREE, False, Next.REPEAT),
-        (_batch(tries=3), ServerFailed(""), Kind.FREE, False, Next.FAIL),
-        (_batch(), NotFound("", code="topic_not_found"), Kind.FREE, False, Next.FAIL),
+        (_batch(), ConnectFailed(""), Kind.FREE, False, NextStep.REPEAT),
+        (_batch(), AnswerLost(""), Kind.KEYED, False, NextStep.REPEAT),
+        (_batch(2), InvalidRequest(""), Kind.KEYED, False, NextStep.SPLIT),
+        (_batch(1), InvalidRequest(""), Kind.KEYED, False, NextStep.FAIL),
+        (_batch(2, unknown=True), InvalidRequest(""), Kind.KEYED, False, NextStep.FAIL),
+        (_batch(tries=1), ServerFailed(""), Kind.FREE, False, NextStep.REPEAT),
+        (_batch(tries=3), ServerFailed(""), Kind.FREE, False, NextStep.FAIL),
+        (_batch(), NotFound("", code="topic_not_found"), Kind.FREE, False, NextStep.FAIL),
     ],
 )
 def test_what_follows_from_a_failed_try(
-    batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: Next
+    batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: NextStep
 ) -> None:
     count, tries, unknown = len(batch.messages), batch.tries, batch.unknown
     follows = after_failure(
@@ -655,7 +655,7 @@ class Watched:
 def age_layout(producer: Producer, topic: str) -> None:
     state = producer._state
     assert state is not None
-    state.layouts.known(topic).loaded_at -= 3_600.0
+    state.layouts.cached(topic).loaded_at -= 3_600.0
 
 
 def test_a_callback_may_send_to_the_same_queue(broker: SimulatedBroker, make: Make) -> None:
@@ -738,7 +738,7 @@ def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(
         age_layout(producer, "t")
         # The age is looked at before a send, too; only the look-up after the refusal is to
         # be hit.
-        routes = producer._state.layouts.known("t")  # type: ignore[union-attr]
+        routes = producer._state.layouts.cached("t")  # type: ignore[union-attr]
         routes.loaded_at += 3_600.0 - 1.0
         broker.fail(PUBLISH, NODE_DOWN)
         transport.planted["GET"] = KeyboardInterrupt()
@@ -886,7 +886,7 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
 ) -> None:
     producer = make(linger_ms=60_000)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
-    (buffer,) = producer._sending().accumulator._buffers.values()
+    (buffer,) = producer._process_state().accumulator._buffers.values()
     buffer.batches[0].messages[2]["tag"] = object()
     producer.flush(LIMIT_S)
     errors = [future.exception(LIMIT_S) for future in futures]
@@ -934,7 +934,7 @@ def test_two_threads_of_a_forked_process_share_what_sends(
 
     def look(_: int) -> object:
         together.wait(LIMIT_S)
-        return producer._sending()
+        return producer._process_state()
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, pool.map(look, range(8))))) == 1

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catmq_client.message import Message, Source, row_of
+from catmq_client.message import Message, Source, make_row
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Fetcher
@@ -25,7 +25,7 @@ def message(offset: int, queue: int = 1, body: str = "x") -> Message:
         "stored_at_ms": 0,
         "body": body,
     }
-    return Message(Source("t", queue, 1), row_of(view))
+    return Message(Source("t", queue, 1), make_row(view))
 
 
 def owned(queue: int = 1, *, start: int = 0) -> OwnedQueue:
@@ -136,7 +136,7 @@ def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_
     state.release(known)
     del state.unconfirmed[3, known.epoch]  # what an answer, or none, does
 
-    state.take_back()
+    state.reclaim_all()
 
     assert state.queues.keys() == {1, 2}
     assert state.queues[1] is leaving and leaving.revoked_until is None
@@ -154,7 +154,7 @@ def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> No
         if taken.offset != 1:
             queue.finish(taken.offset, 0)
     state.revoke(queue)
-    state.keep(queue)
+    state.reclaim(queue)
     assert queue.position == 1
     assert queue.revoked_until is None
 
@@ -166,7 +166,7 @@ def test_message_gives_text_json_and_time() -> None:
         "stored_at_ms": 1_000,
         "body_base64": "eyJhIjoxfQ==",
     }
-    made = Message(Source("t", 1, 2), row_of(view))
+    made = Message(Source("t", 1, 2), make_row(view))
     assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
     assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"
@@ -177,7 +177,7 @@ def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
     state.in_run = True
     state.consumer_id = "me"
     return state, Fetcher(
-        transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False
+        transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False
     )
 
 
@@ -190,8 +190,13 @@ def test_queues_of_which_nothing_is_held_are_asked_beside_a_full_buffer_which_is
     assert len(state.hand_out(400)) == 200
     plan = fetcher._plan()
     assert plan is not None
-    assert [(queue.queue, offset) for queue, offset, _ in plan.pull] == [(2, 0)]
-    assert (plan.wait_ms, plan.limit, state.buffered, slow.position) == (0, 50, 400, 600)
+    assert [(queue.queue, offset) for queue, offset, _ in plan.queues] == [(2, 0)]
+    assert (plan.wait_ms, plan.max_messages, state.buffered, slow.position) == (
+        0,
+        50,
+        400,
+        600,
+    )
     state.fill(quiet, [message(n, queue=2) for n in range(50)], 50)
     assert fetcher._plan() is None
     assert len(state.hand_out(400)) == 50
@@ -211,7 +216,7 @@ def test_where_its_bytes_fill_the_buffer_a_part_of_them_is_asked_of_the_others()
     assert len(state.hand_out(40)) == 20
     plan = fetcher._plan()
     assert plan is not None
-    assert ([queue.queue for queue, _, _ in plan.pull], plan.most_bytes) == ([2], 5_000)
+    assert ([queue.queue for queue, _, _ in plan.queues], plan.max_bytes) == ([2], 5_000)
     assert (state.buffered, slow.position) == (20, 40)
 
 
@@ -225,7 +230,7 @@ def test_what_is_at_the_handlers_of_a_slow_group_is_held_too() -> None:
     assert fetcher._plan() is None
     slow.finish(99, 0)
     plan = fetcher._plan()
-    assert plan is not None and plan.limit == 100
+    assert plan is not None and plan.max_messages == 100
 
 
 def test_a_group_that_is_through_within_moments_asks_for_as_much_again() -> None:
@@ -237,7 +242,7 @@ def test_a_group_that_is_through_within_moments_asks_for_as_much_again() -> None
         state.finish(fast, n, 0)
     state.finished += 1_000_000
     plan = fetcher._plan()
-    assert plan is not None and plan.limit == 400
+    assert plan is not None and plan.max_messages == 400
 
 
 def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:

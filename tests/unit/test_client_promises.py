@@ -128,7 +128,7 @@ def ends(consumer: Consumer, *, ago_s: float = 0.0) -> None:
     """The lease ends now, or did some time ago."""
     state = consumer._state
     with state.changed:
-        state.lease_until = state.recorded_until = lease_clock() - ago_s
+        state.lease_until = state.recorded_lease_until = lease_clock() - ago_s
 
 
 def goes_on(consumer: Consumer) -> bool:

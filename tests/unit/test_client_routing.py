@@ -85,7 +85,7 @@ def test_the_queues_of_a_node_that_refused_are_avoided() -> None:
         routes.next_queue(after=queue)
         seen.add(queue)
     assert seen == {10, 11}
-    assert routes.elsewhere({10, 11}) is None
+    assert routes.another_queue({10, 11}) is None
 
 
 def test_when_no_queue_is_usable_any_writable_one_is_tried() -> None:

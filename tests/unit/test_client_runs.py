@@ -10,7 +10,7 @@ import pytest
 from catmq_client.options import ShareConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.sharing.leases import LINGER_S, LeaseBook
-from catmq_client.sharing.runs import MOST_UNTOLD, HeldRun, RunReport
+from catmq_client.sharing.runs import MAX_UNREPORTED, HeldRun, RunReport
 
 LEASED = {
     "topic": "mails",
@@ -35,17 +35,17 @@ def test_of_a_run_that_was_lost_once_nothing_begins_before_the_broker_knows_what
     None
 ):
     again = run(deliveries=2)
-    assert again.gives(), "a message that takes long holds up no other"
+    assert again.can_hand_out(), "a message that takes long holds up no other"
     again.finish(0, again.version)
-    assert not again.gives()
-    again.sent(RunReport.of(again, renews=False))
-    assert again.gives()
+    assert not again.can_hand_out()
+    again.mark_reported(RunReport.of(again, renews=False))
+    assert again.can_hand_out()
 
 
 def test_a_first_delivery_waits_for_no_report() -> None:
     first = run(deliveries=1)
     first.finish(0, first.version)
-    assert first.gives()
+    assert first.can_hand_out()
 
 
 def test_the_broker_soon_knows_of_several_messages_that_are_done() -> None:
@@ -53,9 +53,11 @@ def test_the_broker_soon_knows_of_several_messages_that_are_done() -> None:
         LeaseBook(ShareConsumerOptions(auto_commit_interval_ms=60_000)),
         run(deliveries=1),
     )
-    for offset in range(MOST_UNTOLD):
-        assert not held.has_urgent_news()
+    for offset in range(MAX_UNREPORTED):
+        assert not held.is_report_urgent()
         held.begin(offset)
         held.finish(offset, held.version)
-    assert held.has_urgent_news() and held.news_since is not None
-    assert book._due_in_s(held, held.news_since, lease_clock()) == pytest.approx(LINGER_S)
+    assert held.is_report_urgent() and held.unreported_since is not None
+    assert book._due_in_s(held, held.unreported_since, lease_clock()) == pytest.approx(
+        LINGER_S
+    )

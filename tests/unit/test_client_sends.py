@@ -27,7 +27,7 @@ from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator
 from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
 from catmq_client.sending.routing import Layout, Routes
-from catmq_client.sending.send_request import named, send
+from catmq_client.sending.send_request import errors_by_index, send
 from tests.support.canned import Canned
 from tests.support.simulated import SimulatedBroker
 
@@ -260,9 +260,9 @@ def test_a_batch_to_one_queue_wakes_nobody(broker: SimulatedBroker, make: Make) 
     assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2
     assert producer._state is not None
     buffer = producer._state.accumulator
-    assert broker.wait_until(lambda: buffer.idle == 1)
+    assert broker.wait_until(lambda: buffer.idle_senders == 1)
     woken: list[str] = []
-    work = buffer._work
+    work = buffer._batch_ready
     notify, notify_all = work.notify, work.notify_all
     work.notify = lambda n=1: (woken.append("one"), notify(n))  # type: ignore[assignment,misc]
     work.notify_all = lambda: (woken.append("all"), notify_all())  # type: ignore[assignment,misc]
@@ -331,7 +331,7 @@ def test_a_buffer_that_waits_is_not_forgotten_by_a_sender_that_is_idle(
     producer.send_async("t", b"x", queue=1).result(LIMIT_S)
     assert producer._state is not None
     buffer = producer._state.accumulator
-    assert broker.wait_until(lambda: buffer.idle == 1)
+    assert broker.wait_until(lambda: buffer.idle_senders == 1)
     for queue_buffer in buffer._buffers.values():
         queue_buffer.not_before = (
             time.monotonic() + 0.2
@@ -372,7 +372,7 @@ def known_buffer(**options: int) -> tuple[Accumulator, Routes]:
     )
     taken = accumulator.take(only=queue_buffer)
     assert taken is not None
-    accumulator.finished(*taken)
+    accumulator.finish_batch(*taken)
     return accumulator, routes
 
 
@@ -408,7 +408,7 @@ def test_what_a_batch_took_of_the_buffer_is_given_back() -> None:
     assert last is not None
     taken = accumulator.take(only=last[1])
     assert taken is not None and len(taken[1].messages) == 5
-    accumulator.finished(*taken)
+    accumulator.finish_batch(*taken)
     assert (accumulator._messages, accumulator._bytes) == (0, 0)
 
 
@@ -429,7 +429,7 @@ def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(
     assert "queue 99 is not one of t's queues" in str(outcomes[0])
 
     accumulator, routes = known_buffer()
-    accumulator.relayout(
+    accumulator.apply_layout(
         routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,))
     )
     # its buffer is still there
@@ -485,4 +485,4 @@ def test_an_error_names_messages_by_their_place() -> None:
         FieldError("messages[3]", "-"),
         FieldError("topic", "-"),
     ]
-    assert named(InvalidRequest("", errors=errors), 3) == {1: "too long"}
+    assert errors_by_index(InvalidRequest("", errors=errors), 3) == {1: "too long"}

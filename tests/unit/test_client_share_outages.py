@@ -14,7 +14,7 @@ import pytest
 
 from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.sharing.runs import HeldRun
 from catmq_client.testing import FakeBroker
@@ -226,9 +226,9 @@ def test_a_run_with_messages_that_had_left_it_before_a_reset_is_another_run(
 
     run = HeldRun(item("before", [0, 1, 2]), serial=1, sent_at=lease_clock())
     source = Source("t", 1, 1)
-    run.fill(messages_of(item("before", [0, 1, 2]), source, Message))
+    run.fill(parse_messages(item("before", [0, 1, 2]), source, Message))
     run.finish(0, 0)
-    assert run.is_same(item("after", rows)) is is_same
+    assert run.is_same_run(item("after", rows)) is is_same
 
 
 def test_a_dead_members_messages_come_again_after_its_lease(

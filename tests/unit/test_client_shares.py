@@ -259,7 +259,7 @@ def test_what_a_starved_member_never_began_was_not_delivered() -> None:
         for life in range(4):  # more often than a message may be delivered
             starved = make(name=f"m{life}", prefetch=2)
             # its threads fetch, and the application gets no time to take anything
-            starved._enter()
+            starved._start_or_resume()
             starved._state.away_since = time.monotonic()
             until(
                 lambda: any(run.owner.startswith(f"m{life}.") for run in broker.runs("g"))  # noqa: B023

@@ -172,7 +172,7 @@ def test_an_older_answer_changes_nothing(broker: SimulatedBroker, make: Make) ->
     known = one.assignment()
     stale = {"generation": 0, "assigned": [], "revoked": [1, 2, 3, 4]}
     with one._state.changed:
-        assert one._membership._follow(stale) is False
+        assert one._membership._apply_assignment(stale) is False
     assert one.assignment() == known
 
 
@@ -188,10 +188,10 @@ def test_a_released_queue_never_comes_back_in_the_same_epoch(
         state.release(owned)
         item = {"topic": "t", "queue": 1, "epoch": owned.epoch, "stopped": False}
         answer = {"generation": state.generation, "assigned": [item], "revoked": []}
-        assert one._membership._follow(answer) is False
+        assert one._membership._apply_assignment(answer) is False
         assert 1 not in state.queues
         item["epoch"] = owned.epoch + 1
-        assert one._membership._follow(answer) is True
+        assert one._membership._apply_assignment(answer) is True
         assert state.queues[1].epoch == owned.epoch + 1
 
 
@@ -204,9 +204,9 @@ def test_contradictions_that_stay_make_the_member_begin_anew(
     assert one._state.wait(LIMIT_S, lambda: bool(one._state.queues))
     first = one._state.consumer_id
     with one._state.changed:
-        one._membership._weigh(False)
-        one._membership._doubt_since -= 60  # type: ignore[operator]
-        one._membership._weigh(False)
+        one._membership._check_consistency(False)
+        one._membership._inconsistent_since -= 60  # type: ignore[operator]
+        one._membership._check_consistency(False)
         assert one._state.consumer_id is None
     assert one._state.wait(LIMIT_S, lambda: one._state.consumer_id not in (None, first))
 

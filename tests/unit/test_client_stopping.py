@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.message import Source, row_of
+from catmq_client.message import Source, make_row
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
@@ -251,7 +251,7 @@ def test_the_slots_of_a_queue_that_is_started_go_on_at_once() -> None:
     state.lease_until = lease_clock() + 60
     owned = OwnedQueue(topic="t", queue=1, epoch=1, stopped=True)
     view = {"offset": 0, "message_id": "1-0", "stored_at_ms": 0, "body": "x"}
-    message = Message(Source("t", 1, 1), row_of(view))
+    message = Message(Source("t", 1, 1), make_row(view))
     handled = threading.Event()
     dispatcher, workers = working(state, lambda message: handled.set(), order="queue")
     dispatcher.dispatch([(owned, message)])

@@ -82,7 +82,7 @@ def test_proxies_passwords_and_certificates_of_the_environment_are_not_used(
     transport = connect(server.url, api_key="secret")
     assert transport.request("GET", "/x") == {"ok": 1}
     assert server.requests[0]["headers"]["Authorization"] == "Bearer secret"
-    assert not transport._sessions().trust_env
+    assert not transport._session_of_process().trust_env
 
 
 def test_a_request_leaves_in_one_piece(connect: Connect) -> None:
@@ -252,7 +252,7 @@ def test_a_forked_process_opens_connections_of_its_own(
 ) -> None:
     transport = connect(server.url)
     transport.request("GET", "/x")
-    parent = transport._mine
+    parent = transport._process_session
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     transport.request("GET", "/x")
@@ -346,7 +346,7 @@ def test_threads_of_a_process_share_one_set_of_connections(connect: Connect) -> 
 
     def look(_: int) -> object:
         together.wait(10)
-        return transport._sessions()
+        return transport._session_of_process()
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, pool.map(look, range(8))))) == 1

@@ -160,9 +160,14 @@ def test_a_broker_that_just_started_does_not_say_that_it_has_heard_nothing_for_l
 
 def test_nobody_expires_for_a_session_after_a_promise() -> None:
     begun = datetime(2026, 1, 1, tzinfo=UTC)
-    look = liveness.Look("s", begun + timedelta(seconds=100), monotonic_s=200.0)
+    look = liveness.ClockReading("s", begun + timedelta(seconds=100), monotonic_s=200.0)
     watch = liveness.Watch(look, steady_since_s=0.0)
     silent = [(1, begun, 10_000)]
-    assert liveness.expired(watch, silent) == [1]
-    assert liveness.expired(liveness.kept(watch, promised_at_s=189.5), silent) == []
-    assert liveness.expired(liveness.kept(watch, promised_at_s=189.0), silent) == [1]
+    assert liveness.find_expired(watch, silent) == [1]
+    assert (
+        liveness.find_expired(liveness.after_promise(watch, promised_at_s=189.5), silent)
+        == []
+    )
+    assert liveness.find_expired(
+        liveness.after_promise(watch, promised_at_s=189.0), silent
+    ) == [1]

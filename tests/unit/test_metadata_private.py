@@ -57,7 +57,7 @@ def test_a_directory_that_cannot_be_closed_is_refused(
     monkeypatch.setattr(Path, "chmod", refuse)
 
     with pytest.raises(SystemExit, match="choose another data directory"):
-        private.at_start(tmp_path)
+        private.protect_or_exit(tmp_path)
 
 
 def test_a_management_command_closes_the_directory_and_makes_files_for_its_user_alone(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.rules.membership.addresses import client_of, is_within, networks
+from metadata.rules.membership.addresses import client_address, is_within, parse_networks
 
-PROXIES = networks(["10.0.0.0/8", "::1"])
+PROXIES = parse_networks(["10.0.0.0/8", "::1"])
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ PROXIES = networks(["10.0.0.0/8", "::1"])
 def test_the_client_is_the_last_address_that_is_no_trusted_proxy(
     peer: str, forwarded: str, client: str
 ) -> None:
-    assert client_of(peer, forwarded, PROXIES) == client
+    assert client_address(peer, forwarded, PROXIES) == client
 
 
 def test_without_trusted_proxies_no_header_is_believed() -> None:
-    assert client_of("127.0.0.1", "192.0.2.7", ()) == "127.0.0.1"
+    assert client_address("127.0.0.1", "192.0.2.7", ()) == "127.0.0.1"
     assert not is_within("127.0.0.1", ())

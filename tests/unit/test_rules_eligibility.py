@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import Invalid
-from metadata.rules.membership.eligibility import Candidate, eligible
-from metadata.rules.settings import GROUP, checked
+from metadata.rules.membership.eligibility import Candidate, eligible_members
+from metadata.rules.settings import GROUP, check_settings
 
 
 def of(
@@ -14,7 +14,7 @@ def of(
 ) -> list[int]:
     """The eligible ones of members 1, 2, 3 … at these addresses."""
     members = [Candidate(number, address, 0) for number, address in enumerate(addresses, 1)]
-    return eligible(members, allow=allow, deny=deny, most=most)
+    return eligible_members(members, allow=allow, deny=deny, most=most)
 
 
 def test_without_limits_everybody_may() -> None:
@@ -44,7 +44,7 @@ def test_the_first_that_joined_are_the_active_ones() -> None:
 
 def test_who_holds_queues_is_not_pushed_out_by_one_that_joined_earlier() -> None:
     members = [Candidate(1, "", 0), Candidate(2, "", 3), Candidate(3, "", 1)]
-    assert eligible(members, allow="", deny="", most=2) == [2, 3]
+    assert eligible_members(members, allow="", deny="", most=2) == [2, 3]
 
 
 def test_only_welcome_members_count_towards_the_limit() -> None:
@@ -54,11 +54,13 @@ def test_only_welcome_members_count_towards_the_limit() -> None:
 @pytest.mark.parametrize("wrong", ["10.0.0", "10.0.0.0/33", "example.org", 7, "1" * 2001])
 def test_a_wrong_list_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(Invalid) as caught:
-        checked(GROUP, {"allow_addresses": wrong})
+        check_settings(GROUP, {"allow_addresses": wrong})
     assert [error.field for error in caught.value.errors] == ["allow_addresses"]
 
 
 def test_a_limit_of_no_members_is_refused() -> None:
     with pytest.raises(Invalid):
-        checked(GROUP, {"max_active_members": 0})
-    assert checked(GROUP, {"max_active_members": None, "deny_addresses": "10.0.0.0/8 ::1"})
+        check_settings(GROUP, {"max_active_members": 0})
+    assert check_settings(
+        GROUP, {"max_active_members": None, "deny_addresses": "10.0.0.0/8 ::1"}
+    )

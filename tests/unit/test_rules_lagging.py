@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.rules.groups.lagging import Facts, Reader, ReadQueue, causes
-from metadata.rules.groups.progress import State
+from metadata.rules.groups.lag_causes import GroupFacts, Reader, ReadQueue, find_causes
+from metadata.rules.groups.lag_trend import TrendState
 from metadata.rules.membership.process_report import SlowHandler
 
 TWO = (Reader("m1"), Reader("m2"))
@@ -22,7 +22,7 @@ def queues(*lags: int | None, topic: str = "orders") -> list[ReadQueue]:
     ]
 
 
-SLOW = Facts(
+SLOW = GroupFacts(
     "falls_behind",
     queues(500, 480, 510),
     TWO,
@@ -33,7 +33,7 @@ SLOW = Facts(
 )
 STALLED = replace(SLOW, trend="stalled", handled_per_s=0.0)
 HOT = replace(SLOW, queues=queues(3, 900, 5))
-PLANTED: dict[str, Facts] = {
+PLANTED: dict[str, GroupFacts] = {
     "away": replace(SLOW, trend="unknown", queues=queues(None, 0)),
     "corrupt": replace(SLOW, queues=[replace(queues(900)[0], corrupt=True), *queues(0, 3)]),
     "paused": replace(SLOW, trend="paused", stopped=True),
@@ -68,8 +68,10 @@ PLANTED: dict[str, Facts] = {
 
 
 @pytest.mark.parametrize(("kind", "facts"), PLANTED.items(), ids=PLANTED)
-def test_a_planted_cause_is_the_only_one_that_is_named(kind: str, facts: Facts) -> None:
-    assert [one.kind for one in causes(facts)] == [kind]
+def test_a_planted_cause_is_the_only_one_that_is_named(
+    kind: str, facts: GroupFacts
+) -> None:
+    assert [one.kind for one in find_causes(facts)] == [kind]
 
 
 @pytest.mark.parametrize("trend", ["keeps_up", "nothing_sent"])
@@ -88,12 +90,12 @@ def test_a_planted_cause_is_the_only_one_that_is_named(kind: str, facts: Facts) 
     ],
 )
 def test_nothing_is_wrong_with_a_healthy_group(
-    trend: State, odd: dict[str, object]
+    trend: TrendState, odd: dict[str, object]
 ) -> None:
-    healthy = Facts(
+    healthy = GroupFacts(
         trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0
     )
-    assert causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
+    assert find_causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pace", [0.0, None])
@@ -101,19 +103,21 @@ def test_some_dead_letters_of_the_hour_say_nothing_of_a_group_that_handles_none_
     pace: float | None,
 ) -> None:
     quiet = replace(SLOW, trend="steady", handled_per_s=pace, dead_last_hour=20)
-    assert causes(quiet) == []
+    assert find_causes(quiet) == []
 
 
 def test_one_dead_letter_says_nothing_of_a_group_that_handles_little() -> None:
     facts = replace(SLOW, trend="too_little_data", handled_per_s=0.002)
-    assert causes(replace(facts, dead_last_hour=1)) == []
-    assert [one.kind for one in causes(replace(facts, dead_last_hour=3))] == ["failing"]
+    assert find_causes(replace(facts, dead_last_hour=1)) == []
+    assert [one.kind for one in find_causes(replace(facts, dead_last_hour=3))] == [
+        "failing"
+    ]
 
 
 def test_few_messages_of_a_group_that_is_hardly_known_make_no_queue_hot() -> None:
     facts = replace(SLOW, trend="too_little_data", queues=queues(25, 0, 0))
-    assert causes(facts) == []
-    assert [one.kind for one in causes(replace(facts, trend="falls_behind"))] == [
+    assert find_causes(facts) == []
+    assert [one.kind for one in find_causes(replace(facts, trend="falls_behind"))] == [
         "hot_queue"
     ]
 
@@ -122,34 +126,40 @@ def test_several_causes_are_named_together_the_surest_first() -> None:
     broken = replace(
         PLANTED["silent_member"], queues=[*SLOW.queues, ReadQueue("orders", 9, None)]
     )
-    assert [one.kind for one in causes(broken)] == ["away", "silent_member"]
+    assert [one.kind for one in find_causes(broken)] == ["away", "silent_member"]
     shaky = replace(PLANTED["hot_queue"], rebalances=7, dead_last_hour=10_000)
-    assert [one.kind for one in causes(shaky)] == ["hot_queue", "failing", "rebalancing"]
+    assert [one.kind for one in find_causes(shaky)] == [
+        "hot_queue",
+        "failing",
+        "rebalancing",
+    ]
 
 
 def test_a_slow_handler_is_told_how_long_a_message_takes_and_if_members_help() -> None:
-    (few,) = causes(SLOW)
+    (few,) = find_causes(SLOW)
     assert few.words["message_ms"] == 400.0 and few.words["has_room"] == "yes"
-    (full,) = causes(replace(SLOW, queues=queues(500, 480), threads=None))
+    (full,) = find_causes(replace(SLOW, queues=queues(500, 480), threads=None))
     assert full.words["message_ms"] is None and full.words["has_room"] == ""
 
 
 def test_retries_are_not_taken_for_a_hot_queue() -> None:
     retry = ReadQueue("orders", 7, 900, "m1", is_retry=True)
-    (one,) = causes(replace(SLOW, queues=[*queues(3, 4), retry]))
+    (one,) = find_causes(replace(SLOW, queues=[*queues(3, 4), retry]))
     assert one.kind == "failing" and one.words["retries"] == 900
 
 
 def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:
     facts = replace(SLOW, queues=[replace(one, owner="m1") for one in SLOW.queues])
-    found = causes(replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)]))
+    found = find_causes(
+        replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)])
+    )
     assert [one.kind for one in found] == ["slow_handler"]
 
 
 def test_a_long_handler_is_named_beside_what_slows_all_members() -> None:
     members = [replace(TWO[0], slowest=SlowHandler(1, 7, 90_000)), TWO[1]]
 
-    assert [one.kind for one in causes(replace(SLOW, members=members))] == [
+    assert [one.kind for one in find_causes(replace(SLOW, members=members))] == [
         "long_handler",
         "slow_handler",
     ]
@@ -158,6 +168,6 @@ def test_a_long_handler_is_named_beside_what_slows_all_members() -> None:
 def test_a_handler_that_runs_for_a_few_seconds_is_no_cause() -> None:
     members = [replace(TWO[0], slowest=SlowHandler(1, 7, 5_000)), TWO[1]]
 
-    assert [one.kind for one in causes(replace(STALLED, members=members))] == [
+    assert [one.kind for one in find_causes(replace(STALLED, members=members))] == [
         "nothing_finished"
     ]

@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from brokerapi.shapes.consumer_shapes import RegisterRequest
 from metadata.membership import heartbeats
 from metadata.rules.membership.liveness import (
-    Look,
+    ClockReading,
     Watch,
-    expired,
+    find_expired,
+    is_overdue,
     may_expire,
     observe,
-    overdue,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def look(second: float, *, clock: float | None = None, server: str = "a") -> Look:
+def look(second: float, *, clock: float | None = None, server: str = "a") -> ClockReading:
     """A look after `second` seconds of the observer's clock; the database's shows `clock`."""
-    return Look(
+    return ClockReading(
         server, START + timedelta(seconds=second if clock is None else clock), second
     )
 
 
-def watched(*looks: Look) -> Watch:
+def watched(*looks: ClockReading) -> Watch:
     watch = None
     for one in looks:
         watch = observe(watch, one)
@@ -40,8 +40,8 @@ def watched(*looks: Look) -> Watch:
 def test_a_member_is_overdue_one_second_after_its_session_timeout() -> None:
     at = START + timedelta(seconds=16)
 
-    assert not overdue(last_seen=START, now=at, session_timeout_ms=15_000)
-    assert overdue(
+    assert not is_overdue(last_seen=START, now=at, session_timeout_ms=15_000)
+    assert is_overdue(
         last_seen=START, now=at + timedelta(milliseconds=1), session_timeout_ms=15_000
     )
 
@@ -74,7 +74,7 @@ def test_a_long_time_without_a_look_counts_as_an_outage() -> None:
 def test_nobody_dies_during_an_outage_however_silent() -> None:
     members = [(1, START - timedelta(days=1), 2_000)]
 
-    assert expired(watched(look(0), look(1), look(30)), members) == []
+    assert find_expired(watched(look(0), look(1), look(30)), members) == []
 
 
 def test_only_the_silent_die() -> None:
@@ -85,7 +85,7 @@ def test_only_the_silent_die() -> None:
         (3, START, 300_000),
     ]
 
-    assert expired(watch, members) == [1]
+    assert find_expired(watch, members) == [1]
 
 
 @given(st.lists(st.floats(0.1, 4.9), min_size=1, max_size=30), st.floats(-1.9, 1.9))

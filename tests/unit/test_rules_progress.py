@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.rules.groups.progress import LEAST_S, Progress, Seen, State, progress
+from metadata.rules.groups.lag_trend import (
+    LEAST_S,
+    LagFigures,
+    LagTrend,
+    TrendState,
+    find_trend,
+)
 
-BEHIND = Seen(
+BEHIND = LagFigures(
     members=1,
     lag=10_000,
     oldest_ms=60_000,
@@ -44,22 +50,22 @@ BEHIND = Seen(
         (replace(BEHIND, lag_before=16_000, handled=9_000), "catches_up"),
     ],
 )
-def test_each_case_has_its_state(seen: Seen, state: State) -> None:
-    assert progress(seen).state == state
+def test_each_case_has_its_state(seen: LagFigures, state: TrendState) -> None:
+    assert find_trend(seen).state == state
 
 
 def test_a_group_that_falls_behind_says_by_how_much() -> None:
-    assert progress(BEHIND) == Progress("falls_behind", 10.0)
+    assert find_trend(BEHIND) == LagTrend("falls_behind", 10.0)
 
 
 def test_a_group_that_catches_up_says_when() -> None:
     seen = replace(BEHIND, lag=6_000, lag_before=12_000, sent=0, handled=6_000)
-    assert progress(seen) == Progress("catches_up", 10.0, 600.0)
+    assert find_trend(seen) == LagTrend("catches_up", 10.0, 600.0)
 
 
 def test_what_retention_took_from_the_lag_is_no_progress() -> None:
     seen = replace(BEHIND, lag=6_000, lag_before=120_000, sent=0, handled=600)
-    assert progress(seen) == Progress("catches_up", 1.0, 6_000.0)
+    assert find_trend(seen) == LagTrend("catches_up", 1.0, 6_000.0)
 
 
 COUNTS = st.integers(0, 10**9)
@@ -67,7 +73,7 @@ COUNTS = st.integers(0, 10**9)
 
 @given(
     st.builds(
-        Seen,
+        LagFigures,
         members=st.integers(0, 3),
         paused=st.booleans(),
         lag=COUNTS | st.none(),
@@ -78,8 +84,10 @@ COUNTS = st.integers(0, 10**9)
         handled=COUNTS | st.none(),
     )
 )
-def test_whatever_was_seen_a_figure_stands_only_where_there_is_a_trend(seen: Seen) -> None:
-    said = progress(seen)
+def test_whatever_was_seen_a_figure_stands_only_where_there_is_a_trend(
+    seen: LagFigures,
+) -> None:
+    said = find_trend(seen)
     assert (said.per_s is not None) == (said.state in ("catches_up", "falls_behind"))
     assert said.per_s is None or said.per_s > 0
     assert (said.in_s is not None) == (said.state == "catches_up")

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import Code, Invalid
-from metadata.rules.settings import GROUP, TOPIC, checked
+from metadata.rules.settings import GROUP, TOPIC, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name, check_spelling
-from metadata.rules.topics.placement import place
-from metadata.rules.topics.routing_rules import candidates, derived_batch_id, queue_for_key
+from metadata.rules.topics.placement import spread_over_nodes
+from metadata.rules.topics.routing_rules import (
+    derived_batch_id,
+    order_queues,
+    queue_for_key,
+)
 from metadata.rules.topics.slots import SLOTS, initial_layout, slot_of
 
 BATCHES = st.uuids()
@@ -77,23 +81,23 @@ def test_a_layout_gives_every_queue_its_share_of_the_slots() -> None:
 def test_candidates_are_a_permutation_whatever_the_order_and_number_of_mentions(
     batch: UUID, queues: set[int]
 ) -> None:
-    result = candidates(batch, sorted(queues))
+    result = order_queues(batch, sorted(queues))
 
     assert sorted(result) == sorted(queues)
-    assert candidates(batch, [*sorted(queues, reverse=True), *queues]) == result
+    assert order_queues(batch, [*sorted(queues, reverse=True), *queues]) == result
 
 
 @given(BATCHES, st.sets(st.integers(1, 10_000), min_size=2, max_size=20))
 def test_the_order_of_candidates_does_not_depend_on_the_others(
     batch: UUID, queues: set[int]
 ) -> None:
-    result = candidates(batch, sorted(queues))
+    result = order_queues(batch, sorted(queues))
 
-    assert candidates(batch, result[1:]) == result[1:]
+    assert order_queues(batch, result[1:]) == result[1:]
 
 
 def test_batches_spread_over_the_queues() -> None:
-    first = Counter(candidates(uuid4(), [1, 2, 3, 4])[0] for _ in range(4_000))
+    first = Counter(order_queues(uuid4(), [1, 2, 3, 4])[0] for _ in range(4_000))
 
     assert min(first.values()) > 800
 
@@ -111,12 +115,14 @@ def test_a_derived_batch_id_keeps_the_time_and_is_a_version_7(
 
 
 def test_queues_are_spread_over_nodes_before_the_emptier_is_preferred() -> None:
-    assert place(count=5, load={1: 100, 2: 0, 3: 50}) == [2, 3, 1, 2, 3]
+    assert spread_over_nodes(count=5, load={1: 100, 2: 0, 3: 50}) == [2, 3, 1, 2, 3]
 
 
 def test_settings_that_do_not_exist_are_refused_by_name() -> None:
     with pytest.raises(Invalid) as caught:
-        checked(TOPIC, {"retention_day": 7, "keyed": "sometimes", "description": "fine"})
+        check_settings(
+            TOPIC, {"retention_day": 7, "keyed": "sometimes", "description": "fine"}
+        )
 
     assert [one.field for one in caught.value.errors] == ["retention_day", "keyed"]
 
@@ -124,4 +130,4 @@ def test_settings_that_do_not_exist_are_refused_by_name() -> None:
 @pytest.mark.parametrize("value", [1_999, 300_001, True, "15000", None, 2.5])
 def test_session_timeouts_out_of_range_are_refused(value: object) -> None:
     with pytest.raises(Invalid):
-        checked(GROUP, {"session_timeout_ms": value})
+        check_settings(GROUP, {"session_timeout_ms": value})

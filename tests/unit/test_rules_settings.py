@@ -31,7 +31,7 @@ class WiderSettings(TopicSettings):
     )
 
 
-WIDER = declared(WiderSettings)
+WIDER = declared_settings(WiderSettings)
 
 
 class Wish(Request):
@@ -71,9 +71,9 @@ def test_a_declared_setting_is_in_requests_answers_forms_and_pages() -> None:
 
 
 def test_a_declared_setting_is_checked() -> None:
-    assert checked(WIDER, {"compaction_lag_ms": None}) == {"compaction_lag_ms": None}
+    assert check_settings(WIDER, {"compaction_lag_ms": None}) == {"compaction_lag_ms": None}
     with pytest.raises(Exception, match="must be a whole number from 1 to 5000 or null"):
-        checked(WIDER, {"compaction_lag_ms": 0})
+        check_settings(WIDER, {"compaction_lag_ms": 0})
 
 
 @pytest.mark.parametrize(

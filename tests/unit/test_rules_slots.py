@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata.rules.topics.slots import SLOTS, initial_layout, moved, spread
+from metadata.rules.topics.slots import SLOTS, initial_layout, moved_slots, spread_slots
 
 queues = st.integers(1, 40)
 ids = st.sets(queues, min_size=1, max_size=12)
@@ -27,7 +27,7 @@ def made(draw: st.DrawFn) -> tuple[int, ...]:
     """A layout that came about by the rule alone."""
     layout = initial_layout(sorted(draw(ids)))
     for step in draw(st.lists(ids, max_size=3)):
-        layout = spread(layout, open_queues=step)
+        layout = spread_slots(layout, open_queues=step)
     return layout
 
 
@@ -46,12 +46,12 @@ def fewest(layout: tuple[int, ...], wanted: set[int]) -> int:
 def test_slots_are_shared_evenly_and_no_other_even_layout_moves_fewer(
     layout: tuple[int, ...], wanted: set[int]
 ) -> None:
-    after = spread(layout, open_queues=wanted)
+    after = spread_slots(layout, open_queues=wanted)
 
     held = Counter(after)
     assert set(held) == wanted
     assert max(held.values()) - min(held.values()) <= 1
-    assert len(moved(layout, after)) == fewest(layout, wanted)
+    assert len(moved_slots(layout, after)) == fewest(layout, wanted)
 
 
 @settings(max_examples=60)
@@ -62,7 +62,7 @@ def test_a_closed_queue_gets_no_slot_and_gives_only_what_is_above_the_share_of_t
     layout: tuple[int, ...], wanted: set[int], closed: set[int]
 ) -> None:
     closed -= wanted
-    changed = spread(layout, open_queues=wanted, closed=closed)
+    changed = spread_slots(layout, open_queues=wanted, closed=closed)
 
     before, after = Counter(layout), Counter(changed)
     giving = {queue for queue in closed if after[queue] < before[queue]}
@@ -71,7 +71,7 @@ def test_a_closed_queue_gets_no_slot_and_gives_only_what_is_above_the_share_of_t
     assert all(
         after[queue] == before[queue] <= min(shares) + 1 for queue in closed - giving
     )
-    assert len(moved(layout, changed)) == sum(
+    assert len(moved_slots(layout, changed)) == sum(
         max(0, after[queue] - before[queue]) for queue in wanted
     )
 
@@ -86,26 +86,28 @@ def test_the_order_in_which_queues_are_named_does_not_matter(
     layout: tuple[int, ...], wanted: list[int], data: st.DataObject
 ) -> None:
     other = data.draw(st.permutations(wanted))
-    assert spread(layout, open_queues=wanted) == spread(layout, open_queues=other)
+    assert spread_slots(layout, open_queues=wanted) == spread_slots(
+        layout, open_queues=other
+    )
 
 
 @given(wanted=ids, more=ids)
 def test_who_expands_moves_slots_only_to_the_new_queues(
     wanted: set[int], more: set[int]
 ) -> None:
-    before = spread(initial_layout(sorted(wanted)), open_queues=wanted)
-    after = spread(before, open_queues=wanted | more)
-    assert {after[slot] for slot in moved(before, after)} <= more - wanted
+    before = spread_slots(initial_layout(sorted(wanted)), open_queues=wanted)
+    after = spread_slots(before, open_queues=wanted | more)
+    assert {after[slot] for slot in moved_slots(before, after)} <= more - wanted
 
 
 def test_who_shrinks_moves_only_the_slots_of_the_queues_that_go() -> None:
     before = initial_layout(range(1, 257))
-    after = spread(before, open_queues=range(1, 256))
-    assert {before[slot] for slot in moved(before, after)} == {256}
-    assert len(moved(before, after)) == 4
+    after = spread_slots(before, open_queues=range(1, 256))
+    assert {before[slot] for slot in moved_slots(before, after)} == {256}
+    assert len(moved_slots(before, after)) == 4
 
 
 def test_an_even_layout_stays_as_it_is() -> None:
     layout = initial_layout([5, 3, 9])
-    assert spread(layout, open_queues=[9, 5, 3]) == layout
-    assert moved(layout, layout) == []
+    assert spread_slots(layout, open_queues=[9, 5, 3]) == layout
+    assert moved_slots(layout, layout) == []

@@ -8,16 +8,16 @@ import time
 
 import pytest
 
-from catmq_site.server.maintenance import Each, Loop, Loops
+from catmq_site.background.loop_threads import Loop, LoopThreads, NodeLoops
 from messagestore.heads.heads import board
-from metadata.membership import grants, heartbeats
+from metadata.membership import granted_queues, heartbeats
 
 LIMIT_S = 20.0
 
 
 def test_a_loop_that_is_woken_makes_its_next_pass_at_once() -> None:
     passes: queue.SimpleQueue[int] = queue.SimpleQueue()
-    loops = Loops(
+    loops = LoopThreads(
         [Loop("rare", 3600.0, lambda: passes.put(1)), Loop("other", 3600.0, lambda: None)]
     )
     loops.start()
@@ -37,7 +37,7 @@ def test_a_loop_that_is_woken_during_a_pass_makes_another_one() -> None:
         go_on.wait(LIMIT_S)
         passes.put(1)
 
-    loops = Loops([Loop("rare", 3600.0, run_once)])
+    loops = LoopThreads([Loop("rare", 3600.0, run_once)])
     loops.start()
     assert begun.wait(LIMIT_S)
     loops.wake("rare")
@@ -49,7 +49,7 @@ def test_a_loop_that_is_woken_during_a_pass_makes_another_one() -> None:
 
 def test_loops_that_pause_end_at_once_and_finish() -> None:
     passed, finished = threading.Event(), threading.Event()
-    loops = Loops([Loop("rare", 3600.0, passed.set, finished.set)])
+    loops = LoopThreads([Loop("rare", 3600.0, passed.set, finished.set)])
     loops.start()
     assert passed.wait(LIMIT_S)
     loops.stop(limit_s=LIMIT_S)
@@ -67,7 +67,7 @@ def test_a_loop_for_each_begins_when_its_member_comes_and_ends_when_it_goes() ->
             lambda: told.put(("left", member)),
         )
 
-    loops = Loops([Each("ones", lambda: members, loop)])
+    loops = LoopThreads([NodeLoops("ones", lambda: members, loop)])
     loops.start()
     assert told.get(timeout=LIMIT_S) == ("passed", 1)
     members.add(2)
@@ -88,7 +88,7 @@ def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() ->
         looking.set()
         board.somebody_within(LIMIT_S)
 
-    loops = Loops([Loop("heads", 3600.0, run_once)])
+    loops = LoopThreads([Loop("heads", 3600.0, run_once)])
     loops.start()
     assert looking.wait(LIMIT_S)
     begun = time.monotonic()
@@ -100,12 +100,12 @@ def test_a_stop_ends_the_waits_for_heartbeats_and_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeats, "SERVE_S", 3600.0)
-    monkeypatch.setattr(grants, "_served", False)
+    monkeypatch.setattr(granted_queues, "_served", False)
     waits = [
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
-        Loop("grants", 0.0, lambda: grants.take(3600.0)),
+        Loop("grants", 0.0, lambda: granted_queues.take(3600.0)),
     ]
-    loops = Loops(waits)
+    loops = LoopThreads(waits)
     loops.start()
     loops.stop(limit_s=LIMIT_S)
     names = {f"loop-{one.name}" for one in waits}

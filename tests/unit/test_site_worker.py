@@ -291,7 +291,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, *, stopping: bool
 ) -> None:
     """If its broker stops, whoever has connected is served; else the other workers do that."""
-    monkeypatch.setattr(worker.master, "stopping", lambda: stopping)
+    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: stopping)
     goes_on = threading.Event()
 
     def slow(environ: Any, start_response: Any) -> list[bytes]:
@@ -314,7 +314,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
 def test_whoever_has_connected_when_the_broker_stops_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker.master, "stopping", lambda: True)
+    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: True)
     serving = Serving(echo)
     clients = [serving.client(WHOLE % number) for number in range(3)]
     serving.worker.alive = False
@@ -471,7 +471,8 @@ def test_an_answer_of_unknown_length_goes_in_chunks(
 TWICE = """
 import os, signal, sys
 from types import SimpleNamespace
-from catmq_site.server import gunicorn_conf, master
+from catmq_site.background import broker_memory
+from catmq_site.server import gunicorn_conf
 import django
 django.setup()
 from brokerapi.http import draining
@@ -480,7 +481,7 @@ def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
 draining.drain = drain
-master.stop()
+broker_memory.stop()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
 os.kill(os.getpid(), signal.SIGTERM)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from catmq_site.jobs import spark
+from catmq_site.background import spark
 
 REMOVED = "10:00:01 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: removed"
 OWN = "digest failed: node main does not answer"

@@ -44,7 +44,7 @@ def call(
     with circuit.permit(may_probe=may_probe) as permit:
         if isinstance(error, db_errors.Unreachable):
             raise error
-        permit.asked = True
+        permit.reached = True
         if error is not None:
             raise error
 
@@ -102,7 +102,7 @@ def test_an_interrupted_statement_says_nothing_against_the_node(clock: Clock) ->
     circuit = Circuit("n1")
     for _ in range(5):
         with pytest.raises(db_errors.Ambiguous):
-            call(circuit, db_errors.of_mysql(1317, "interrupted", "n1"))
+            call(circuit, db_errors.from_mysql(1317, "interrupted", "n1"))
     assert not circuit.is_open
 
 
@@ -132,7 +132,7 @@ def test_while_a_probe_is_under_way_there_is_no_other(clock: Clock) -> None:
         clock.now += 60
         refused(circuit)
         assert not circuit.is_due()
-        probe.asked = True
+        probe.reached = True
     assert not circuit.is_open
     call(circuit)
 
@@ -163,5 +163,5 @@ def test_the_answer_to_a_call_from_before_closes_it(clock: Clock) -> None:
     circuit = Circuit("n1")
     with circuit.permit(may_probe=True) as slow:
         circuit.trip()
-        slow.asked = True
+        slow.reached = True
     assert not circuit.is_open

@@ -200,11 +200,11 @@ def test_too_many_headers_are_refused() -> None:
 def test_an_error_number_decides_what_may_be_done(
     number: int, kind: type[Exception]
 ) -> None:
-    assert type(db_errors.of_mysql(number, "", "n")) is kind
+    assert type(db_errors.from_mysql(number, "", "n")) is kind
 
 
 def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
     assert issubclass(db_errors.Ambiguous, OutcomeUnknown) and issubclass(
         db_errors.Altered, StoreCorrupt
     )
-    assert db_errors.of_mysql(1114, "full", "n").code == "node_full"
+    assert db_errors.from_mysql(1114, "full", "n").code == "node_full"

@@ -192,11 +192,11 @@ def test_queues_that_are_gone_are_forgotten() -> None:
     kept, gone = 900_007, 900_008
     coalescer_of = {queue: group_commit.coalescer_of(queue) for queue in (kept, gone)}
     for queue in (kept, gone):
-        known_heads.stored(queue, 5)
+        known_heads.note_stored(queue, 5)
     process_caches.evict_except(
         {kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")}
     )
-    assert (known_heads.known(kept), known_heads.known(gone)) == (5, 0)
+    assert (known_heads.lowest_head(kept), known_heads.lowest_head(gone)) == (5, 0)
     assert group_commit.coalescer_of(kept) is coalescer_of[kept]
     assert group_commit.coalescer_of(gone) is not coalescer_of[gone]
     process_caches.evict_except({})

@@ -37,7 +37,7 @@ def refusal(mode: str, host: str, library: str) -> str:
     try:
         tls.check_driver(mode, host, library, os.environ)
     except tls.Refused as error:
-        return tls.advice(error, host=host, ca="")
+        return tls.find_remedy(error, host=host, ca="")
     return ""
 
 
@@ -55,16 +55,20 @@ def test_without_a_ca_file_those_of_the_machine_are_named_to_the_driver(
     file = tmp_path / "cert.pem"
     file.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    assert tls.arguments("verify", "")["ssl"] == of_spark.system_cas() == {"ca": str(file)}
+    assert (
+        tls.connect_arguments("verify", "")["ssl"]
+        == of_spark.system_cas()
+        == {"ca": str(file)}
+    )
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setattr(tls, "_DEBIAN_CAS", str(tmp_path / "none"))
-    assert tls.arguments("verify", "")["ssl"] == {"capath": str(tmp_path)}
+    assert tls.connect_arguments("verify", "")["ssl"] == {"capath": str(tmp_path)}
 
 
 def test_spark_tasks_connect_as_the_server_does() -> None:
     for mode, ca in product(tls.MODES, ("", "/ca.pem")):
-        assert of_spark.arguments(mode, ca) == tls.arguments(mode, ca)
+        assert of_spark.arguments(mode, ca) == tls.connect_arguments(mode, ca)
         for host, library in product(
             ("127.0.0.1", "::1", "localhost", "db1"), ("3.3.14", "3.4.10", "9.7.0")
         ):
@@ -106,7 +110,7 @@ def test_a_url_says_how_to_encrypt(query: str) -> None:
 )
 def test_a_url_that_says_anything_else_is_refused(query: str) -> None:
     with pytest.raises(ValueError, match="must end with"):
-        tls.of_query(query)
+        tls.parse_query(query)
     with pytest.raises(OptionError, match="CATMQ_NODE_N1_URL must end with"):
         plans._address(UNREAD, {"CATMQ_NODE_N1_URL": f"mysql://u:p@h/d?{query}"})
 
@@ -116,7 +120,7 @@ def test_a_job_reads_a_node_as_brokers_do_unless_its_url_says_otherwise() -> Non
     assert (address.tls, address.tls_ca) == ("verify", "/of/node.pem")
     older = {name: value for name, value in UNREAD.items() if not name.startswith("tls")}
     assert plans._address(older, {"CATMQ_NODE_N1_URL": "mysql://u:p@h/d"}).tls == "off"
-    assert tls.of_query("") == ("", "")
+    assert tls.parse_query("") == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -134,9 +138,9 @@ def test_a_job_reads_a_node_as_brokers_do_unless_its_url_says_otherwise() -> Non
     ],
 )
 def test_words_of_the_drivers_are_understood(said: str, key: str) -> None:
-    advice = tls.advice(Exception(2026, said), host="db1", ca="/ca.pem")
+    advice = tls.find_remedy(Exception(2026, said), host="db1", ca="/ca.pem")
     assert advice == tls.FAILURES[key] % {"host": "db1", "ca": "/ca.pem", "said": said}
-    assert tls.advice(Exception(2002, said), host="db1", ca="/ca.pem") == ""
+    assert tls.find_remedy(Exception(2002, said), host="db1", ca="/ca.pem") == ""
 
 
 def test_the_commands_of_the_page_make_certificates_for_strict_clients(
@@ -182,6 +186,6 @@ def shake_hands(server: ssl.SSLContext, ca: Path, name: str) -> None:
 
 def test_without_a_ca_file_those_of_the_machine_are_named() -> None:
     said = "TLS/SSL error: unable to get local issuer certificate"
-    assert "a CA that this machine trusts. Set tls_ca" in tls.advice(
+    assert "a CA that this machine trusts. Set tls_ca" in tls.find_remedy(
         Exception(2026, said), host="h", ca=""
     )

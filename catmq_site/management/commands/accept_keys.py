@@ -34,8 +34,8 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        found = fingerprints.trouble()
-        living = [one.name for one in discovery.listed(actor=self.actor) if one.alive]
+        found = fingerprints.find_mismatch()
+        living = [one.name for one in discovery.list_brokers(actor=self.actor) if one.alive]
         if found and living:
             text = f"Live brokers work with the other keys: {', '.join(living)}. Stop them first."
             raise Conflict(text, code=Code.IN_USE)
@@ -47,7 +47,7 @@ class Command(CatmqCommand):
                 "Nothing was changed. To accept the keys of this process, repeat with --yes"
             )
             return
-        lost = fingerprints.accept(actor=self.actor)
+        lost = fingerprints.accept_keys(actor=self.actor)
         self.stdout.write("The keys of this process are now those of the installation.")
         for name in lost:
             self.stdout.write(

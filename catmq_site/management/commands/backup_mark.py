@@ -39,7 +39,7 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        mark = backup_marks.take(actor=self.actor)
+        mark = backup_marks.take_mark(actor=self.actor)
         away = "; ".join(f"{one.name}: {one.why}" for one in mark.missing)
         if away and not options["allow_missing"]:
             raise CommandError(

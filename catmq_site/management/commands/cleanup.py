@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.jobs import spark
+from catmq_site.background import spark
 from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore import retention
 from messagestore.retention import Cleaned, QueuePlan

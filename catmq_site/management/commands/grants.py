@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from metadata.rules.grants import ACCOUNTS, FLAVOURS, Grant, statements
+from metadata.rules.grants import ACCOUNTS, FLAVOURS, Grant, grant_statements
 
 
 class Command(BaseCommand):
@@ -63,11 +63,11 @@ def shown(needed: tuple[Grant, ...], where: dict[str, str]) -> list[str]:
 
 def _of(needed: tuple[Grant, ...], flavour: str, where: dict[str, str]) -> list[str]:
     required = [one for one in needed if not one.optional]
-    lines = statements(required, flavour=flavour, **where)
+    lines = grant_statements(required, flavour=flavour, **where)
     for one in needed:
         if one.optional:
             lines += [
                 f"-- optional: {one.why}",
-                *statements([one], flavour=flavour, **where),
+                *grant_statements([one], flavour=flavour, **where),
             ]
     return lines

@@ -61,7 +61,7 @@ class Command(CatmqCommand):
         url = options["url"] or os.environ.get(URL, "")
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL}")
-        users = [one.name for one in accounts.listed(actor=self.actor)]
+        users = [one.name for one in accounts.list_users(actor=self.actor)]
         found = Mapping(tables.read(url), users).run()
         planned = self._without_conflicts(found)
         if options["document"]:
@@ -78,7 +78,7 @@ class Command(CatmqCommand):
         self.stdout.write(f"\n{done}")
 
     def _take_in(self, found: Found, *, dry_run: bool) -> Plan:
-        return imports.take_in(
+        return imports.import_definitions(
             document=found.document, existing="keep", dry_run=dry_run, actor=self.actor
         )
 
@@ -93,7 +93,7 @@ class Command(CatmqCommand):
                 continue
             if not apply:
                 said.append([topic, "would be taken over, if the topic has none here"])
-            elif send_tokens.adopt(topic=topic, token=token, actor=self.actor):
+            elif send_tokens.import_token(topic=topic, token=token, actor=self.actor):
                 said.append(
                     [topic, "taken over: Java clients go on with it, others are refused"]
                 )

@@ -36,7 +36,7 @@ class Command(CatmqCommand):
         """Every step asks first whether it was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         call_command("migrate", interactive=False, verbosity=1)
-        fingerprints.record()
+        fingerprints.record_keys()
         if config.database is None:
             call_command(
                 "migrate", "django_q", database="jobs", interactive=False, verbosity=0

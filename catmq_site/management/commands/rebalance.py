@@ -10,7 +10,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.errors import Invalid
 from metadata.membership import rebalance
-from metadata.membership.rebalance import Move, Moves
+from metadata.membership.rebalance import Move, RebalanceResult
 
 
 class Command(CatmqCommand):
@@ -30,7 +30,9 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]
         for group in chosen(options["groups"], everything=options["all"]):
-            moves = rebalance.ask(group=group.name, dry_run=dry_run, actor=self.actor)
+            moves = rebalance.rebalance_by_hand(
+                group=group.name, dry_run=dry_run, actor=self.actor
+            )
             self.stdout.write("\n".join(report(group, moves, dry_run=dry_run)))
 
 
@@ -43,7 +45,7 @@ def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
     return sorted(snapshot.current().groups.values(), key=lambda group: group.name)
 
 
-def report(group: GroupInfo, done: Moves, *, dry_run: bool) -> list[str]:
+def report(group: GroupInfo, done: RebalanceResult, *, dry_run: bool) -> list[str]:
     """A line for the group and one for each queue that moves."""
     if not done.moves:
         return [f"{group.name}: balanced, generation {done.generation}"]

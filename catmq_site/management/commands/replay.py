@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import spark
+from catmq_site.background import spark
 from catmq_site.management.base import CatmqCommand
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import reporting
+from catmq_site.background import reporting
 from catmq_site.management.base import CatmqCommand, aligned
 from messagestore.inspect import light_reports
 from metadata.jobs import report_files

@@ -23,7 +23,7 @@ class Command(CatmqCommand):
     )
 
     def run(self, **options: Any) -> None:
-        entries = subscribe_rights.without_consume()
+        entries = subscribe_rights.find_manage_only()
         for entry in entries:
             self.stdout.write("\n".join(_lines(entry)))
         if not entries:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.jobs import pipeline
+from catmq_site.background import pipeline
 from catmq_site.management.base import CatmqCommand
 
 

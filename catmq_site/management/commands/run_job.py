@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from catmq_site.background.table import JOBS
 from catmq_site.jobs import tasks
-from catmq_site.jobs.schedules import JOBS
 from catmq_site.management.base import CatmqCommand
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.jobs import alarm_mails
+from catmq_site.background import alarm_mails
 from catmq_site.management.base import CatmqCommand
 from metadata.config import config
 from metadata.errors import Invalid
-from metadata.rules.mail import is_address, may_go_to
+from metadata.rules.mail import is_address, is_allowed_recipient
 
 
 class Command(CatmqCommand):
@@ -34,7 +34,7 @@ class Command(CatmqCommand):
         for address in to:
             if not is_address(address):
                 raise Invalid(f"{address!r} is not an e-mail address.")
-            if not may_go_to(address, config.mail_domains):
+            if not is_allowed_recipient(address, config.mail_domains):
                 raise Invalid(f"{address} is in none of CATMQ_MAIL_DOMAINS.")
         for address in to:
             alarm_mails.send_test(address)

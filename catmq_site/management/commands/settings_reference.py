@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 from metadata import config
-from metadata.config import Config, meanings, variable_of
+from metadata.config import Config, setting_comments, variable_name
 from metadata.rules.grants import ACCOUNTS
 from metadata.rules.setting_types import Setting
 from metadata.rules.settings import GROUP, KEY, SUBSCRIPTION, TOPIC
@@ -99,9 +99,9 @@ def files() -> dict[Path, str]:
 
 def page() -> str:
     """Return the page of the server's settings."""
-    said = meanings()
+    said = setting_comments()
     rows = [
-        f"| `{variable_of(one.name)}` | {shown(one.default)} | {said[one.name]} |"
+        f"| `{variable_name(one.name)}` | {shown(one.default)} | {said[one.name]} |"
         for one in fields(Config)
     ]
     return "\n".join([HEAD, *rows, ""])

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore.nodes import upgrade
-from messagestore.nodes.upgrade import Upgraded
+from messagestore.nodes.upgrade import NodeUpgrade
 from metadata.errors import Invalid
 
 HEADINGS = ("NODE", "TABLE", "VERSION", "CHANGE")
@@ -62,7 +62,7 @@ class Command(CatmqCommand):
             )
 
 
-def shown(found: Sequence[Upgraded], *, dry_run: bool) -> list[str]:
+def shown(found: Sequence[NodeUpgrade], *, dry_run: bool) -> list[str]:
     """A table of the changes, and a line for each node."""
     table = [
         (one.node, change.table, str(change.step.version), change.step.purpose)
@@ -72,7 +72,7 @@ def shown(found: Sequence[Upgraded], *, dry_run: bool) -> list[str]:
     return [*(aligned([HEADINGS, *table]) if table else ()), *_summaries(found, dry_run)]
 
 
-def _summaries(found: Sequence[Upgraded], dry_run: bool) -> Iterator[str]:
+def _summaries(found: Sequence[NodeUpgrade], dry_run: bool) -> Iterator[str]:
     for one in found:
         made = (
             f"tables to change: {len(one.changes)}"

@@ -1,4 +1,4 @@
-"""`python -m catmq_client`: the command `catmq` where scripts are not on the PATH."""
+"""The command `catmq` as `python -m catmq_client`, where scripts are not on the PATH."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Checks of functions that applications hand over: handlers of messages, and callbacks.
+"""Checks of functions that applications pass in: handlers of messages, and callbacks.
 
-The client calls them in threads, without an event loop. A function that only makes a
-coroutine or a generator would do nothing, and its message would count as handled. So such
-functions are refused when they are handed over, and their results when a plain function,
-such as a lambda, returns them.
+The client calls them in threads, without an event loop. A function that returns a coroutine
+or a generator would do nothing, and its message would count as handled. So such functions
+are refused when they are passed in. Their results are refused, too, because a plain
+function such as a lambda may return a coroutine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from catmq_client.errors import OptionError
 
-# Of the code of a function whose call does none of its work.
-_LAZY_CODE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-# These call functions only when somebody iterates over them.
+# Flags in the code of functions whose call runs none of their body.
+_LAZY_FLAGS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+# Results that do their work only when they are awaited or iterated.
 _LAZY_RESULTS = (
     CoroutineType,
     GeneratorType,
@@ -31,26 +31,29 @@ _LAZY_RESULTS = (
 
 
 def check_callable(name: str, function: Any) -> None:
-    """Raise OptionError unless calling `function` does its work; `name` is that of the
-    argument.
+    """Raise OptionError unless calling `function` does its work.
+
+    `name` is that of the argument.
     """
-    plain = getattr(function, "__func__", function)
-    # Some are checked for each message, and nearly all are plain: that costs a twentieth.
-    if type(plain) is FunctionType and not plain.__code__.co_flags & _LAZY_CODE:
+    underlying = getattr(function, "__func__", function)
+    # Some callers check for each message. This test costs a twentieth of the full one and
+    # accepts nearly all functions.
+    if type(underlying) is FunctionType and not underlying.__code__.co_flags & _LAZY_FLAGS:
         return
-    remedy = _find_fault(function)
+    remedy = _find_remedy(function)
     if remedy is not None:
         raise OptionError(f"{name}={function!r}: {remedy}")
 
 
 def check_result(name: str, result: object) -> None:
-    """Raise OptionError if a function called `name` returned work that has not been done
-    yet.
+    """Raise OptionError if a function returned work that is not done yet.
+
+    `name` is that of the function.
     """
     if not isinstance(result, _LAZY_RESULTS) and not hasattr(type(result), "__await__"):
         return
     if isinstance(result, CoroutineType | GeneratorType):
-        result.close()  # without a warning that it was never awaited
+        result.close()  # closed, so that Python does not warn that it was never awaited
     raise OptionError(
         f"{name} returned an object of type {type(result).__name__}, which is neither awaited nor "
         "iterated: do the work before returning, for example with asyncio.run(…)"
@@ -74,8 +77,8 @@ def check_handled(result: object) -> None:
     check_result("the handler", result)
 
 
-def _find_fault(function: Any) -> str | None:
-    """Return what to give instead of `function`; None if it can be called."""
+def _find_remedy(function: Any) -> str | None:
+    """Return what to pass in instead of `function`, or None if it can be called."""
     inner = _unwrap(function)
     if not callable(inner):
         return "give a function"
@@ -84,7 +87,7 @@ def _find_fault(function: Any) -> str | None:
             "a class would only be instantiated: give a function, or an instance that "
             "can be called"
         )
-    # Python calls what the type says, not an attribute of the instance.
+    # Python looks up __call__ on the type, not on the instance.
     for candidate in (inner, _unwrap(type(inner).__call__)):
         if inspect.iscoroutinefunction(candidate):
             return (
@@ -99,8 +102,8 @@ def _find_fault(function: Any) -> str | None:
 def _unwrap(function: Any) -> Any:
     """Return the function under partials and bound methods.
 
-    Decorated functions (`__wrapped__`) stay: their wrapper may run the coroutine, as
-    async_to_sync does.
+    Decorated functions (`__wrapped__`) are not unwrapped: their wrapper may run the
+    coroutine, as async_to_sync does.
     """
     while True:
         if isinstance(function, functools.partial):

@@ -1,4 +1,4 @@
-"""Reads messages as a member of a group; see Consumer."""
+"""The consumer of a group that shares queues: see Consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from catmq_client.callables import check_result
 from catmq_client.errors import CatmqError, CommitFailed, OptionError
 from catmq_client.http.transport import api_path, request_until
 from catmq_client.message import Message
-from catmq_client.options import ConsumerOptions, checked
+from catmq_client.options import ConsumerOptions, check_options
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
 from catmq_client.reading.fetcher import Fetcher
@@ -42,18 +42,24 @@ class Consumer(Reader[Message]):
     options: ConsumerOptions
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        self.options = checked(ConsumerOptions, options)
+        self.options = check_options(ConsumerOptions, options)
         self._state = GroupState(self.options)
 
     def _assemble(self) -> None:
-        transport, state, settle = self._transport, self._state, self._membership.settle
-        self._fetcher = Fetcher(transport=transport, state=state, settle=settle)
-        state.on_gain = self._fetcher.nudge
+        transport, state, handle_error = (
+            self._transport,
+            self._state,
+            self._membership.handle_error,
+        )
+        self._fetcher = Fetcher(transport=transport, state=state, handle_error=handle_error)
+        state.on_readable = self._fetcher.nudge
         state.on_silent_broker = self._fetcher.interrupt
-        self._acquirer = Acquirer(transport=transport, state=state, settle=settle)
+        self._acquirer = Acquirer(
+            transport=transport, state=state, handle_error=handle_error
+        )
         self._committer = Committer(transport=transport, state=state)
 
-    def _parts(self) -> Iterable[Callable[[], object]]:
+    def _thread_targets(self) -> Iterable[Callable[[], object]]:
         committer = self._committer
         return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
@@ -88,6 +94,8 @@ class Consumer(Reader[Message]):
         self._check_process()
         with self._state.changed:
             owned = self._state.queues.get(message.queue)
+            # The queue may have come back under a later epoch: its messages are delivered
+            # again.
             if owned is None or owned.epoch != message.epoch:
                 log.info("%r: its queue moved to another member, which repeats it", message)
                 return
@@ -107,44 +115,47 @@ class Consumer(Reader[Message]):
         self._check_process()
         if not self._state.in_run:
             with self._state.changed:
-                self._finish_hand()
-        self._reporter.settle_new(COMMIT_WITHIN_S)
+                self._finish_taken()
+        # Reports come first: no commit passes a failed message that is not stored.
+        self._reporter.await_first_attempts(COMMIT_WITHIN_S)
         commits = (
-            self._committer.due() if offsets is None else self._committer.explicit(offsets)
+            self._committer.due_commits()
+            if offsets is None
+            else self._committer.commits_at(offsets)
         )
-        stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
+        lost_queues = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
         with self._state.changed:
             unreported = self._state.unreported
-            gone = {
-                q: unreported.pop(q)
-                for q in [*unreported]
-                if offsets is None or q in offsets
+            moved_queues = {
+                queue: unreported.pop(queue)
+                for queue in [*unreported]
+                if offsets is None or queue in offsets
             }
-        gone |= {owned.queue: owned for owned in stopped_being_ours}
-        if gone:
-            names = ", ".join(map(str, gone.values()))
+        moved_queues |= {owned.queue: owned for owned in lost_queues}
+        if moved_queues:
+            queue_names = ", ".join(map(str, moved_queues.values()))
             raise CommitFailed(
-                f"{names} moved to another member; its messages will be repeated there"
+                f"{queue_names} moved to another member; its messages will be repeated there"
             )
 
     def assignment(self) -> list[AssignedQueue]:
         """Return the owned queues."""
         with self._state.changed:
             return [
-                o.name
-                for o in self._state.queues.values()
-                if o.acquired and o.revoked_until is None
+                owned.name
+                for owned in self._state.queues.values()
+                if owned.acquired and owned.revoked_until is None
             ]
 
     def position(self, queue: int) -> int:
         """Return the offset of the next message."""
         with self._state.changed:
-            return self._owned(queue).next_offset
+            return self._owned_queue(queue).next_offset
 
     def committed(self, queue: int) -> int:
         """Return the committed offset of an owned queue."""
         with self._state.changed:
-            return self._owned(queue).committed
+            return self._owned_queue(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
         """Continue at `offset`. Going back repeats messages, but does not lower the
@@ -153,7 +164,7 @@ class Consumer(Reader[Message]):
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets start at 0")
         with self._state.changed:
-            self._state.seek(self._owned(queue), offset)
+            self._state.seek(self._owned_queue(queue), offset)
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, *queues: int) -> None:
@@ -182,9 +193,15 @@ class Consumer(Reader[Message]):
 
     def paused_by_breaker(self) -> list[AssignedQueue]:
         """Return the owned queues that run() has paused because their handler kept failing."""
-        topics = set() if self._dispatcher is None else self._dispatcher.paused_topics()
+        topics = (
+            set() if self._dispatcher is None else self._dispatcher.open_breaker_topics()
+        )
         with self._state.changed:
-            return [o.name for o in self._state.queues.values() if o.subscription in topics]
+            return [
+                owned.name
+                for owned in self._state.queues.values()
+                if owned.subscription in topics
+            ]
 
     def close(self, timeout_s: float | None = None) -> None:
         """Commit finished messages, within `timeout_s` (default rebalance_timeout_ms), and
@@ -195,25 +212,25 @@ class Consumer(Reader[Message]):
         """
         super().close(timeout_s)
 
-    def _close_limit_s(self) -> float:
+    def _close_timeout_s(self) -> float:
         return self.options.rebalance_timeout_ms / 1000
 
-    def _finish_hand(self) -> None:
-        for owned in self._hand:
+    def _finish_taken(self) -> None:
+        for owned in self._taken_queues:
             self._state.finished += owned.in_hand - len(owned.reporting)
             owned.finish_all()
             if owned.lost:
                 self._state.unreported[owned.queue] = owned
             if owned.revoked_until is not None:
                 self._state.changed.notify_all()
-        self._hand = []
+        self._taken_queues = []
 
-    def _call_back(self) -> None:
-        """Tell the application which queues came and went, in its own thread."""
+    def _run_due_callbacks(self) -> None:
+        """Call on_assigned and on_revoked, in the application's thread."""
         state = self._state
         while True:
             with state.changed:
-                event = state.next_event()
+                event = state.next_callback()
                 if event is None:
                     return
                 assigned, owned = event
@@ -225,19 +242,22 @@ class Consumer(Reader[Message]):
                     check_result(name, callback([owned.name]))
             finally:
                 with state.changed:
-                    owned.tell_revoked = False
+                    owned.revoke_callback_due = False
                     state.changed.notify_all()
 
-    def _give_up_all(self, within_s: float) -> None:
-        """The end in order: no more messages, callbacks, the last commit."""
+    def _finish_work(self, within_s: float) -> None:
+        """Revoke all queues, then report the last failures and commit."""
         state = self._state
         with state.changed:
             if self.options.on_revoked:
-                owned_now = [
-                    o for o in state.queues.values() if o.acquired and not o.tell_revoked
+                owned_queues = [
+                    owned
+                    for owned in state.queues.values()
+                    if owned.acquired and not owned.revoke_callback_due
                 ]
-                state.events.extend((False, owned) for owned in owned_now)
-        self._call_back()
+                # Queues whose on_revoked is pending are already in `events`.
+                state.events.extend((False, owned) for owned in owned_queues)
+        self._run_due_callbacks()
         if not self._reporter.flush(within_s):
             log.warning(
                 "group %s: some failures were not reported; messages will be repeated",
@@ -247,7 +267,7 @@ class Consumer(Reader[Message]):
             return
         try:
             for owned in self._committer.commit_until(
-                self._committer.due(), within_s=within_s
+                self._committer.due_commits(), within_s=within_s
             ):
                 log.warning(
                     "%s moved to another member: its messages will be repeated", owned
@@ -259,32 +279,40 @@ class Consumer(Reader[Message]):
                 error,
             )
 
-    def _owned(self, queue: int) -> OwnedQueue:
+    def _owned_queue(self, queue: int) -> OwnedQueue:
+        """Return an acquired queue, or raise OptionError."""
         owned = self._state.queues.get(queue)
         if owned is None or not owned.acquired:
             raise OptionError(f"queue {queue} is not owned by this consumer now")
         return owned
 
-    def _choice(self, queues: tuple[int, ...]) -> list[OwnedQueue]:
-        everything = [owned for owned in self._state.queues.values() if owned.acquired]
-        return [self._owned(queue) for queue in queues] if queues else everything
+    def _chosen_queues(self, queues: tuple[int, ...]) -> list[OwnedQueue]:
+        """Return the named queues, or all acquired ones."""
+        all_queues = [owned for owned in self._state.queues.values() if owned.acquired]
+        return [self._owned_queue(queue) for queue in queues] if queues else all_queues
 
     def _set_paused(self, queues: tuple[int, ...], paused: bool) -> None:
         with self._state.changed:
-            for owned in self._choice(queues):
+            for owned in self._chosen_queues(queues):
                 owned.paused = paused
                 if paused:
-                    # What is held of it must not take the room of others.
+                    # Buffered messages of a paused queue must not take the room of the
+                    # others.
                     self._state.evict(owned)
             self._state.changed.notify_all()
 
-    def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
+    def _seek_to(self, boundary: str, queues: tuple[int, ...]) -> None:
+        """Seek to the `low` or `head` of queues, as their topics show it now."""
         with self._state.changed:
-            chosen = self._choice(queues)
-        for topic in sorted({owned.topic for owned in chosen}):
+            chosen_queues = self._chosen_queues(queues)
+        for topic in sorted({owned.topic for owned in chosen_queues}):
             path = api_path("topics", topic)
-            answer = request_until(self._transport, "GET", path, within_s=COMMIT_WITHIN_S)
-            ends = {queue["queue"]: queue[end] for queue in answer["queues"]}
-            for owned in chosen:
-                if owned.topic == topic and ends.get(owned.queue) is not None:
-                    self.seek(owned.queue, ends[owned.queue])
+            description = request_until(
+                self._transport, "GET", path, within_s=COMMIT_WITHIN_S
+            )
+            boundaries = {
+                queue["queue"]: queue[boundary] for queue in description["queues"]
+            }
+            for owned in chosen_queues:
+                if owned.topic == topic and boundaries.get(owned.queue) is not None:
+                    self.seek(owned.queue, boundaries[owned.queue])

@@ -1,28 +1,30 @@
-"""Every error that the client raises, in one tree.
+"""All errors that the client raises.
 
 CatmqError                          code, detail, retriable, outcome_unknown, errors,
 │                                   retry_after_ms, status
 ├── OptionError                     an option or argument is wrong (also a ValueError)
 ├── Closed                          used after close(), or a Consumer used after fork
 ├── ConnectFailed                   no broker could be reached; nothing was sent
-├── AnswerLost                      sent, but no answer came: it may or may not have been done
+├── AnswerLost                      sent, but no answer came: the outcome is unknown
 ├── Refused                         a broker answered with a problem
-│   ├── InvalidRequest              400, 405, 406, 413, 415, 422: correct it, do not repeat it
+│   ├── InvalidRequest              400, 405, 406, 413, 415, 422: correct the request
 │   ├── Unauthenticated  Forbidden  NotFound  Conflict  Gone  NotBuilt
-│   ├── ServerFailed                500: a bug; its detail has the id of the broker's log line
-│   └── Unavailable                 temporarily impossible: repeat it
+│   ├── ServerFailed                500: a bug; its detail has the id of the log line
+│   └── Unavailable                 temporarily impossible: repeat the request
 ├── SendError                       a message was not sent, or perhaps not
-│   ├── MessageRefused              the broker took the request but refused this message
+│   ├── MessageRefused              the broker accepted the request, not this message
 │   ├── BufferFull                  no room for max_block_ms
 │   ├── DeliveryTimeout             delivery_timeout_ms passed; not stored
 │   └── SendOutcomeUnknown          delivery_timeout_ms passed; it may be stored
 └── ConsumerError
-    ├── CommitFailed                a queue moved to another member, which repeats its messages
+    ├── CommitFailed                a queue moved to another member, which repeats its
+    │                               messages
     ├── ConsumerReplaced            another process registered under this consumer's name
     ├── MaxPollIntervalExceeded     the application did not poll for max_poll_interval_ms
-    ├── OffsetReset                 an offset no longer exists and auto_offset_reset is "none"
-    ├── HandlerFailed               a failed message cannot be stored for a retry; its queue stopped
-    └── HandlerTimeout              run(): the handler of a message did not return in time
+    ├── OffsetReset                 an offset is gone and auto_offset_reset is "none"
+    ├── HandlerFailed               a failed message cannot be stored for a retry; its
+    │                               queue stopped
+    └── HandlerTimeout              run(): a handler did not return in time
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-# The longest that a broker's `retry_after_ms` is followed.
+# Longest `retry_after_ms` of a broker that is followed.
 MOST_PAUSE_MS = 3_600_000
 
 
@@ -45,16 +47,17 @@ class FieldError:
 
 
 class CatmqError(Exception):
-    """Base of all errors. `code` is stable and for programs, `detail` is for people."""
+    """Base of all errors. Programs read `code`, which is stable; `detail` is for people."""
 
     code: str = "error"
     retriable: bool = False
     outcome_unknown: bool = False
     # The URLs that HttpTransport tried.
     brokers: tuple[str, ...] = ()
-    # Of a heartbeat that was not recorded: the broker's promise, see promises.py.
+    # Set for a heartbeat that the broker could not record; see reading/promises.py.
     metadata_silent_ms: int | None = None
-    # With it: the queues that the nodes say are the member's, and settings of their topics.
+    # With metadata_silent_ms: the member's queues as the nodes have them, and the settings
+    # of their topics.
     held: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(
@@ -86,7 +89,7 @@ class CatmqError(Exception):
         self.status = status
 
     def __str__(self) -> str:
-        """The detail, then the wrong fields one a line."""
+        """Return the detail, and below it a line for each wrong field."""
         return "\n".join([self.detail, *(f"  {e.field}: {e.message}" for e in self.errors)])
 
 
@@ -103,8 +106,9 @@ class ConnectFailed(CatmqError, code="connect_failed", retriable=True):
 
 
 class AnswerLost(CatmqError, code="answer_lost", retriable=True, outcome_unknown=True):
-    """The request was sent, but no response came. Repeat it only if doing it twice does no
-    harm.
+    """The request was sent, but no response came. It may have been carried out.
+
+    Repeat it only if carrying it out twice does no harm.
     """
 
 
@@ -117,7 +121,7 @@ class InvalidRequest(Refused, code="invalid"):
 
 
 class Unauthenticated(Refused, code="unauthenticated"):
-    """No API key, or one that the brokers do not know."""
+    """The request has no API key, or one that the brokers do not know."""
 
 
 class Forbidden(Refused, code="forbidden"):
@@ -125,11 +129,11 @@ class Forbidden(Refused, code="forbidden"):
 
 
 class NotFound(Refused, code="url_not_found"):
-    """Something named does not exist; `code` says what kind of thing."""
+    """A resource does not exist; `code` names its kind."""
 
 
 class Conflict(Refused, code="conflict"):
-    """The request conflicts with the present state; `code` says how."""
+    """The request conflicts with the present state; `code` names the conflict."""
 
 
 class Gone(Refused, code="expired"):
@@ -153,7 +157,7 @@ class SendError(CatmqError, code="send_failed"):
 
 
 class MessageRefused(SendError, code="message_refused"):
-    """The broker refused this message of a batch; `code` says why."""
+    """The broker refused this message of a batch; `code` names the reason."""
 
 
 class BufferFull(SendError, code="buffer_full"):
@@ -181,8 +185,9 @@ class ConsumerReplaced(ConsumerError, code="replaced"):
 
 
 class MaxPollIntervalExceeded(ConsumerError, code="max_poll_interval"):
-    """The application did not poll for max_poll_interval_ms and lost its queues. Poll again
-    to rejoin.
+    """The application did not poll for max_poll_interval_ms and lost its queues.
+
+    Poll again to rejoin.
     """
 
 
@@ -195,9 +200,7 @@ class HandlerFailed(ConsumerError, code="handler_failed"):
 
 
 class HandlerTimeout(ConsumerError, code="handler_timeout"):
-    """A handler did not return within handler_timeout_ms of its subscription. Its message
-    failed.
-    """
+    """A handler did not return within handler_timeout_ms. Its message failed."""
 
 
 _BY_STATUS: dict[int, type[Refused]] = {
@@ -212,27 +215,28 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
-    """The error for an `application/problem+json` answer.
+    """Return the error for an `application/problem+json` answer.
 
-    `problem` is `{detail, code, retriable, retry_after_ms?, errors?: [{field, message}]}`;
-    what is missing (a proxy's own page) is filled from the status. 502, 504 and an
-    unexplained 503 come from something between us and the broker, so nobody knows whether
-    the broker did it.
+    `problem` is `{detail, code, retriable, retry_after_ms?, errors?: [{field, message}]}`.
+    Missing fields, as in an error page of a proxy, are derived from the status. A 502, a
+    504 and a 503 without a code come from a proxy before the broker, so the outcome is
+    unknown.
     """
     code = problem.get("code") if isinstance(problem.get("code"), str) else None
     if code is None and status >= 500 and status not in (500, 501):
         return AnswerLost(f"HTTP {status} from a proxy or a dying broker", status=status)
-    kind = _BY_STATUS.get(status) or (
+    error_class = _BY_STATUS.get(status) or (
         Unavailable if status >= 500 or status == 429 else InvalidRequest
     )
-    error = kind(
+    error = error_class(
         str(problem.get("detail") or problem.get("title") or f"HTTP {status}"),
         code=code,
         retriable=problem.get("retriable"),
         errors=[
-            FieldError(str(e.get("field")), str(e.get("message"))) for e in _fields(problem)
+            FieldError(str(e.get("field")), str(e.get("message")))
+            for e in _field_errors(problem)
         ],
-        retry_after_ms=_pause_ms(problem.get("retry_after_ms")),
+        retry_after_ms=_checked_pause_ms(problem.get("retry_after_ms")),
         status=status,
     )
     error.metadata_silent_ms = problem.get("metadata_silent_ms")
@@ -244,19 +248,21 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     return error
 
 
-def _pause_ms(asked: object) -> int | None:
-    """Return what a broker asks to wait, if that is a number; no longer than anybody
-    should.
-    """
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
+def _checked_pause_ms(retry_after_ms: object) -> int | None:
+    """Return `retry_after_ms` if it is a valid number, up to MOST_PAUSE_MS; else None."""
+    if (
+        isinstance(retry_after_ms, bool)
+        or not isinstance(retry_after_ms, int)
+        or retry_after_ms < 0
+    ):
         return None
-    return min(asked, MOST_PAUSE_MS)
+    return min(retry_after_ms, MOST_PAUSE_MS)
 
 
-def _fields(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _field_errors(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     errors = problem.get("errors")
     return (
-        [one for one in errors if isinstance(one, Mapping)]
+        [entry for entry in errors if isinstance(entry, Mapping)]
         if isinstance(errors, list)
         else []
     )

@@ -9,30 +9,30 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from catmq_client.http.wire import body_of
 
-# A message as a broker answers it in rows: offset, key, tag, headers (JSON text), body,
-# trace id, stored at
-# (ms since 1970), attempt.
+# A message in the rows of an answer: offset, key, tag, headers (JSON text), body, trace id,
+# stored at (ms since 1970), attempt.
 Row = Sequence[Any]
 OFFSET, KEY, TAG, HEADERS, BODY, TRACE_ID, STORED_AT_MS, ATTEMPT = range(8)
 
 
-def row_of(view: Mapping[str, Any]) -> Row:
-    headers = view.get("headers")
+def make_row(entry: Mapping[str, Any]) -> Row:
+    """Return the row of a message that came as an object with named values."""
+    headers = entry.get("headers")
     return (
-        view["offset"],
-        view.get("key"),
-        view.get("tag"),
+        entry["offset"],
+        entry.get("key"),
+        entry.get("tag"),
         json.dumps(headers) if headers else None,
-        body_of(view),
-        view.get("trace_id"),
-        view["stored_at_ms"],
-        view.get("attempt", 0),
+        body_of(entry),
+        entry.get("trace_id"),
+        entry["stored_at_ms"],
+        entry.get("attempt", 0),
     )
 
 
 class Source(NamedTuple):
-    """Source of messages: a queue, the topic they were sent to, and the epoch they are read
-    in.
+    """The queue that messages were read from, their topic, and the epoch of the queue's
+    owner.
     """
 
     topic: str
@@ -78,16 +78,16 @@ class Message:
     def __init__(
         self, source: Source, row: Row, origin: Mapping[str, Any] | None = None
     ) -> None:
-        """Hundreds are made of an answer."""
+        # Called hundreds of times for one answer, so it decodes nothing.
         self._source = source
         self.offset: int = row[OFFSET]
         self.body: bytes = row[BODY]
         self._row = row
         self._origin = origin
         self._headers: dict[str, str] | None = None
-        # Of an ordered subscription: how often run() retried it in place.
+        # Number of retries in place, in an ordered subscription.
         self.tries = 0
-        # Whether Consumer.fail() was called for it.
+        # True once the message was reported as failed.
         self.failed = False
 
     @property
@@ -171,14 +171,21 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def messages_of(item: Mapping[str, Any], source: Source, make: Callable[..., M]) -> list[M]:
-    """The messages of an answer, which has them as rows or, with a name for each value, as
-    objects.
+def parse_messages(
+    answer: Mapping[str, Any], source: Source, create: Callable[..., M]
+) -> list[M]:
+    """Return the messages of an answer.
+
+    Brokers send rows. Answers with named values, such as those of FakeBroker, are read too.
     """
-    rows = item.get("rows")
+    rows = answer.get("rows")
     if rows is None:
-        return [make(source, row_of(view), view.get("origin")) for view in item["messages"]]
-    if "origins" not in item:
-        return [make(source, row) for row in rows]
-    pairs = zip(rows, item["origins"], strict=True)
-    return [make(source, row, origin) for row, origin in pairs]
+        return [
+            create(source, make_row(entry), entry.get("origin"))
+            for entry in answer["messages"]
+        ]
+    if "origins" not in answer:
+        return [create(source, row) for row in rows]
+    # Only answers of retry topics carry origins.
+    pairs = zip(rows, answer["origins"], strict=True)
+    return [create(source, row, origin) for row, origin in pairs]

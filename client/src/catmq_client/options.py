@@ -1,8 +1,8 @@
-"""The options of producers and consumers: one frozen value each, checked when the object is
-made.
+"""The options of producers and consumers: frozen values that are checked on creation.
 
-Names follow kafka-python where it has them; units stand in the names. An unknown name is
-refused with a proposal, because an option that is silently ignored is found in production.
+Names follow kafka-python where it has the same option. Units are part of the names. An
+unknown name is refused with a suggestion, because an option that is silently ignored is
+discovered in production.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from catmq_client.callables import check_callable
 from catmq_client.errors import OptionError
 
-# What users of kafka-python will write, and what it is called here.
+# Names of kafka-python, with the suggestion for each.
 _KAFKA_NAMES = {
     "bootstrap_servers": "write the broker URLs as the first argument: 'http://host:port' "
     "or a list",
@@ -48,13 +48,13 @@ _KAFKA_NAMES = {
 class ProducerOptions:
     """Options of a Producer: batching, timeouts and retries."""
 
-    # How long send_async waits for more messages for the same queue, ms; 0 = not at all.
+    # How long send_async waits for more messages of the same queue, ms. 0 = not at all.
     linger_ms: int = 5
     # A batch is sent as soon as it holds this many messages (brokers take at most 1,000) …
     batch_messages: int = 500
     # … or this many bytes of bodies, keys and headers.
     batch_bytes: int = 1024 * 1024
-    # Messages accepted but not yet confirmed; a full buffer makes send_async wait.
+    # Messages accepted but not yet confirmed. A full buffer makes send_async wait.
     buffer_messages: int = 10_000
     # The same in bytes.
     buffer_bytes: int = 64 * 1024 * 1024
@@ -63,14 +63,14 @@ class ProducerOptions:
     max_block_ms: int = 60_000
     # Limit of one HTTP request, ms.
     request_timeout_ms: int = 10_000
-    # Limit from send() to the receipt, the wait in the buffer and all tries included, ms.
+    # Limit from send() to the receipt, including the wait in the buffer and all tries, ms.
     delivery_timeout_ms: int = 120_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # How long a topic's layout is believed before it is fetched again, ms.
+    # How long a topic's layout is used before it is fetched again, ms.
     metadata_max_age_ms: int = 60_000
-    # Batches under way at once, each for another queue; threads are started as they are
+    # Batches in flight at once, each for another queue. Threads are started when they are
     # needed.
     max_in_flight: int = 16
 
@@ -79,68 +79,63 @@ class ProducerOptions:
 class ConsumerOptions:
     """Options of a Consumer: fetching, committing and sharing a group."""
 
-    # Static identity: close() does not leave the group, and a process that comes back with
-    # the same one
-    # within the session timeout gets its queues back; nothing moves meanwhile. None = the
-    # name, but
-    # close() leaves.
+    # Static identity: close() does not leave the group. A process that registers with the
+    # same identity within the session timeout gets the same queues; there is no rebalance.
+    # None = the name is the identity, and close() leaves the group.
     instance_id: str | None = None
-    # The group's, if this consumer makes it: "clustering" (members share the queues),
-    # "broadcasting" (each
-    # instance_id reads all). None = clustering, or what the group is. A group that differs
-    # refuses.
+    # Mode of the group, if this consumer creates it: "clustering" (members share the
+    # queues) or "broadcasting" (each instance_id reads all). None = clustering, or the mode
+    # of the existing group. A consumer whose mode differs from the group's is refused.
     mode: str | None = None
-    # The same: after how long a member that is not heard loses its queues, ms,
-    # 2,000-300,000. None = 15,000.
+    # The same for the session timeout: a member without a heartbeat for this time loses its
+    # queues, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
-    # Where to go when there is no position, or it is gone: "earliest", "latest", "none"
-    # (raise).
+    # Where to start without a position, or if the position no longer exists: "earliest",
+    # "latest", "none" (raise).
     auto_offset_reset: str = "earliest"
-    # Commit what the application came back from, without being told.
+    # Commit finished messages periodically.
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 1_000
-    # Messages one poll() returns at most; also the size of a pull and the bound of what is
-    # held ahead, in
-    # run() with what its handlers have not begun. Fast handlers may have as much again
-    # under way.
+    # Maximum number of messages of one poll(). Also the size of a pull, and the bound of
+    # the buffer; in run() together with messages that handlers have not begun. Fast
+    # handlers may have as many again at work.
     max_poll_records: int = 500
-    # Bytes of one pull, and bound of what is held ahead.
+    # Bytes of one pull, and bound of the buffer.
     fetch_max_bytes: int = 4 * 1024 * 1024
     # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
     fetch_max_wait_ms: int = 30_000
-    # An application that does not come back for so long loses its queues, ms.
+    # An application that does not poll for this time loses its queues, ms.
     max_poll_interval_ms: int = 300_000
-    # How long revoked work may take to finish, ms; also the limit of the drain in close().
+    # How long messages of revoked queues may take to finish, ms. Also the limit of close().
     rebalance_timeout_ms: int = 30_000
     # Limit of one HTTP request, the wait of a pull not counted, ms.
     request_timeout_ms: int = 10_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # Tries of a raising handler in run(), at once and in place, before its message is
-    # handed over to come
-    # again later. Ordered subscriptions retry in place, as often as the subscription says.
+    # Tries of a handler that raises, in place and without a long pause, before its message
+    # is reported and comes again from the retry topic. Ordered subscriptions retry in
+    # place, as often as the subscription says.
     handler_attempts: int = 1
-    # Iteration ends after so long without a message, ms; None = never.
+    # Iteration ends after this time without a message, ms. None = never.
     consumer_timeout_ms: int | None = None
-    # When the metadata database is down for longer than the session timeout: "continue"
-    # (the nodes
-    # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded
-    # again).
-    # None = ordered subscriptions stop, because another member may have begun with their
-    # messages;
-    # others continue.
+    # When the metadata database is unavailable for longer than the session timeout:
+    # "continue" (the nodes still fence a former owner) or "stop" (no handler begins until
+    # heartbeats are recorded again). None = ordered subscriptions stop, because another
+    # member may have begun with their messages; others continue.
     on_coordinator_loss: str | None = None
-    # Called with the queues gained, before their first message, in the application's
+    # Called with the assigned queues, before their first message, in the application's
     # thread.
     on_assigned: Callable[[list[Any]], object] | None = None
-    # Called with the queues to give up, before they are committed and released.
+    # Called with the revoked queues, before they are committed and released.
     on_revoked: Callable[[list[Any]], object] | None = None
 
     def group_settings(self) -> dict[str, Any]:
-        """Return the group settings that the application gave."""
-        given = {"mode": self.mode, "session_timeout_ms": self.session_timeout_ms}
-        return {name: value for name, value in given.items() if value is not None}
+        """Return the settings of a group that this consumer creates, without those left
+        open.
+        """
+        settings = {"mode": self.mode, "session_timeout_ms": self.session_timeout_ms}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,38 +144,35 @@ class ShareConsumerOptions:
     makes.
     """
 
-    # Asking for the next message accepts the one before; False: only accept(), release()
+    # Asking for the next message accepts the one before. False: only accept(), release()
     # and reject() count.
     auto_accept: bool = True
-    # Messages held ahead of the application. None = as many as it will begin with in a
-    # second, at most 16, or
-    # twice the threads of run() if that is more.
+    # Messages leased ahead of the application. None = as many as it will begin with in a
+    # second, at most 16, or twice the threads of run() if that is more.
     prefetch: int | None = None
-    # Messages held at once, those at work among them.
+    # Maximum number of messages leased at once, including those at work.
     max_in_flight: int = 500
-    # A message at work for longer goes back to the group, ms; None = its lease is renewed
-    # until it is done.
+    # A message at work for longer is given back to the group, ms. None = its lease is
+    # renewed until it is finished.
     max_processing_ms: int | None = None
-    # Finished messages of a run that is not finished are reported so often, ms.
+    # Interval of the reports of finished messages of a run that is not finished, ms.
     auto_commit_interval_ms: int = 200
-    # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000;
-    # most messages
-    # that are leased together, None = 10; deliveries of a message before it is a dead
-    # letter, 0 = no limit,
-    # None = 5. A group that differs refuses.
+    # Settings of the group, if this consumer creates it: the lease, ms, 5,000-3,600,000,
+    # None = 30,000; the maximum number of messages that are leased together, None = 10;
+    # deliveries of a message before it becomes a dead letter, 0 = no limit, None = 5. A
+    # consumer whose settings differ from the group's is refused.
     lease_ms: int | None = None
     run_messages: int | None = None
     max_deliveries: int | None = None
-    # The same: after how long a member that is not heard loses its leases, ms,
-    # 2,000-300,000. None = 15,000.
+    # The same for the session timeout: a member without a heartbeat for this time loses its
+    # leases, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
-    # Topics are preferred in their order. Each pull of so many prefers them in reverse, so
-    # that the last ones
-    # do not starve; None = none does.
+    # Topics are preferred in their order. Every pull of this number prefers them in
+    # reverse, so that the last ones do not starve. None = no pull.
     reverse_topics_every: int | None = None
-    # Messages one poll() returns at most.
+    # Maximum number of messages of one poll().
     max_poll_records: int = 500
     # Bytes of one pull.
     fetch_max_bytes: int = 4 * 1024 * 1024
@@ -193,27 +185,28 @@ class ShareConsumerOptions:
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # Tries of a raising handler in run(), at once and in place, before its message is
-    # handed over to come
-    # again later.
+    # Tries of a handler that raises, in place and without a long pause, before its message
+    # is reported and comes again from the retry topic.
     handler_attempts: int = 1
-    # Iteration ends after so long without a message, ms; None = never.
+    # Iteration ends after this time without a message, ms. None = never.
     consumer_timeout_ms: int | None = None
 
     def group_settings(self) -> dict[str, Any]:
-        """Return the group settings that the application gave."""
+        """Return the settings of a group that this consumer creates, without those left
+        open.
+        """
         names = ("lease_ms", "run_messages", "max_deliveries", "session_timeout_ms")
-        given = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
         return {"mode": "share"} | {
-            name: value for name, value in given.items() if value is not None
+            name: value for name, value in settings.items() if value is not None
         }
 
-    def of_member(self) -> ConsumerOptions:
-        """Return what a member of any group needs of them."""
-        shared = {field.name for field in fields(self)} & {
+    def member_options(self) -> ConsumerOptions:
+        """Return the options that members of all kinds of groups have."""
+        shared_names = {field.name for field in fields(self)} & {
             field.name for field in fields(ConsumerOptions)
         }
-        return ConsumerOptions(**{name: getattr(self, name) for name in shared})
+        return ConsumerOptions(**{name: getattr(self, name) for name in shared_names})
 
 
 O = TypeVar("O", ProducerOptions, ConsumerOptions, ShareConsumerOptions)  # noqa: E741
@@ -232,55 +225,61 @@ _RANGES = {
 _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
 
 
-def checked(kind: type[O], given: Mapping[str, Any]) -> O:
-    """The options, or OptionError naming the wrong one and the remedy."""
-    known = {field.name for field in fields(kind)}
-    for name in given:
-        if name not in known:
+def check_options(options_class: type[O], options: Mapping[str, Any]) -> O:
+    """Return the options. Raises OptionError, which names the wrong one and the remedy."""
+    known_names = {field.name for field in fields(options_class)}
+    for name in options:
+        if name not in known_names:
             raise OptionError(
-                f"{name} is not an option of a {kind.__name__[:-7]}: {_proposal(name, known)}"
+                f"{name} is not an option of a {options_class.__name__[:-7]}: "
+                f"{_suggest(name, known_names)}"
             )
-    types_of = typing.get_type_hints(kind)
-    for name, value in given.items():
-        _check_value(name, value, types_of[name])
-    if given.get("mode") == "broadcasting" and not given.get("instance_id"):
+    hints = typing.get_type_hints(options_class)
+    for name, value in options.items():
+        _check_value(name, value, hints[name])
+    if options.get("mode") == "broadcasting" and not options.get("instance_id"):
         raise OptionError(
             "mode='broadcasting' without instance_id: set it; offsets are stored under this name"
         )
-    if kind is ShareConsumerOptions and given.get("auto_offset_reset") == "none":
+    if options_class is ShareConsumerOptions and options.get("auto_offset_reset") == "none":
         raise OptionError("auto_offset_reset='none': write one of earliest, latest")
-    return kind(**given)
+    return options_class(**options)
 
 
-def _proposal(name: str, known: set[str]) -> str:
+def _suggest(name: str, known_names: set[str]) -> str:
+    """Return a suggestion for an unknown option."""
     if name in _KAFKA_NAMES:
         return _KAFKA_NAMES[name]
-    close = difflib.get_close_matches(
-        name, sorted(known | {"group", "topics", "api_key", "name"}), n=1
+    matches = difflib.get_close_matches(
+        name, sorted(known_names | {"group", "topics", "api_key", "name"}), n=1
     )
     return (
-        f"did you mean {close[0]}?"
-        if close
-        else "the options are " + ", ".join(sorted(known))
+        f"did you mean {matches[0]}?"
+        if matches
+        else "the options are " + ", ".join(sorted(known_names))
     )
 
 
 def _check_value(name: str, value: Any, hint: Any) -> None:
+    """Raise OptionError if a value does not fit the type hint, the choices or the range."""
     if value is None and type(None) in typing.get_args(hint):
         return
-    allowed = _CHOICES.get(name)
-    if allowed and value not in allowed:
-        raise OptionError(f"{name}={value!r}: write one of {', '.join(allowed)}")
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if int in kinds:
-        least, most = _RANGES.get(name, (0 if name in _MAY_BE_ZERO else 1, None))
-        wrong = isinstance(value, bool) or not isinstance(value, int)
-        if wrong or value < least or (most is not None and value > most):
-            bounds = f"at least {least}" if most is None else f"{least} to {most}"
-            raise OptionError(f"{name}={value!r}: write a whole number, {bounds}")
-    elif bool in kinds and not isinstance(value, bool):
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise OptionError(f"{name}={value!r}: write one of {', '.join(choices)}")
+    types_allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if int in types_allowed:
+        minimum, maximum = _RANGES.get(name, (0 if name in _MAY_BE_ZERO else 1, None))
+        # bool is a subclass of int in Python.
+        is_wrong = isinstance(value, bool) or not isinstance(value, int)
+        if is_wrong or value < minimum or (maximum is not None and value > maximum):
+            range_text = (
+                f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+            )
+            raise OptionError(f"{name}={value!r}: write a whole number, {range_text}")
+    elif bool in types_allowed and not isinstance(value, bool):
         raise OptionError(f"{name}={value!r}: write True or False")
-    elif str in kinds and not isinstance(value, str):
+    elif str in types_allowed and not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: write text")
-    elif name.startswith("on_") and allowed is None:
+    elif name.startswith("on_") and choices is None:
         check_callable(name, value)

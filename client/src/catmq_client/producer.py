@@ -1,4 +1,9 @@
-"""Sends messages; see Producer."""
+"""The producer: sends messages to topics, in batches, with retries.
+
+An application thread appends a message to a buffer (sending/accumulator.py). Threads of the
+producer take batches from the buffers and send them (sending/delivery.py). send() and
+send_batch() also deliver in the caller's own thread, which saves a change of threads.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +20,29 @@ from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
-from catmq_client.options import ProducerOptions, checked
+from catmq_client.options import ProducerOptions, check_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
-from catmq_client.sending.new_messages import NOT_GIVEN, NewMessage, as_sent, from_item
+from catmq_client.sending.new_messages import (
+    NOT_GIVEN,
+    NewMessage,
+    build_batch_message,
+    build_message,
+)
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
 log = logging.getLogger("catmq.producer")
 
-# A sender with nothing to do ends after so long; the next send starts one again.
+# A sender thread without work ends after this time. The next send starts a new one.
 SENDER_IDLE_S = 30.0
 
 
-class _Sending:
-    """The moving parts of a producer in one process: made at the first send, and anew after
-    a fork.
+class _ProcessState:
+    """The buffers, layouts and sender threads of a producer in one process.
+
+    It is created at the first send. A forked child creates its own: the threads of its
+    parent do not exist there.
     """
 
     def __init__(self, transport: Transport, options: ProducerOptions) -> None:
@@ -49,94 +61,99 @@ class _Sending:
             options=options,
         )
         self.accumulator.on_full = self.start_sender_if_needed
-        self._most = options.max_in_flight
+        self._max_senders = options.max_in_flight
         self._senders = 0
         self._lock = threading.Lock()
 
     def routes(self, topic: str, *, within_s: float) -> Routes:
-        """The topic's routes, looked up again when they are old."""
+        """Return the routes of a topic, with its layout looked up again if it is old."""
         routes = self.layouts.routes(topic, within_s=within_s)
-        layout = self.layouts.freshen(topic, suspicious=False)
+        layout = self.layouts.refresh(topic, after_refusal=False)
         if layout is not None:
-            self.accumulator.relayout(routes, layout)
+            self.accumulator.apply_layout(routes, layout)
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Start one more thread when a batch waits, no sender is idle and there may be
-        more.
-        """
+        """Start a sender if a batch waits, none is idle and max_in_flight allows one more."""
+        # Read without the lock: this runs for every send. The lock is taken only to start a
+        # thread.
         if (
-            self.accumulator.idle
-            or self._senders >= self._most
+            self.accumulator.idle_senders
+            or self._senders >= self._max_senders
             or not self.accumulator.needs_sender()
         ):
             return
         with self._lock:
-            if self._senders >= self._most:
+            if self._senders >= self._max_senders:
                 return
             self._senders += 1
-        sender = threading.Thread(target=self._work, name="catmq-sender", daemon=True)
+        sender = threading.Thread(target=self._run_sender, name="catmq-sender", daemon=True)
         try:
             sender.start()
-        except BaseException:  # no more threads, or the caller was interrupted
+        except BaseException:
+            # The system has no more threads, or an exception was raised into the caller. A
+            # thread that did start counts itself out.
             if sender.ident is None:
                 with self._lock:
                     self._senders -= 1
             raise
 
-    def deliver_here(
+    def deliver_in_caller(
         self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]
     ) -> None:
-        """Send in the caller's thread while its buffer is free: a send alone needs no other
-        thread.
+        """Send batches of a buffer in the caller's thread until `future` is done.
 
-        `own`: the futures of the caller's messages, `future` among them. An exception that
-        is raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
+        It stops early when another thread has a batch of this buffer in flight. `own` are
+        the futures of the caller's messages, `future` among them. An exception that is
+        raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent). The
+        caller's messages then end with an error; those of other threads are still sent.
         """
-        taken = None
+        taken_batch = None
         try:
             while not future.done():
-                taken = self.accumulator.take(only=buffer)
-                if taken is None:
-                    self.accumulator.hand_over(buffer)
+                taken_batch = self.accumulator.take(only=buffer)
+                if taken_batch is None:
+                    self.accumulator.wake_sender(buffer)
                     break
-                ended = self.delivery.attempt(*taken)
-                if ended is not None:
-                    self._call_back_elsewhere(ended)
+                ended_batch = self.delivery.attempt(*taken_batch)
+                if ended_batch is not None:
+                    self._run_callbacks_in_thread(ended_batch)
         except BaseException:
             self.delivery.abandon(buffer, own)
-            if taken is not None and taken[1].done.is_set():
-                self._call_back_elsewhere(taken[1])
+            if taken_batch is not None and taken_batch[1].done.is_set():
+                self._run_callbacks_in_thread(taken_batch[1])
             raise
         finally:
-            # Others may have come while the buffer was ours, or a try failed and waits for
-            # its
-            # time.
+            # Other threads may have appended while this one held the buffer, or a failed
+            # try waits for its next time.
             self.start_sender_if_needed()
 
-    def _work(self) -> None:
+    def _run_sender(self) -> None:
+        """Send ready batches until none has come for SENDER_IDLE_S."""
         try:
-            while (taken := self.accumulator.take(wait_s=SENDER_IDLE_S)) is not None:
+            while (taken_batch := self.accumulator.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
-                ended = self.delivery.step(*taken)
-                if ended is not None and self.accumulator.callbacks.are_due(ended):
-                    self._call_back(ended)
+                ended_batch = self.delivery.step(*taken_batch)
+                if ended_batch is not None and self.accumulator.callbacks.has_callbacks_due(
+                    ended_batch
+                ):
+                    self._run_callbacks(ended_batch)
         finally:
             with self._lock:
                 self._senders -= 1
-            # A message that came between our last look and now must not wait for the next
+            # A message that was appended after the last take() must not wait for the next
             # send.
             self.start_sender_if_needed()
 
-    def _call_back_elsewhere(self, batch: Batch) -> None:
-        """Run callbacks in a thread of their own.
+    def _run_callbacks_in_thread(self, batch: Batch) -> None:
+        """Run the callbacks of a batch in a new thread, after the caller's thread sent it.
 
-        In the application's thread their errors, which are logged, could not be told from
-        exceptions that are raised into it.
+        In the application's thread their errors, which are logged, could not be
+        distinguished from exceptions that are raised into it.
         """
-        if not self.accumulator.callbacks.are_due(batch):
+        if not self.accumulator.callbacks.has_callbacks_due(batch):
             return
-        call = self.accumulator.callbacks.call
+        call = self.accumulator.callbacks.run
         try:
             threading.Thread(
                 target=call, args=(batch,), name="catmq-sender", daemon=True
@@ -144,15 +161,15 @@ class _Sending:
         except RuntimeError:  # no more threads, or the interpreter is ending
             call(batch)
 
-    def _call_back(self, batch: Batch) -> None:
-        """Run callbacks. They may wait for other sends, so this thread does not count as a
-        sender now.
-        """
+    def _run_callbacks(self, batch: Batch) -> None:
+        """Run the callbacks of a batch in a sender thread."""
+        # A callback may wait for another send. So this thread does not count as a sender
+        # meanwhile, and a new one can start in its place.
         with self._lock:
             self._senders -= 1
         try:
             self.start_sender_if_needed()
-            self.accumulator.callbacks.call(batch)
+            self.accumulator.callbacks.run(batch)
         finally:
             with self._lock:
                 self._senders += 1
@@ -161,8 +178,8 @@ class _Sending:
 class Producer(AbstractContextManager["Producer"]):
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
-    Each batch gets its batch_id and queue before the first try and keeps both in retries,
-    so it is stored only once. Options and their defaults: ProducerOptions.
+    Each batch has a batch_id and a queue before its first try, and keeps both in retries,
+    so that it is stored only once. Options and their defaults are in ProducerOptions.
     """
 
     def __init__(
@@ -176,10 +193,12 @@ class Producer(AbstractContextManager["Producer"]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and
-        ProducerOptions.
+        """Create the producer without opening connections.
+
+        `urls` is the URL of a broker or several; see HttpTransport, and ProducerOptions for
+        `options`.
         """
-        self.options = checked(ProducerOptions, options)
+        self.options = check_options(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(
@@ -190,12 +209,13 @@ class Producer(AbstractContextManager["Producer"]):
                 compression=compression,
             )
         self._transport = transport
-        self._state: _Sending | None = None
-        # One lock for each process: that of a parent may be held for ever in its child.
+        self._state: _ProcessState | None = None
+        # One lock for each process: a child may be forked while a thread of its parent holds
+        # the lock, which is then never released in the child.
         self._locks: dict[int, threading.Lock] = {}
         self._closed = False
         self._block_s = self.options.max_block_ms / 1000
-        # Messages of send_oneway that found no room or could not be stored.
+        # Messages of send_oneway that the full buffer refused or that could not be stored.
         self.lost = 0
         _open_producers.add(self)
 
@@ -216,22 +236,21 @@ class Producer(AbstractContextManager["Producer"]):
     ) -> Receipt:
         """Send a message and return its receipt once it is stored durably.
 
-        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`,
-        `headers`
-        and `trace_id` are optional. Messages of one key keep their order. `queue` chooses
-        the queue; with queue_strict=False another queue is used if it is closed. `delay_ms`
-        or
-        `deliver_at` (a datetime with a time zone) delays delivery by up to a year; until
-        then the message can be recalled. Raises OptionError, NotFound, InvalidRequest, …,
-        DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        Pass `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`,
+        `headers` and `trace_id` are optional. Messages of one key keep their order. `queue`
+        chooses the queue; with queue_strict=False another queue is used if it is closed.
+        `delay_ms` or `deliver_at` (a datetime with a time zone) delays delivery by up to a
+        year; until then the message can be recalled. Raises OptionError, NotFound,
+        InvalidRequest and other errors of the broker, DeliveryTimeout (not stored) or
+        SendOutcomeUnknown.
         """
-        message = as_sent(
+        message = build_message(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
-        sending = self._sending()
-        future, buffer = self._append(sending, topic, message, urgent=True)
-        sending.deliver_here(future, buffer, own=(future,))
+        state = self._process_state()
+        future, buffer = self._append(state, topic, message, urgent=True)
+        state.deliver_in_caller(future, buffer, own=(future,))
         return future.result()
 
     def send_async(
@@ -249,19 +268,18 @@ class Producer(AbstractContextManager["Producer"]):
         delay_ms: int | None = None,
         deliver_at: datetime | None = None,
     ) -> SendFuture:
-        """Return a future of the receipt. The message is sent in a batch, after linger_ms
-        at most.
+        """Return a future of the receipt. The message is sent within linger_ms, in a batch.
 
-        Waits up to max_block_ms while the buffer is full, then raises BufferFull. Else as
-        send().
+        Waits up to max_block_ms while the buffer is full, then raises BufferFull. The
+        arguments are those of send().
         """
-        message = as_sent(
+        message = build_message(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
-        sending = self._sending()
-        future, _ = self._append(sending, topic, message)
-        sending.start_sender_if_needed()
+        state = self._process_state()
+        future, _ = self._append(state, topic, message)
+        state.start_sender_if_needed()
         return future
 
     def send_oneway(
@@ -273,47 +291,54 @@ class Producer(AbstractContextManager["Producer"]):
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Send without a receipt. Messages that could not be stored are logged, and counted
-        in `lost`.
+        """Send without a receipt. Messages that are not stored are logged and counted in
+        `lost`.
         """
-        message, sending = as_sent(body, json=json, key=key, tag=tag), self._sending()
+        message, state = (
+            build_message(body, json=json, key=key, tag=tag),
+            self._process_state(),
+        )
         try:
-            future, _ = self._append(sending, topic, message, block_s=0.0)
+            future, _ = self._append(state, topic, message, block_s=0.0)
         except BufferFull as error:
             self._count_lost(error)
             return
         future.add_done_callback(self._after_oneway)
-        sending.start_sender_if_needed()
+        state.start_sender_if_needed()
 
     def send_batch(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
     ) -> list[Receipt | CatmqError]:
-        """Send all messages and wait; return the receipt or error of each, in order.
+        """Send messages and wait. Return the receipt or error of each message, in order.
 
-        An invalid message raises OptionError before any is sent.
+        An invalid message raises OptionError before any message is sent.
         """
-        made = [from_item(item) for item in messages]
-        sending = self._sending()
-        routes = sending.routes(topic, within_s=self._block_s)
-        sent, buffers, last = sending.accumulator.append_all(
-            routes, made, block_s=self._block_s
+        wire_messages = [build_batch_message(item) for item in messages]
+        state = self._process_state()
+        routes = state.routes(topic, within_s=self._block_s)
+        results, used_buffers, last = state.accumulator.append_all(
+            routes, wire_messages, block_s=self._block_s
         )
         if last is not None:
-            if len(buffers) > 1:
-                sending.start_sender_if_needed()
-            sending.deliver_here(
-                *last, own={future for future in sent if isinstance(future, SendFuture)}
+            # The caller delivers the last buffer itself; senders are needed only for the
+            # others.
+            # This thread delivers the last buffer itself; other threads are needed for the
+            # other buffers only.
+            if len(used_buffers) > 1:
+                state.start_sender_if_needed()
+            state.deliver_in_caller(
+                *last, own={future for future in results if isinstance(future, SendFuture)}
             )
         return [
-            one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent
+            result.receipt_or_error() if isinstance(result, SendFuture) else result
+            for result in results
         ]
 
     def recall(self, message_id: str) -> None:
-        """Delete a delayed message before it is delivered, by the `message_id` of its
-        receipt.
+        """Delete a delayed message before its delivery, by the `message_id` of its receipt.
 
-        Raises Conflict (code `already_delivered`) if it is in its queue already, NotFound
-        if there is none.
+        Raises Conflict (code `already_delivered`) if it is already in its queue, NotFound
+        if there is no such message.
         """
         if self._closed:
             raise Closed("the producer is closed")
@@ -323,8 +348,7 @@ class Producer(AbstractContextManager["Producer"]):
         )
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all accepted messages are sent or failed, and their callbacks have
-        returned.
+        """Wait until all accepted messages have ended and their callbacks have returned.
 
         Inside a callback it does not wait for callbacks. Raises TimeoutError after
         `timeout_s` seconds.
@@ -332,22 +356,23 @@ class Producer(AbstractContextManager["Producer"]):
         state = self._state
         if state is None or state.pid != os.getpid():
             return
-        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        futures = state.accumulator.hurry_all()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        futures = state.accumulator.make_all_ready()
         state.start_sender_if_needed()
         for future in futures:
             future.exception(
-                None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+                None if deadline is None else max(0.0, deadline - time.monotonic())
             )
-        left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-        if not state.accumulator.await_callbacks(futures, left_s):
+        remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not state.accumulator.await_callbacks(futures, remaining_s):
             raise TimeoutError(
                 f"all was sent, but callbacks did not return within {timeout_s} s"
             )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush for at most `timeout_s` (default: delivery_timeout_ms), then close the
-        connections.
+        """Flush, then close the connections.
+
+        Flushing takes at most `timeout_s` seconds (default: delivery_timeout_ms).
         """
         if self._closed:
             return
@@ -369,7 +394,8 @@ class Producer(AbstractContextManager["Producer"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _sending(self) -> _Sending:
+    def _process_state(self) -> _ProcessState:
+        """Return the state of this process, created at the first use. Raises Closed."""
         if self._closed:
             raise Closed("the producer is closed")
         state = self._state
@@ -377,22 +403,22 @@ class Producer(AbstractContextManager["Producer"]):
             with self._locks.setdefault(os.getpid(), threading.Lock()):
                 state = self._state
                 if state is None or state.pid != os.getpid():
-                    # Also after a fork: the parent's threads do not exist here.
-                    state = self._state = _Sending(self._transport, self.options)
+                    # After a fork, too: the sender threads of the parent do not exist here.
+                    state = self._state = _ProcessState(self._transport, self.options)
         return state
 
     def _append(
         self,
-        sending: _Sending,
+        state: _ProcessState,
         topic: str,
         message: dict[str, Any],
         *,
         urgent: bool = False,
         block_s: float | None = None,
     ) -> tuple[SendFuture, QueueBuffer]:
-        routes = sending.routes(topic, within_s=self._block_s)
+        routes = state.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
-        return sending.accumulator.append(routes, message, urgent=urgent, block_s=block_s)
+        return state.accumulator.append(routes, message, urgent=urgent, block_s=block_s)
 
     def _after_oneway(self, future: SendFuture) -> None:
         error = future.exception()
@@ -401,8 +427,7 @@ class Producer(AbstractContextManager["Producer"]):
 
     def _count_lost(self, error: CatmqError) -> None:
         self.lost += 1
-        # The first, then ever more rarely: a broken topic must not fill the disk with its
-        # own log.
+        # Log the 1st, 2nd, 4th, 8th, …: a broken topic must not fill the disk with its log.
         if self.lost & (self.lost - 1) == 0:
             log.error(
                 "send_oneway: %d messages lost so far; the last: %s", self.lost, error
@@ -412,8 +437,8 @@ class Producer(AbstractContextManager["Producer"]):
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-def _close_forgotten() -> None:
-    """At the end of the program sends what an application forgot to flush."""
+def _close_open_producers() -> None:
+    """Send at the end of the program what the application did not flush."""
     for producer in list(_open_producers):
         try:
             producer.close()
@@ -421,4 +446,4 @@ def _close_forgotten() -> None:
             log.error("messages were lost at exit: %s", error)
 
 
-atexit.register(_close_forgotten)
+atexit.register(_close_open_producers)

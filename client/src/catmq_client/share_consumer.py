@@ -1,4 +1,4 @@
-"""Reads messages as a member of a share group; see ShareConsumer."""
+"""The consumer of a share group: see ShareConsumer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from catmq_client.errors import CommitFailed, Unavailable
-from catmq_client.options import ShareConsumerOptions, checked
+from catmq_client.options import ShareConsumerOptions, check_options
 from catmq_client.reading.reader import Reader
 from catmq_client.reading.workers import Handler
 from catmq_client.sharing.leases import LeaseBook
@@ -40,19 +40,23 @@ class ShareConsumer(Reader[ShareMessage]):
     _state: LeaseBook
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        self.options = checked(ShareConsumerOptions, options)
+        self.options = check_options(ShareConsumerOptions, options)
         self._state = LeaseBook(self.options)
 
     def _assemble(self) -> None:
-        transport, book, settle = self._transport, self._state, self._membership.settle
-        self._puller = Puller(
-            transport=transport, book=book, settle=settle, topics=self.topics
+        transport, book, handle_error = (
+            self._transport,
+            self._state,
+            self._membership.handle_error,
         )
-        self._renewer = Renewer(transport=transport, book=book, settle=settle)
+        self._puller = Puller(
+            transport=transport, book=book, handle_error=handle_error, topics=self.topics
+        )
+        self._renewer = Renewer(transport=transport, book=book, handle_error=handle_error)
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
 
-    def _parts(self) -> Iterable[Callable[[], object]]:
+    def _thread_targets(self) -> Iterable[Callable[[], object]]:
         return self._puller.run, self._renewer.run
 
     def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
@@ -65,7 +69,7 @@ class ShareConsumer(Reader[ShareMessage]):
         no order. Raises HandlerFailed, and gives its messages back to the group, if a
         failed message cannot be stored for a retry.
         """
-        self._state.threads, self._state.most_at_work = threads, threads * (batch or 1)
+        self._state.threads, self._state.max_at_work = threads, threads * (batch or 1)
         self._run_handler(handler, threads=threads, order="none", batch=batch)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
@@ -97,18 +101,18 @@ class ShareConsumer(Reader[ShareMessage]):
         self._check_process()
         if not self._state.in_run:
             with self._state.changed:
-                self._finish_hand()
-        told = self._reporter.settle_new(COMMIT_WITHIN_S) and self._renewer.flush(
+                self._finish_taken()
+        is_reported = self._reporter.await_first_attempts(
             COMMIT_WITHIN_S
-        )
+        ) and self._renewer.flush(COMMIT_WITHIN_S)
         with self._state.changed:
-            lost, self._state.unreported = self._state.unreported, {}
-        if lost:
-            names = ", ".join(map(str, lost.values()))
+            lost_runs, self._state.unreported = self._state.unreported, {}
+        if lost_runs:
+            run_names = ", ".join(map(str, lost_runs.values()))
             raise CommitFailed(
-                f"{names}: the lease ran out before the report, and somebody else got messages"
+                f"{run_names}: the lease ran out before the report, and somebody else got messages"
             )
-        if not told:
+        if not is_reported:
             raise Unavailable(
                 "not reported: brokers or nodes do not answer", code="node_unavailable"
             )
@@ -119,27 +123,28 @@ class ShareConsumer(Reader[ShareMessage]):
         """
         super().close(timeout_s)
 
-    def _close_limit_s(self) -> float:
+    def _close_timeout_s(self) -> float:
         return self.options.close_timeout_ms / 1000
 
     def _take(self, limit: int, timeout_s: float | None) -> list[ShareMessage]:
-        self._state.asked = limit
+        self._state.demand = limit
         return super()._take(limit, timeout_s)
 
-    def _finish_hand(self) -> None:
+    def _finish_taken(self) -> None:
         if self.options.auto_accept:
-            for run in self._hand:
-                self._state.finish_taken(run)
-        self._hand = []
+            for run in self._taken_queues:
+                self._state.accept_taken(run)
+        self._taken_queues = []
         self._state.changed.room.notify_all()
-        # It waits for messages from now on: brokers may have to be told that some begin.
+        # The application waits for messages from now on: brokers may have to record that
+        # some begin.
         self._state.changed.reports.notify_all()
 
-    def _give_up_all(self, within_s: float) -> None:
-        # The application never got what waits: its lease is not to count. A pull that is
-        # under way may bring
-        # it back, and then gives it back, too. Leaving frees what is left.
-        self._state.part()
+    def _finish_work(self, within_s: float) -> None:
+        # Messages that the application never got are given back, and their lease does not
+        # count as a delivery. A pull under way may lease them again; its answer is given
+        # back, too. Leaving the group ends all other leases.
+        self._state.give_back_waiting()
         if not self._reporter.flush(within_s):
             log.warning(
                 "group %s: some failures were not reported; messages will be repeated",

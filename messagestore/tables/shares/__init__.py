@@ -1,1 +1,3 @@
-"""Verbs on the tables of share groups: how far each queue was leased, and the leases."""
+"""Statements on the tables of share groups: the position of each queue, and the leased
+runs.
+"""

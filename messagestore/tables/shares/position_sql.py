@@ -1,5 +1,5 @@
-"""Verbs on the positions of share groups, and what is read of a queue before anything of it
-is leased.
+"""Statements for positions of share groups, and the view of a queue that a lease begins
+with.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.rules.groups import sharing
 
-MOST_FOR_FLOOR = 100  # of the lowest runs that are read for it
+MOST_FOR_FLOOR = 100  # the lowest runs that are read to find it
 
 
 class ShareView(NamedTuple):
-    """A queue as a share group has it: its bounds, the reader row, the position and how
-    many runs there are.
+    """A queue as a share group sees it: bounds, reader row, position, and number of runs.
 
-    `position_epoch` and `next_offset` are None before the first lease. `due_in_ms`: until
-    the first lease ends, negative when it has; None without runs.
+    `position_epoch` and `next_offset` are None before the first lease. `due_in_ms` is the
+    time until the first lease ends, negative if it has ended, None without runs.
     """
 
     queue: int
@@ -48,70 +47,87 @@ class Floor(NamedTuple):
 
 
 def create_share_tables(session: Session) -> None:
-    """Make the tables of share groups; harmless when they exist."""
+    """Create the tables of share groups. Harmless if they exist."""
     session.run(step(session, "create_share_tables"))
 
 
 def read_views(
     session: Session, *, group_id: int, queues: Sequence[int]
 ) -> dict[int, ShareView]:
-    """{queue: view} of those queues in which the group has a reader row, in one round trip."""
-    named = {"group_id": group_id, "queues": ids(queues)}
-    views, runs = session.run(step(session, "select_share_views", **named))
-    found = {row[0]: ShareView(*row) for row in views.rows}
+    """Return {queue: view} of those queues in which the group has a reader row, in one
+    round trip.
+    """
+    values = {"group_id": group_id, "queues": id_list(queues)}
+    views, runs = session.run(step(session, "select_share_views", **values))
+    views_by_queue = {row[0]: ShareView(*row) for row in views.rows}
     for queue, count, due_us in runs.rows:
-        if queue in found:
-            found[queue] = found[queue]._replace(
+        # Runs of a group that is no longer subscribed have no reader row.
+        if queue in views_by_queue:
+            views_by_queue[queue] = views_by_queue[queue]._replace(
                 runs=int(count), due_in_ms=int(due_us) // 1000
             )
-    return found
+    return views_by_queue
 
 
-def start(session: Session, *, group_id: int, queue: int) -> None:
-    """Begin at the committed offset, where the position is of an earlier epoch than the
-    reader row or there is none; runs of earlier epochs go. Harmless where it was done."""
+def start_position(session: Session, *, group_id: int, queue: int) -> None:
+    """Set the position to the committed offset, if it is missing or of an earlier epoch.
+
+    Runs of earlier epochs are deleted. Harmless if it was done before.
+    """
     session.transact(step(session, "start_share", group_id=group_id, queue=queue))
 
 
 def read_floor(session: Session, *, group_id: int, queue: int) -> Floor | None:
-    """The lowest unfinished offset, or one below it where there are very many runs; None
-    without position.
+    """Return the lowest unfinished offset, None without a position.
+
+    If there are more than MOST_FOR_FLOOR runs, it may be lower than the true one.
     """
-    named = {"group_id": group_id, "queue": queue, "most": MOST_FOR_FLOOR}
-    rows = rows_of(session, "select_floor", **named)
+    values = {"group_id": group_id, "queue": queue, "most": MOST_FOR_FLOOR}
+    rows = fetch_rows(session, "select_floor", **values)
     if not rows:
         return None
     epoch, position = rows[0][:2]
     runs = [
-        (first, end, sharing.bits_of(done))
+        (first, end, sharing.bits_from_bytes(done))
         for *_, first, end, done in rows
         if first is not None
     ]
-    return Floor(epoch, sharing.floor(position, runs, all_read=len(rows) < MOST_FOR_FLOOR))
+    return Floor(
+        epoch,
+        sharing.lowest_unfinished(position, runs, all_read=len(rows) < MOST_FOR_FLOOR),
+    )
 
 
 def raise_committed(session: Session, *, group_id: int, queue: int, to: Floor) -> None:
-    """Write the committed offset; it never falls, and not in another epoch."""
-    named = {"group_id": group_id, "queue": queue, "epoch": to.epoch, "position": to.offset}
-    session.transact(step(session, "raise_committed", **named))
+    """Raise the committed offset. A lower offset or another epoch changes nothing."""
+    values = {
+        "group_id": group_id,
+        "queue": queue,
+        "epoch": to.epoch,
+        "position": to.offset,
+    }
+    session.transact(step(session, "raise_committed", **values))
 
 
 def delete_shares(
     session: Session, *, group_id: int, queues: Sequence[int], below: int
 ) -> None:
-    """Delete positions and runs of a group whose epoch is below a bound; a node without
-    such tables has none."""
+    """Delete positions and runs of a group whose epoch is below `below`."""
+    # A node that is not upgraded yet has no such tables, and no positions.
     with suppress(db_errors.Altered):
         session.transact(
             step(
-                session, "delete_shares", group_id=group_id, queues=ids(queues), below=below
+                session,
+                "delete_shares",
+                group_id=group_id,
+                queues=id_list(queues),
+                below=below,
             )
         )
 
 
 def delete_queue_shares(session: Session, *, queue: int) -> None:
-    """Delete the positions and runs of all groups in a queue; a node without such tables
-    has none.
-    """
+    """Delete the positions and runs of all groups in a queue."""
+    # As above: a node that is not upgraded yet has no such tables.
     with suppress(db_errors.Altered):
         session.transact(step(session, "delete_queue_shares", queue=queue))

@@ -1,7 +1,8 @@
-"""Verbs on runs: lease them, take them over, record what is finished, give them back.
+"""Statements for runs: lease them, lease them again, record finished messages, give them
+back.
 
-A change of a run names what its row must still be: grant and finished offsets. One that
-meets another row changes nothing, and the caller reads it again.
+A statement that changes a run names the grant and the finished offsets that its row must
+have. If the row has others, nothing changes, and the caller reads it again.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import Session, Step
-from messagestore.tables.running import ids, rows_of, step
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.shares import position_sql
+from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Grant
 
-MOST_LISTED = 20_000  # runs that are read at once
-NEVER = (1 << 31) - 1  # deliveries that no run has
+MOST_LISTED = 20_000  # runs read by one statement
+NEVER = (1 << 31) - 1  # more deliveries than any run has
 Key = tuple[int, int, int]  # queue, first offset, end
 
 
 class Run(NamedTuple):
-    """A run as its row stands. `done`: bits of the offsets that have left it.
+    """A run, as its row has it. `done` has a bit for each offset that is finished or moved
+    to another run.
 
-    `uncounted`: `deliveries` does not contain the last lease yet. The row does not have it:
-    it is known only of a run that was just leased.
+    `uncounted`: `deliveries` does not include the last lease yet. No column has this, it is
+    only known of a run that was just leased.
     """
 
     queue: int
@@ -57,11 +59,11 @@ class Run(NamedTuple):
     @property
     def left(self) -> int:
         """Bits of the offsets that are still in the run."""
-        return sharing.full(self.length) & ~self.done
+        return sharing.all_bits(self.length) & ~self.done
 
     @property
     def delivery(self) -> int:
-        """The number of deliveries with the last lease, once a message of it has begun."""
+        """Number of deliveries once a message of the last lease has begun."""
         return self.deliveries + self.uncounted
 
     def has(self, offset: int) -> bool:
@@ -71,9 +73,10 @@ class Run(NamedTuple):
         )
 
 
-class Wish(NamedTuple):
-    """A lease that somebody wants: of how many new messages. `counted`: it is a delivery of
-    them.
+class LeaseRequest(NamedTuple):
+    """A request to lease up to `messages` new messages.
+
+    `counted`: the lease is a delivery at once, instead of when its first message begins.
     """
 
     owner: str
@@ -83,18 +86,20 @@ class Wish(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Owner and length of a lease that is given; `lease_ms` 0: it is over at once, for
-    anybody to take.
+    """Owner and duration of a lease.
+
+    With `lease_ms` 0 it has ended already, so that any member may take the run.
     """
 
     owner: str = ""
     lease_ms: int = 0
 
 
-class Taken(NamedTuple):
-    """Runs for some wishes, None where nothing was left, and the position behind them.
+class NewLeases(NamedTuple):
+    """Runs for some requests, None for requests that got nothing, and the position after
+    them.
 
-    `next_offset` is None if the position has another epoch, or is not there.
+    `next_offset` is None if the position has another epoch or does not exist.
     """
 
     next_offset: int | None
@@ -102,7 +107,7 @@ class Taken(NamedTuple):
 
 
 class QueueShare(NamedTuple):
-    """Leases of one share group in a queue, of the epoch of its position."""
+    """Position and runs of one share group in a queue, of the epoch of its position."""
 
     group_id: int
     epoch: int
@@ -119,22 +124,18 @@ class ListedRun(NamedTuple):
 
 def _run(queue: int, row: Sequence[Any]) -> Run:
     first, end, epoch, grant_no, owner, deliveries, done = row
-    return Run(queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_of(done))
+    return Run(
+        queue, first, end, epoch, grant_no, owner, deliveries, sharing.bits_from_bytes(done)
+    )
 
 
 def _guard(group_id: int, run: Run) -> dict[str, object]:
-    """The row as it must still be."""
-    named = {
-        "group_id": group_id,
-        "queue": run.queue,
-        "first_offset": run.first,
-        "end_offset": run.end,
-    }
-    seen = sharing.row_of(run.done, length=run.length)
-    return {**named, "epoch": run.epoch, "grant_no": run.grant_no, "seen": seen}
+    """Return the values that identify a run and that its row must still have."""
+    done_bits = sharing.bytes_from_bits(run.done, length=run.length)
+    return {**_grant_values(group_id, run.queue, run.grant), "seen": done_bits}
 
 
-def take(
+def lease_new_runs(
     session: Session,
     *,
     group_id: int,
@@ -142,39 +143,52 @@ def take(
     epoch: int,
     start: int,
     end: int,
-    wishes: Sequence[Wish],
-) -> Taken:
-    """Lease the next offsets below `end`, one run for each wish in order, in one
+    requests: Sequence[LeaseRequest],
+) -> NewLeases:
+    """Lease the next offsets below `end`, one run for each request in order, in one
     transaction.
 
-    Offsets below `start` are passed over. Raises `db_errors.*`; then nothing is leased,
-    unless it is Ambiguous.
+    Offsets below `start` are skipped. Raises `db_errors.*`; then nothing is leased, unless
+    it is Ambiguous.
     """
-    place: dict[str, object] = {"group_id": group_id, "queue": queue}
-    bounds = {**place, "epoch": epoch, "from_offset": start, "end_offset": end}
+    key: dict[str, object] = {"group_id": group_id, "queue": queue}
+    bounds = {**key, "epoch": epoch, "from_offset": start, "end_offset": end}
     steps = [
         step(
             session,
             "take_run",
             **bounds,
-            owner=wish.owner,
-            messages=wish.messages,
-            lease_us=1000 * wish.lease_ms,
-            deliveries=int(wish.counted),
+            owner=request.owner,
+            messages=request.messages,
+            lease_us=1000 * request.lease_ms,
+            deliveries=int(request.counted),
         )
-        for wish in wishes
+        for request in requests
     ]
-    locked, *_ = session.transact(step(session, "lock_position", **place), *steps)
+    # The row of the position is locked first, so two brokers never lease the same offsets.
+    locked, *_ = session.transact(step(session, "lock_position", **key), *steps)
     if not locked.rows or locked.rows[0][0] != epoch:
-        return Taken(None, [None] * len(wishes))
-    at = max(int(locked.rows[0][1]), start)
-    taken: list[Run | None] = []
-    for wish in wishes:
-        first, at = at, max(at, min(at + wish.messages, end))
-        deliveries, uncounted = int(wish.counted), not wish.counted
-        run = Run(queue, first, at, epoch, 1, wish.owner, deliveries, uncounted=uncounted)
-        taken.append(run if at > first else None)
-    return Taken(at, taken)
+        return NewLeases(None, [None] * len(requests))
+    next_offset = max(int(locked.rows[0][1]), start)
+    runs: list[Run | None] = []
+    for request in requests:
+        first, next_offset = (
+            next_offset,
+            max(next_offset, min(next_offset + request.messages, end)),
+        )
+        deliveries, uncounted = int(request.counted), not request.counted
+        run = Run(
+            queue,
+            first,
+            next_offset,
+            epoch,
+            1,
+            request.owner,
+            deliveries,
+            uncounted=uncounted,
+        )
+        runs.append(run if next_offset > first else None)
+    return NewLeases(next_offset, runs)
 
 
 def select_due(
@@ -187,42 +201,45 @@ def select_due(
     limit: int,
     exhausted: bool = False,
 ) -> list[Run]:
-    """Runs whose lease is over, the lowest first.
+    """Return runs whose lease has ended, the lowest first.
 
-    Those of a single message that was leased `limit` times (0: no limit) only if they are
-    asked for, and then only these.
+    `limit` is the delivery limit, 0 for none. Runs of a single message that has reached it
+    are left out; with `exhausted`, only these are returned.
     """
-    rows = rows_of(
+    rows = fetch_rows(
         session,
         "select_due_runs",
         group_id=group_id,
         queue=queue,
         epoch=epoch,
         limit_at=limit or NEVER,
+        # A message at the delivery limit becomes a dead letter instead of being delivered.
         at_limit=int(exhausted),
         most=most,
     )
     return [_run(queue, row) for row in rows]
 
 
-def select_over(
+def select_ended_below(
     session: Session, *, group_id: int, queue: int, epoch: int, below: int, most: int
 ) -> list[Run]:
-    """Runs whose lease is over and that begin below an offset, the lowest first."""
-    named = {
+    """Return runs that begin below an offset and whose lease has ended, the lowest first."""
+    values = {
         "group_id": group_id,
         "queue": queue,
         "epoch": epoch,
         "below": below,
         "most": most,
     }
-    return [_run(queue, row) for row in rows_of(session, "select_over_runs", **named)]
+    return [_run(queue, row) for row in fetch_rows(session, "select_over_runs", **values)]
 
 
 def read_runs(
     session: Session, *, group_id: int, firsts: Mapping[int, Collection[int]]
 ) -> dict[Key, Run]:
-    """{(queue, first, end): run} of the runs that begin at some offsets, {queue: offsets}."""
+    """Return {(queue, first, end): run} of the runs that begin at `firsts`, {queue:
+    offsets}.
+    """
     queues = [queue for queue, offsets in firsts.items() if offsets]
     if not queues:
         return {}
@@ -233,25 +250,26 @@ def read_runs(
                 "select_shares",
                 group_id=group_id,
                 queue=queue,
-                offsets=ids(sorted(firsts[queue])),
+                offsets=id_list(sorted(firsts[queue])),
             )
             for queue in queues
         )
     )
-    found = [
+    runs = [
         _run(queue, row)
         for queue, result in zip(queues, results, strict=True)
         for row in result.rows
     ]
-    return {run.key: run for run in found}
+    return {run.key: run for run in runs}
 
 
-def take_over(
+def lease_again(
     session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True
 ) -> Run | None:
-    """Lease a due run anew, whole; None if it is not as it was read.
+    """Lease a whole run whose lease has ended. Return None if its row has changed.
 
-    With `counted` the lease is a delivery at once, else when its member says that it began.
+    With `counted` the lease is a delivery at once, else when its member reports that it
+    began.
     """
     values = {
         **_guard(group_id, run),
@@ -261,8 +279,10 @@ def take_over(
     (result,) = session.transact(
         step(session, "take_over_run", **values, counted=int(counted))
     )
+    # Another broker leased the run first, or its member finished something.
     if result.matched != 1:
         return None
+    # The row is not read again: the guard proves its former values.
     return run._replace(
         grant_no=run.grant_no + 1,
         owner=lease.owner,
@@ -271,7 +291,7 @@ def take_over(
     )
 
 
-def leave(
+def remove_offsets(
     session: Session,
     *,
     group_id: int,
@@ -280,73 +300,68 @@ def leave(
     lease: Lease | None = None,
     deliveries: int = 0,
 ) -> list[Run] | None:
-    """Let offsets leave a run, in one transaction; None, and nothing is done, if it is not
-    as it was read.
+    """Take offsets out of a run, in a single transaction. Return None, and change nothing, if
+    its row has changed.
 
-    With a `lease` each stretch of them becomes a run of its own, leased so and delivered so
-    often; these are returned. Without one they are finished. The row goes with its last
-    offset. Numbers of leases go on from those of the run: one that leaves whole and comes
-    back must not get a number that somebody knows.
+    Without a `lease` the offsets are finished. With one, each stretch of them becomes a run
+    of its own with this lease and delivery count; these runs are returned. The row is
+    deleted with its last offset.
     """
     done = run.done | bits
-    values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
-    gone = done == sharing.full(run.length)
-    steps = [step(session, "delete_run" if gone else "mark_run", **values)]
-    made = [] if lease is None else _parts(run, bits, lease, deliveries)
-    steps += [_added(session, group_id, part, lease) for part in made if lease is not None]
+    values = {
+        **_guard(group_id, run),
+        "done": sharing.bytes_from_bits(done, length=run.length),
+    }
+    row_change = "delete_run" if done == sharing.all_bits(run.length) else "mark_run"
+    steps, new_runs = [step(session, row_change, **values)], []
+    if lease is not None:
+        # `add_run` inserts only if the statement before it changed a row, so nothing is added
+        # if the run is not as it was read. A new run has a grant number above that of its
+        # former run. Otherwise a run that leaves whole and comes back could get a number
+        # that a former owner still holds.
+        new_runs = [
+            Run(run.queue, first, end, run.epoch, run.grant_no + 1, lease.owner, deliveries)
+            for first, end in sharing.spans_of(bits, first=run.first)
+        ]
+        steps += [
+            step(
+                session,
+                "add_run",
+                **_grant_values(group_id, run.queue, new_run.grant),
+                owner=lease.owner,
+                lease_us=1000 * lease.lease_ms,
+                deliveries=deliveries,
+            )
+            for new_run in new_runs
+        ]
     results = session.transact(*steps)
-    return made if results[0].matched == 1 else None
+    return new_runs if results[0].matched == 1 else None
 
 
-def _parts(run: Run, bits: int, lease: Lease, deliveries: int) -> list[Run]:
-    return [
-        Run(run.queue, first, end, run.epoch, run.grant_no + 1, lease.owner, deliveries)
-        for first, end in sharing.spans_of(bits, first=run.first)
-    ]
-
-
-def _added(session: Session, group_id: int, part: Run, lease: Lease) -> Step:
-    return step(
-        session,
-        "add_run",
-        group_id=group_id,
-        queue=part.queue,
-        first_offset=part.first,
-        end_offset=part.end,
-        epoch=part.epoch,
-        grant_no=part.grant_no,
-        owner=part.owner,
-        lease_us=1000 * lease.lease_ms,
-        deliveries=part.deliveries,
-    )
-
-
-def release(session: Session, *, group_id: int, run: Run) -> bool:
-    """Give a run back as it is, so that its lease is worth nothing; False if it is not as
-    it was read.
-    """
+def release_run(session: Session, *, group_id: int, run: Run) -> bool:
+    """End a lease and invalidate its grant. Return False if the row has changed."""
     return (
         session.transact(step(session, "release_run", **_guard(group_id, run)))[0].matched
         == 1
     )
 
 
-def finish(
+def finish_runs(
     session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]]
 ) -> list[bool]:
-    """Finish whole runs, by (queue, grant), in one transaction; for each whether its grant
-    still held.
+    """Finish whole runs, by (queue, grant), in a single transaction. Return for each whether its
+    grant held.
     """
-    return _each(session, "finish_run", group_id, grants)
+    return _change_each(session, "finish_run", group_id, grants)
 
 
-def renew(
+def renew_leases(
     session: Session, *, group_id: int, grants: Sequence[tuple[int, Grant]], lease: Lease
 ) -> list[bool]:
-    """Begin leases anew, by (queue, grant), in one transaction; for each whether its grant
-    still held.
+    """Extend leases, by (queue, grant), in a single transaction. Return for each whether its
+    grant held.
     """
-    return _each(
+    return _change_each(
         session,
         "renew_run",
         group_id,
@@ -356,10 +371,8 @@ def renew(
     )
 
 
-class Count(NamedTuple):
-    """A member's report on its lease: whether it counts by now, as number `delivery` of its
-    messages.
-    """
+class DeliveryReport(NamedTuple):
+    """A member's report on a lease, as delivery number `delivery`. `begun`: it counts by now."""
 
     delivery: int
     begun: bool
@@ -370,20 +383,20 @@ class Count(NamedTuple):
         return self.delivery if self.begun else self.delivery - 1
 
 
-def count(
-    session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, Count]]
+def record_deliveries(
+    session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, DeliveryReport]]
 ) -> list[bool]:
-    """Write whether leases count as deliveries, by (queue, grant), in one transaction.
+    """Record whether leases count as deliveries, by (queue, grant), in a single transaction.
 
-    For each, return whether its grant still held and it is the next delivery, or the last
-    one.
+    Return for each whether its grant held and the number is that of the next or the last
+    delivery.
     """
     results = session.transact(
         *(
             step(
                 session,
                 "count_run",
-                **_named(group_id, queue, grant),
+                **_grant_values(group_id, queue, grant),
                 delivery=lease_count.delivery,
                 deliveries=lease_count.deliveries,
             )
@@ -393,7 +406,7 @@ def count(
     return [result.matched == 1 for result in results]
 
 
-def _named(group_id: int, queue: int, grant: Grant) -> dict[str, object]:
+def _grant_values(group_id: int, queue: int, grant: Grant) -> dict[str, object]:
     return {
         "group_id": group_id,
         "queue": queue,
@@ -404,47 +417,51 @@ def _named(group_id: int, queue: int, grant: Grant) -> dict[str, object]:
     }
 
 
-def _each(
+def _change_each(
     session: Session,
     name: str,
     group_id: int,
     grants: Sequence[tuple[int, Grant]],
-    **more: object,
+    **values: object,
 ) -> list[bool]:
     results = session.transact(
         *(
-            step(session, name, **_named(group_id, queue, grant), **more)
+            step(session, name, **_grant_values(group_id, queue, grant), **values)
             for queue, grant in grants
         )
     )
     return [result.matched == 1 for result in results]
 
 
-def free_runs_of(session: Session, *, group_id: int, owner: str) -> int:
-    """End every lease of one owner; return how many."""
+def end_leases_of_owner(session: Session, *, group_id: int, owner: str) -> int:
+    """End every lease of an owner. Return how many."""
     return session.transact(step(session, "free_runs_of", group_id=group_id, owner=owner))[
         0
     ].matched
 
 
 def end_leases(session: Session, *, group_id: int, queue: int, first: int) -> int:
-    """End the leases of the runs that begin at an offset; return how many."""
-    named = {"group_id": group_id, "queue": queue, "first_offset": first}
-    return session.transact(step(session, "end_leases", **named))[0].matched
+    """End the leases of the runs that begin at an offset. Return how many."""
+    values = {"group_id": group_id, "queue": queue, "first_offset": first}
+    return session.transact(step(session, "end_leases", **values))[0].matched
 
 
 def select_held(
     session: Session, *, group_id: int, queues: Sequence[int], owner: str, most: int
 ) -> list[Run]:
-    """Runs of some queues that an owner has, the lowest first."""
-    named = {"group_id": group_id, "queues": ids(queues), "owner": owner, "most": most}
-    return [_run(row[0], row[1:]) for row in rows_of(session, "select_held_runs", **named)]
+    """Return runs of some queues that an owner holds, the lowest first."""
+    values = {"group_id": group_id, "queues": id_list(queues), "owner": owner, "most": most}
+    return [
+        _run(row[0], row[1:]) for row in fetch_rows(session, "select_held_runs", **values)
+    ]
 
 
-class Standing(NamedTuple):
-    """Leases of a queue: runs, messages that are out, those of them that were leased
-    before, and the ms until the lease ends that began first; None without one that
-    lasts."""
+class LeaseCounts(NamedTuple):
+    """Leases of a queue: runs, unfinished messages in them, and those leased more than
+    once.
+
+    `oldest_left_ms` is the time until the oldest running lease ends, None without one.
+    """
 
     next_offset: int
     runs: int = 0
@@ -453,42 +470,49 @@ class Standing(NamedTuple):
     oldest_left_ms: int | None = None
 
 
-def standing(
+def count_leases(
     session: Session, *, group_id: int, queues: Sequence[int]
-) -> dict[int, Standing]:
-    """{queue: leases} of the queues that a share group has begun to read."""
+) -> dict[int, LeaseCounts]:
+    """Return {queue: counts} of the queues that a share group has begun to read."""
     views = position_sql.read_views(session, group_id=group_id, queues=queues)
     runs = grouped(
-        (one.run.queue, one)
-        for one in list_runs(session, group_id=group_id, queues=queues, most=MOST_LISTED)
-        if one.run.queue in views and one.run.epoch == views[one.run.queue].epoch
+        (listed.run.queue, listed)
+        for listed in list_runs(session, group_id=group_id, queues=queues, most=MOST_LISTED)
+        if listed.run.queue in views and listed.run.epoch == views[listed.run.queue].epoch
     )
-    return {
-        queue: _standing(view.next_offset or 0, runs.get(queue, []))
-        for queue, view in views.items()
-        if view.has_started
-    }
-
-
-def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
-    live = [one for one in runs if one.lease_left_ms > 0]
-    again = (one.run.left.bit_count() for one in live if one.run.deliveries > 1)
-    unfinished = sum(one.run.left.bit_count() for one in runs)
-    oldest = min((one.lease_left_ms for one in live), default=None)
-    return Standing(next_offset, len(runs), unfinished, sum(again), oldest)
+    counts = {}
+    for queue, view in views.items():
+        if not view.has_started:
+            continue
+        queue_runs = runs.get(queue, [])
+        live = [listed for listed in queue_runs if listed.lease_left_ms > 0]
+        counts[queue] = LeaseCounts(
+            next_offset=view.next_offset or 0,
+            runs=len(queue_runs),
+            in_flight=sum(listed.run.left.bit_count() for listed in queue_runs),
+            redelivered=sum(
+                listed.run.left.bit_count() for listed in live if listed.run.deliveries > 1
+            ),
+            oldest_left_ms=min((listed.lease_left_ms for listed in live), default=None),
+        )
+    return counts
 
 
 def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
-    """{(group, queue): (next offset, messages in leases)} of all share groups on a node."""
+    """Return {(group, queue): (next offset, unfinished messages in runs)} of all share
+    groups on a node.
+    """
     try:
+        # The runs of all groups at once: a query for each group would cost a round trip
+        # each.
         positions, runs = (
             result.rows for result in session.run(step(session, "select_leased"))
         )
     except db_errors.Altered:
-        return {}  # a node without such tables
+        return {}  # the node is not upgraded yet
     counts: Counter[tuple[int, int]] = Counter()
     for group_id, queue, length, done in runs:
-        counts[group_id, queue] += length - sharing.bits_of(done).bit_count()
+        counts[group_id, queue] += length - sharing.bits_from_bytes(done).bit_count()
     return {
         (group_id, queue): (int(offset), counts[group_id, queue])
         for group_id, queue, offset in positions
@@ -496,37 +520,38 @@ def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def has_finished(session: Session, *, group_id: int, queue: int, offset: int) -> bool:
-    """Return True if a share group is done with a message, wherever its committed offset
-    is.
-    """
+    """Return True if a share group has finished a message, even above its committed offset."""
     view = position_sql.read_views(session, group_id=group_id, queues=[queue]).get(queue)
+    # Above the next offset nothing was leased yet. Below it, an offset that is in no run is
+    # finished.
     if view is None or not view.has_started or offset >= (view.next_offset or 0):
         return False
     runs = list_runs(session, group_id=group_id, queues=[queue], most=MOST_LISTED)
-    return not any(one.run.epoch == view.epoch and one.run.has(offset) for one in runs)
+    return not any(
+        listed.run.epoch == view.epoch and listed.run.has(offset) for listed in runs
+    )
 
 
 def list_runs(
     session: Session, *, group_id: int, queues: Sequence[int], most: int
 ) -> list[ListedRun]:
-    """At most so many runs of some queues, by queue and offset."""
-    rows = rows_of(
-        session, "select_share_runs", group_id=group_id, queues=ids(queues), most=most
+    """Return at most `most` runs of some queues, by queue and offset."""
+    rows = fetch_rows(
+        session, "select_share_runs", group_id=group_id, queues=id_list(queues), most=most
     )
     return [ListedRun(_run(row[0], row[1:-1]), int(row[-1]) // 1000) for row in rows]
 
 
-def shares_of(session: Session, *, queue: int) -> list[QueueShare]:
-    """The leases of every share group in a queue, as of one moment; none on a node without
-    such tables.
-    """
+def list_queue_shares(session: Session, *, queue: int) -> list[QueueShare]:
+    """Return position and runs of every share group in a queue, as of one moment."""
     try:
-        rows = rows_of(session, "select_queue_shares", queue=queue)
+        rows = fetch_rows(session, "select_queue_shares", queue=queue)
     except db_errors.Altered:
         return []
-    found: dict[int, QueueShare] = {}
-    for group_id, epoch, next_offset, *run in rows:
-        share = found.setdefault(group_id, QueueShare(group_id, epoch, next_offset, []))
-        if run[0] is not None:
-            share.runs.append(_run(queue, run))
-    return [*found.values()]
+    shares: dict[int, QueueShare] = {}
+    for group_id, epoch, next_offset, *run_columns in rows:
+        # A group without runs has one row whose run columns are NULL.
+        share = shares.setdefault(group_id, QueueShare(group_id, epoch, next_offset, []))
+        if run_columns[0] is not None:
+            share.runs.append(_run(queue, run_columns))
+    return [*shares.values()]

@@ -20,14 +20,14 @@ _EXPRESSION = re.compile(
 RETRY_DELAYS_S = (10, 30, 60, 300, 600, 1_800, 3_600)
 
 
-def tags_of(text: str) -> tuple[str, ...]:
+def parse_tags(text: str) -> tuple[str, ...]:
     """The tags of a filter such as `new || paid` or `new,paid`; none for one that takes
     everything.
 
-    Raises ValueError. What older versions stored is read as it is; `check_filter` refuses
+    Raises ValueError. What older versions stored is read as it is; `check_tag_filter` refuses
     more.
 
-    >>> tags_of("new || paid"), tags_of("new,paid"), tags_of("*"), tags_of("")
+    >>> parse_tags("new || paid"), parse_tags("new,paid"), parse_tags("*"), parse_tags("")
     (('new', 'paid'), ('new', 'paid'), (), ())
     """
     if text.strip() in ("", "*"):
@@ -44,23 +44,24 @@ def tags_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-def check_filter(text: str) -> None:
+def check_tag_filter(text: str) -> None:
     """Raise ValueError for a filter that cannot be meant: an expression, which would be
     taken for one tag.
 
     No message carries such a tag, so everything would be passed over, and committed.
 
-    >>> check_filter("a && b")
-    Traceback (most recent call last): ValueError: 'a && b' is an expression, not a tag
+    >>> check_tag_filter("a && b")
+    Traceback (most recent call last):
+    ValueError: 'a && b' is an expression, not a tag
     """
-    for tag in tags_of(text):
+    for tag in parse_tags(text):
         if _EXPRESSION.search(tag):
             raise ValueError(f"{tag!r} is an expression, not a tag")
 
 
 def _check_written(text: str) -> None:
     try:
-        check_filter(text)
+        check_tag_filter(text)
     except ValueError as error:
         remedy = "write tags joined by ||, such as new || paid, or by commas; or * for all messages"
         raise ValueError(f"{error}: {remedy}") from error

@@ -44,16 +44,16 @@ class MessageFilter:
 EVERYTHING = MessageFilter()
 
 
-def headers_of(written: Mapping[str, Iterable[str]]) -> Headers:
+def header_filter(written: Mapping[str, Iterable[str]]) -> Headers:
     """Return a header filter from an object of names and lists of values."""
     return tuple((name, tuple(values)) for name, values in written.items())
 
 
-def read_headers(text: str) -> dict[str, list[str]]:
+def parse_headers(text: str) -> dict[str, list[str]]:
     """Return a header filter from lines as people write them. Raises ValueError, naming the
     line.
 
-    >>> read_headers("region=eu, us\\nkind=order")
+    >>> parse_headers("region=eu, us\\nkind=order")
     {'region': ['eu', 'us'], 'kind': ['order']}
     """
     found: dict[str, list[str]] = {}
@@ -67,10 +67,10 @@ def read_headers(text: str) -> dict[str, list[str]]:
     return found
 
 
-def header_lines(headers: Mapping[str, Iterable[str]]) -> str:
+def format_headers(headers: Mapping[str, Iterable[str]]) -> str:
     """Return a header filter as read_headers reads it.
 
-    >>> header_lines({"region": ["eu", "us"], "kind": ["order"]})
+    >>> format_headers({"region": ["eu", "us"], "kind": ["order"]})
     'region=eu,us\\nkind=order'
     """
     return "\n".join(f"{name}={','.join(values)}" for name, values in headers.items())

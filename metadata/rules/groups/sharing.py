@@ -18,7 +18,7 @@ _GRANT = re.compile(
 )
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MOST = (1 << 63) - 1
-MOST_MESSAGES = 1_000  # of a run
+MAX_RUN_MESSAGES = 1_000  # of a run
 Span = tuple[int, int]  # first, end
 
 
@@ -50,7 +50,7 @@ class Grant(NamedTuple):
         grant = cls(*(int(part, 36) for part in found.groups()))
         return (
             grant
-            if max(grant) <= _MOST and 0 < grant.end - grant.first <= MOST_MESSAGES
+            if max(grant) <= _MOST and 0 < grant.end - grant.first <= MAX_RUN_MESSAGES
             else None
         )
 
@@ -63,32 +63,34 @@ def _base36(number: int) -> str:
     return text or "0"
 
 
-def fair_cut(*, backlog: int, members: int, asked: int) -> int:
+def fair_share(*, backlog: int, members: int, asked: int) -> int:
     """Return how many messages one member gets of a backlog: its share, at most what it
     asks for.
 
-    >>> fair_cut(backlog=2000, members=300, asked=500), fair_cut(backlog=3, members=8, asked=10)
+    >>> fair_share(backlog=2000, members=300, asked=500), fair_share(backlog=3, members=8, asked=10)
     (7, 1)
     """
     share = -(-backlog // max(1, members))
     return max(0, min(backlog, asked, max(1, share)))
 
 
-def cut(count: int, *, run_messages: int) -> list[int]:
+def run_lengths(count: int, *, run_messages: int) -> list[int]:
     """Return the lengths of the runs that make up so many messages.
 
-    >>> cut(25, run_messages=10), cut(0, run_messages=10)
+    >>> run_lengths(25, run_messages=10), run_lengths(0, run_messages=10)
     ([10, 10, 5], [])
     """
     whole, rest = divmod(count, run_messages)
     return [run_messages] * whole + ([rest] if rest else [])
 
 
-def goes_alone(delivery: int, *, max_deliveries: int) -> bool:
+def must_lease_alone(delivery: int, *, max_deliveries: int) -> bool:
     """Return True if a message is to be leased alone at its n-th delivery.
 
-    >>> [goes_alone(n, max_deliveries=5) for n in (1, 2, 3)], goes_alone(2, max_deliveries=2)
-    ([False, False, True], True)
+    >>> [must_lease_alone(n, max_deliveries=5) for n in (1, 2, 3)]
+    [False, False, True]
+    >>> must_lease_alone(2, max_deliveries=2)
+    True
     """
     return delivery >= (min(ALONE_FROM, max_deliveries) if max_deliveries else ALONE_FROM)
 
@@ -98,21 +100,23 @@ def is_exhausted(deliveries: int, *, max_deliveries: int) -> bool:
     return bool(max_deliveries) and deliveries >= max_deliveries
 
 
-def full(length: int) -> int:
+def all_bits(length: int) -> int:
     """The bits of a run of which nothing is left."""
     return (1 << length) - 1
 
 
-def bits_of(done: bytes | None) -> int:
+def bits_from_bytes(done: bytes | None) -> int:
     """The offsets that have left a run, as its row holds them."""
     return int.from_bytes(done or b"", "little")
 
 
-def row_of(bits: int, *, length: int) -> bytes | None:
+def bytes_from_bits(bits: int, *, length: int) -> bytes | None:
     """The same for the row: one form for each set, so that two can be compared.
 
-    >>> row_of(0, length=9), row_of(257, length=9), bits_of(row_of(257, length=9))
-    (None, b'\\x01\\x01', 257)
+    >>> bytes_from_bits(0, length=9), bytes_from_bits(257, length=9)
+    (None, b'\\x01\\x01')
+    >>> bits_from_bytes(bytes_from_bits(257, length=9))
+    257
     """
     return bits.to_bytes((length + 7) // 8, "little") if bits else None
 
@@ -128,7 +132,7 @@ def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
     for first, end in spans:
         if not run[0] <= first < end <= run[1]:
             return None
-        bits |= full(end - first) << (first - run[0])
+        bits |= all_bits(end - first) << (first - run[0])
     return bits
 
 
@@ -142,7 +146,7 @@ def bits_within(spans: Iterable[Span], *, run: Span) -> int:
     for first, end in spans:
         inside = max(first, run[0]), min(end, run[1])
         if inside[0] < inside[1]:
-            bits |= full(inside[1] - inside[0]) << (inside[0] - run[0])
+            bits |= all_bits(inside[1] - inside[0]) << (inside[0] - run[0])
     return bits
 
 
@@ -162,25 +166,29 @@ def spans_of(bits: int, *, first: int) -> Iterator[Span]:
         bits >>= length
 
 
-def floor(position: int, runs: Sequence[tuple[int, int, int]], *, all_read: bool) -> int:
+def lowest_unfinished(
+    position: int, runs: Sequence[tuple[int, int, int]], *, all_read: bool
+) -> int:
     """The lowest unfinished offset of a queue, or one below it.
 
     `position` is the first offset that was never leased; `runs` are (first, end, bits),
     rising, perhaps only the lowest.
 
-    >>> floor(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True), floor(30, [], all_read=True)
-    (2, 30)
-    >>> floor(30, [(0, 10, 1023), (10, 20, 1023)], all_read=False)
+    >>> lowest_unfinished(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True)
+    2
+    >>> lowest_unfinished(30, [], all_read=True)
+    30
+    >>> lowest_unfinished(30, [(0, 10, 1023), (10, 20, 1023)], all_read=False)
     10
     """
     lowest = position
     for first, end, bits in runs:
-        left = full(end - first) & ~bits
+        left = all_bits(end - first) & ~bits
         if left:
             lowest = min(lowest, first + (left & -left).bit_length() - 1)
     return lowest if all_read or not runs else min(lowest, runs[-1][0])
 
 
-def lease_lost(deliveries: int) -> str:
+def lease_lost_error(deliveries: int) -> str:
     """The error of a message that is dead because no lease of it brought a result."""
     return f"LeaseLost: {deliveries} leases ended without a result"

@@ -10,7 +10,7 @@ MAX_PROXIES = 256
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def networks(texts: Sequence[str]) -> tuple[Network, ...]:
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Return networks such as 10.0.0.0/8; a single address counts as one. Raises
     ValueError.
     """
@@ -25,7 +25,7 @@ def width_problem(proxies: Sequence[str]) -> str:
     >>> width_problem(["10.0.0.2", "10.9.0.0/24"]), width_problem(["10.0.0.0/8"])[:40]
     ('', 'each of the 16777216 hosts of 10.0.0.0/8')
     """
-    for network in networks(proxies):
+    for network in parse_networks(proxies):
         if network.num_addresses > MAX_PROXIES:
             return (
                 f"each of the {network.num_addresses} hosts of {network} could claim an address of "
@@ -61,7 +61,7 @@ def is_within(address: str, trusted: Sequence[Network]) -> bool:
     return any(known in network for network in trusted)
 
 
-def client_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     """Return the address of the client: the last one in `X-Forwarded-For` that is no
     trusted proxy's.
 
@@ -69,7 +69,7 @@ def client_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     invented. Without a proxy, and when the header is of no use, it is `peer`, who is
     connected.
 
-    >>> client_of("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", networks(["10.0.0.0/8"]))
+    >>> client_address("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", parse_networks(["10.0.0.0/8"]))
     '192.0.2.7'
     """
     found = peer

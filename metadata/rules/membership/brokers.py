@@ -30,20 +30,22 @@ class Claim(StrEnum):
     TAKEN = "taken"  # by a live broker somewhere else
 
 
-def alive(*, last_seen: datetime, stopped_at: datetime | None, now: datetime) -> bool:
+def counts_as_alive(
+    *, last_seen: datetime, stopped_at: datetime | None, now: datetime
+) -> bool:
     """Return True if a broker lives, by the database's clock; a clock set back makes nobody
     live long.
     """
     return stopped_at is None and abs((now - last_seen).total_seconds()) < ALIVE_S
 
 
-def claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
+def decide_claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
     """The fate of a claim to a name that another life holds; `held`: the claimant had it
     before.
 
-    >>> claim(holder_alive=True, same_url=True, held=False)
+    >>> decide_claim(holder_alive=True, same_url=True, held=False)
     <Claim.TAKE: 'take'>
-    >>> claim(holder_alive=True, same_url=False, held=False)
+    >>> decide_claim(holder_alive=True, same_url=False, held=False)
     <Claim.TAKEN: 'taken'>
     """
     if not holder_alive:

@@ -25,7 +25,7 @@ class Candidate:
     queues: int
 
 
-def eligible(
+def eligible_members(
     members: Iterable[Candidate], *, allow: str, deny: str, most: int | None
 ) -> list[int]:
     """Ids of the members that may own queues, rising.
@@ -35,18 +35,18 @@ def eligible(
     None for no limit.
 
     >>> two = [Candidate(1, "10.0.0.1", 0), Candidate(2, "10.0.0.2", 3)]
-    >>> eligible(two, allow="10.0.0.0/24", deny="", most=1)
+    >>> eligible_members(two, allow="10.0.0.0/24", deny="", most=1)
     [2]
-    >>> eligible(two, allow="", deny="10.0.0.2", most=None)
+    >>> eligible_members(two, allow="", deny="10.0.0.2", most=None)
     [1]
     """
-    allowed, denied = networks(allow), networks(deny)
+    allowed, denied = parse_networks(allow), parse_networks(deny)
     welcome = [one for one in members if _may(one.address, allowed, denied)]
     first = sorted(welcome, key=lambda one: (one.queues == 0, one.member))
     return sorted(one.member for one in first[:most])
 
 
-def networks(text: str) -> list[Network]:
+def parse_networks(text: str) -> list[Network]:
     """The networks of a list separated by commas or blanks; raises ValueError naming the
     first wrong word.
     """

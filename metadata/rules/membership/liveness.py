@@ -27,7 +27,7 @@ MAX_BLIND_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClockReading:
     """One look at the database: which server, its clock, the observer's monotonic clock in
     seconds, and the version of the metadata."""
 
@@ -43,11 +43,11 @@ class Watch:
     wrong.
     """
 
-    look: Look
+    look: ClockReading
     steady_since_s: float
 
 
-def observe(watch: Watch | None, look: Look) -> Watch:
+def observe(watch: Watch | None, look: ClockReading) -> Watch:
     """The watch after one more look; `None` is an observer that just started or lost the
     database.
     """
@@ -56,14 +56,14 @@ def observe(watch: Watch | None, look: Look) -> Watch:
     return Watch(look, watch.steady_since_s)
 
 
-def kept(watch: Watch, *, promised_at_s: float) -> Watch:
+def after_promise(watch: Watch, *, promised_at_s: float) -> Watch:
     """The watch of who keeps a promise given at that time: silence proves nothing before
     it.
     """
     return Watch(watch.look, max(watch.steady_since_s, promised_at_s))
 
 
-def _was_away(last: Look, look: Look) -> bool:
+def _was_away(last: ClockReading, look: ClockReading) -> bool:
     waited_s = look.monotonic_s - last.monotonic_s
     passed_s = (look.now - last.now).total_seconds()
     return (
@@ -80,18 +80,20 @@ def may_expire(watch: Watch, *, session_timeout_ms: int) -> bool:
     )
 
 
-def overdue(*, last_seen: datetime, now: datetime, session_timeout_ms: int) -> bool:
+def is_overdue(*, last_seen: datetime, now: datetime, session_timeout_ms: int) -> bool:
     """Return True if a member last recorded at `last_seen` is expired at `now`, by the
     database's clock.
     """
     return (now - last_seen).total_seconds() > session_timeout_ms / 1000 + GRACE_S
 
 
-def expired(watch: Watch, members: Iterable[tuple[int, datetime, int]]) -> list[int]:
+def find_expired(watch: Watch, members: Iterable[tuple[int, datetime, int]]) -> list[int]:
     """Ids of the dead among `members`, each (id, last_seen, session_timeout_ms)."""
     return [
         member
         for member, last_seen, timeout_ms in members
         if may_expire(watch, session_timeout_ms=timeout_ms)
-        and overdue(last_seen=last_seen, now=watch.look.now, session_timeout_ms=timeout_ms)
+        and is_overdue(
+            last_seen=last_seen, now=watch.look.now, session_timeout_ms=timeout_ms
+        )
     ]

@@ -12,7 +12,7 @@ CROWDED = 150  # partitions of one table, from which on new ones become larger
 MOST = 200  # more make inserts dear
 
 
-def size(
+def partition_size(
     *,
     per_s: float,
     retention_s: float,
@@ -28,17 +28,17 @@ def size(
     size allows. The rate is one over hours; `now_per_s` is that of the newest messages:
     making a partition holds up senders.
 
-    >>> size(per_s=1000, retention_s=7 * 86_400, last=10_000_000, count=9)
+    >>> partition_size(per_s=1000, retention_s=7 * 86_400, last=10_000_000, count=9)
     12000000
-    >>> size(per_s=1000, retention_s=7 * 86_400, last=100_000, count=9)
+    >>> partition_size(per_s=1000, retention_s=7 * 86_400, last=100_000, count=9)
     1000000
-    >>> size(per_s=0, retention_s=7 * 86_400, last=100_000, count=9)
+    >>> partition_size(per_s=0, retention_s=7 * 86_400, last=100_000, count=9)
     10000
-    >>> size(per_s=0, retention_s=7 * 86_400, last=100_000, count=160)
+    >>> partition_size(per_s=0, retention_s=7 * 86_400, last=100_000, count=160)
     1000000
-    >>> size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000)
+    >>> partition_size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000)
     100000
-    >>> size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000,
+    >>> partition_size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000,
     ...     fitting=200_000)
     20000
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metadata.rules.alarm_texts import AlarmText, say
+from metadata.rules.alarm_texts import AlarmText, alarm_text
 
 CLOCK_S = 3600  # by so much two clocks of one system may differ
 
@@ -18,17 +18,17 @@ class Span(NamedTuple):
     bytes: int
 
 
-def by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
+def keep_from_by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
     """The lowest offset from which on rising spans take at most `most` bytes.
 
     `whole`: spans go as a whole, and the last one, which is written to, always stays.
     Otherwise at least the last offset does.
 
     >>> spans = [Span(0, 10, 100), Span(10, 20, 100), Span(20, 25, 50)]
-    >>> by_size(spans, most=170, whole=True), by_size(spans, most=170, whole=False)
-    (10, 8)
-    >>> by_size(spans, most=1, whole=True), by_size(spans, most=1, whole=False)
-    (20, 24)
+    >>> [keep_from_by_size(spans, most=170, whole=whole) for whole in (True, False)]
+    [10, 8]
+    >>> [keep_from_by_size(spans, most=1, whole=whole) for whole in (True, False)]
+    [20, 24]
     """
     keep, left = spans[-1].end, most
     for span in reversed(spans):
@@ -40,24 +40,26 @@ def by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
     return min(keep, spans[-1].first if whole else spans[-1].end - 1)
 
 
-def by_age(*, expired: int, long_expired: int, unread: Sequence[int]) -> int:
+def keep_from_by_age(*, expired: int, long_expired: int, unread: Sequence[int]) -> int:
     """The offset to keep from: what is expired goes, unless it is unread and not long
     expired.
 
     `unread`: where the groups stand for whom messages are kept longer.
 
-    >>> by_age(expired=90, long_expired=20, unread=[50, 70])
+    >>> keep_from_by_age(expired=90, long_expired=20, unread=[50, 70])
     50
-    >>> (by_age(expired=90, long_expired=60, unread=[50, 70]),
-    ...  by_age(expired=90, long_expired=0, unread=[])) (60, 90)
+    >>> keep_from_by_age(expired=90, long_expired=60, unread=[50, 70])
+    60
+    >>> keep_from_by_age(expired=90, long_expired=0, unread=[])
+    90
     """
     return min([expired, max(long_expired, min(unread, default=expired))])
 
 
-def lost(*, committed: int, low: int, keep_from: int) -> int:
+def count_lost(*, committed: int, low: int, keep_from: int) -> int:
     """Count the messages a reader has not read that go when `low` is raised.
 
-    >>> lost(committed=5, low=2, keep_from=9), lost(committed=5, low=7, keep_from=9)
+    >>> count_lost(committed=5, low=2, keep_from=9), count_lost(committed=5, low=7, keep_from=9)
     (4, 2)
     """
     return max(0, keep_from - max(committed, low))
@@ -74,9 +76,11 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
     """
     apart = (now_ms - reference_ms) / 1000
     if abs(apart) > CLOCK_S:
-        return say("clock_ahead" if apart > 0 else "clock_behind", by=_shown(abs(apart)))
+        return alarm_text(
+            "clock_ahead" if apart > 0 else "clock_behind", by=_shown(abs(apart))
+        )
     if newest_ms is not None and newest_ms - now_ms > CLOCK_S * 1000:
-        return say("newest_ahead", by=_shown((newest_ms - now_ms) / 1000))
+        return alarm_text("newest_ahead", by=_shown((newest_ms - now_ms) / 1000))
     return None
 
 
@@ -84,21 +88,20 @@ def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
     """Return why a clock by which `passed_s` went by cannot be trusted, when it really were
     `elapsed_s`.
 
-    >>> jump_problem(passed_s=90_000, elapsed_s=600)
-    "the metadata database's clock has jumped 24.8 hours ahead; if it is right now, run
-    manage.py cleanup"
+    >>> jump_problem(passed_s=90_000, elapsed_s=600).partition(";")[0]
+    "the metadata database's clock has jumped 24.8 hours ahead"
     >>> jump_problem(passed_s=700, elapsed_s=600)
     """
     ahead = passed_s - elapsed_s
     if ahead <= CLOCK_S:
         return None
-    return say("jumped", by=_shown(ahead))
+    return alarm_text("jumped", by=_shown(ahead))
 
 
 def _shown(seconds: float) -> AlarmText:
     hours = seconds / 3600
     return (
-        say("hours", hours=f"{hours:.1f}")
+        alarm_text("hours", hours=f"{hours:.1f}")
         if hours < 48
-        else say("days", days=f"{hours / 24:.1f}")
+        else alarm_text("days", days=f"{hours / 24:.1f}")
     )

@@ -15,7 +15,7 @@ def queue_for_key(key: str, layout: Sequence[int]) -> int:
     return layout[slot_of(key)]
 
 
-def candidates(batch_id: UUID, queues: Sequence[int]) -> list[int]:
+def order_queues(batch_id: UUID, queues: Sequence[int]) -> list[int]:
     """The distinct `queues` in the order in which a batch without a key should try them.
 
     Rendezvous hashing: the order of two queues does not depend on which others exist.

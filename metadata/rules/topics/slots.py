@@ -28,7 +28,7 @@ def initial_layout(queue_ids: Sequence[int]) -> Layout:
     return tuple(queue_ids[slot % len(queue_ids)] for slot in range(SLOTS))
 
 
-def spread(
+def spread_slots(
     layout: Sequence[int], *, open_queues: Iterable[int], closed: Iterable[int] = ()
 ) -> Layout:
     """The layout over other queues than before: as even as can be, and with as few slots
@@ -40,8 +40,8 @@ def spread(
     nothing but the arguments, not on their order.
 
     >>> before = initial_layout([7, 8])
-    >>> after = spread(before, open_queues=[7, 8, 9])
-    >>> [after.count(queue) for queue in (7, 8, 9)], len(moved(before, after))
+    >>> after = spread_slots(before, open_queues=[7, 8, 9])
+    >>> [after.count(queue) for queue in (7, 8, 9)], len(moved_slots(before, after))
     ([342, 341, 341], 341)
     """
     held = Counter(layout)
@@ -85,5 +85,5 @@ def _quotas(of_open: Mapping[int, int], of_closed: Mapping[int, int]) -> dict[in
     return quota | {queue: base + (place < extras) for place, queue in enumerate(ranked)}
 
 
-def moved(before: Sequence[int], after: Sequence[int]) -> list[int]:
+def moved_slots(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return [slot for slot, queue in enumerate(before) if after[slot] != queue]

@@ -80,7 +80,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         if dead_page.next
         else "",
         redrives=_redrives_table(
-            redrive_rows.page(group=name, limit=MAX_REDRIVES, actor=current_actor)
+            redrive_rows.list_redrives(group=name, limit=MAX_REDRIVES, actor=current_actor)
         ),
     )
 
@@ -126,7 +126,7 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
         ),
         Link(delete_label % counted(count), page_url("dead-drop", name) + query, "danger"),
     ]
-    if dead_letter_counts.unseen(group=name):
+    if dead_letter_counts.has_unseen(group=name):
         links.append(Link(_("Mark as seen"), page_url("dead-seen", name)))
     return links
 

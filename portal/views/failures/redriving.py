@@ -171,5 +171,5 @@ class MarkDeadLettersSeen(DeadLetterAction):
         return {}
 
     def run(self, fields: dict[str, Any]) -> Text:
-        dead_letter_counts.saw(group=self.name, actor=self.actor)
+        dead_letter_counts.mark_seen(group=self.name, actor=self.actor)
         return _("The dead letters are marked as seen.")

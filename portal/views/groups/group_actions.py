@@ -138,7 +138,7 @@ class RebalanceGroup(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         # A dry run computes the moves and rolls them back.
-        plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
+        plan = rebalance.rebalance_by_hand(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
             Column(_("Queue"), lambda row: cells.queue(row.queue)),
             Column(_("From"), lambda row: text(row.source or _("nobody"))),
@@ -161,7 +161,7 @@ class RebalanceGroup(GroupAction):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        plan = rebalance.ask(group=self.name, actor=self.actor)
+        plan = rebalance.rebalance_by_hand(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {
             "count": len(plan.moves),
             "name": self.name,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from messagestore.consume import lag
-from messagestore.consume.lag import QueueLag
+from messagestore.consume import group_lag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
@@ -21,9 +21,9 @@ from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import dead_letter_counts, metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
+from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace
-from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import LONG_MS
+from metadata.rules.groups.lag_causes import LONG_MS
 from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
@@ -68,7 +68,7 @@ class TopicQueues(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
-    dead_letters = dead_letter_counts.of_groups([row.pk for row in page.items])
+    dead_letters = dead_letter_counts.read_group_counts([row.pk for row in page.items])
     *usual_columns, sparkline = cells.GROUP_COLUMNS
     columns: Columns[GroupRow] = [
         *usual_columns,
@@ -100,16 +100,16 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
-    offsets, group_progress = lag.standing(group=name, actor=actor(request))
+    offsets, group_progress = group_lag.standing(group=name, actor=actor(request))
     samples: dict[str, Any] = {
         "group_id": view.id,
         "sent_to": [subscription.topic_id for subscription in view.subscriptions],
     }
     span = charts.chosen_span(request, **samples)
-    points = metrics_history.points(for_s=span.length_s, **samples)
-    marks = chart_marks.marks(for_s=span.length_s, group=name, actor=actor(request))
+    points = metrics_history.read_points(for_s=span.length_s, **samples)
+    marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
-    reasons = lag_causes.of_group(
+    reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, found=group_progress, actor=actor(request)
     )
     return pages.render_page(
@@ -120,7 +120,11 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         live=True,
         actions=_actions(view) if manages else [],
         tiles=_tiles(
-            view, offsets, metrics_history.pace(**samples), group_progress, manages=manages
+            view,
+            offsets,
+            metrics_history.read_pace(**samples),
+            group_progress,
+            manages=manages,
         ),
         leases=leases.find_leases(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rate_chart(points, marks),
@@ -169,7 +173,7 @@ def _tiles(
 ) -> list[Fact]:
     oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
     state, tone, trend = progress.group_state(group_progress)
-    dead_letters = dead_letter_counts.of_group(view.id)
+    dead_letters = dead_letter_counts.read_group_count(view.id)
     if dead_letters is not None and dead_letters.unseen and tone == "ok":
         # The group reads, but some of its messages failed for good.
         tone = "warn"  # it reads, but not all of it was handled

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 from django.utils.translation import ngettext
 
-from messagestore.consume.lag import QueueLag
+from messagestore.consume.group_lag import QueueLag
 from messagestore.shares import listing
 from messagestore.shares.known_queues import MAX_RUNS
 from messagestore.shares.listing import LeasedRun, LeasedRuns

@@ -259,7 +259,7 @@ def show_moves(request: HttpRequest, name: str) -> HttpResponse:
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     )
-    page = offset_resets.page(
+    page = offset_resets.list_moves(
         group=name, limit=MOVES_PER_PAGE, after=before_id, actor=actor(request)
     )
     return pages.render_page(
@@ -277,7 +277,7 @@ def show_moves(request: HttpRequest, name: str) -> HttpResponse:
 
 def latest_moves(*, group: str, manages: bool, actor: Actor) -> Table:
     """Return the latest resets of a group's offsets, for its page."""
-    moves = offset_resets.page(
+    moves = offset_resets.list_moves(
         group=group, limit=LATEST_MOVES, after=None, actor=actor
     ).items
     return _history_table(group, moves, manages=manages)

@@ -98,7 +98,7 @@ class ChangeSubscription(Edit, GroupAction):
     title = lazy("Subscription of %(name)s to %(topic)s")
 
     def stored_settings(self) -> dict[str, Any]:
-        view = subscription_rows.named(
+        view = subscription_rows.find_subscription(
             group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
         return {

@@ -112,7 +112,7 @@ def _schedules_table(request: HttpRequest) -> Table:
     """Return all jobs with their last and next run."""
     last_runs = operation_lists.last_runs(actor=actor(request))
     next_runs = dict(Schedule.objects.values_list("name", "next_run"))
-    columns: list[Column[tuple[str, runs.Listed]]] = [
+    columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
         Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
         Column(_("What it does"), lambda row: text(_(row[1].text))),
         Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
@@ -129,7 +129,9 @@ def _schedules_table(request: HttpRequest) -> Table:
         columns.append(
             Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
         )
-    return simple_table(columns, sorted(runs.known().items()), EmptyHint(_("No jobs")))
+    return simple_table(
+        columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
+    )
 
 
 def _last_state(run: RunRow | None) -> Cell:
@@ -149,11 +151,11 @@ class RunJob(Action):
     back_to = ("jobs",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        job = runs.known().get(self.name)
+        job = runs.scheduled_jobs().get(self.name)
         return Preview(effects=[_(job.text) if job else _("Unknown job")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        runs.ask(name=self.name, actor=self.actor)
+        runs.run_now(name=self.name, actor=self.actor)
         return _("Job %s was queued; it runs as soon as a worker is free.") % self.name
 
 

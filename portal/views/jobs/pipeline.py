@@ -42,7 +42,7 @@ from portal.views.jobs.operations import run_columns
 
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the pipeline's configuration, the archived topics, and the runs."""
-    configuration = pipeline.place(actor=actor(request))
+    configuration = pipeline.job_place(actor=actor(request))
     runs_page = operation_lists.runs(
         wanted=parse_list_query(request), actor=actor(request), pipeline=True
     )
@@ -97,7 +97,7 @@ def _stock_table(archive: str) -> tuple[Table, str]:
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
     """Show a run: its progress, its outcome and its log."""
-    view = pipeline.shown(id=run, actor=actor(request))
+    view = pipeline.find_run(id=run, actor=actor(request))
     cancel_actions = [Link(_("Cancel it"), page_url("run-cancel", view.id), "danger")]
     report_actions = (
         [Link(_("Open the report"), page_url("report", view.report))] if view.report else []
@@ -107,7 +107,7 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
         request,
         "jobs/run",
         _("Run %(run)d of %(job)s") % {"run": view.id, "job": view.name},
-        section="pipeline" if pipeline.has(view.name) else "jobs",
+        section="pipeline" if pipeline.is_pipeline_job(view.name) else "jobs",
         live=is_running,
         actions=[
             *report_actions,
@@ -185,20 +185,20 @@ class StartRun(Action):
         }
 
     def run(self, fields: dict[str, Any]) -> Text:
-        self.run_id = pipeline.ask(
+        self.run_id = pipeline.request_run(
             name=self.job, settings=self.settings(fields), actor=self.actor
         )
         return _("Run %d was queued; it starts as soon as a worker is free.") % self.run_id
 
     def check_topic(self, name: str) -> None:
         """Raise NotFound if the topic does not exist."""
-        topic_rows.named(name=name, actor=self.actor)
+        topic_rows.find_topic(name=name, actor=self.actor)
 
     def find_archive(self, name: str) -> Stock:
         """Return the archived days of a topic. Raises Invalid if there are none, Conflict
         for a damaged archive.
         """
-        archive = pipeline.place(actor=self.actor).archive
+        archive = pipeline.job_place(actor=self.actor).archive
         stocks = [stock for stock in archives.stock(Path(archive)) if stock.topic == name]
         if not stocks:
             raise Invalid.field(
@@ -209,7 +209,7 @@ class StartRun(Action):
 
     def spark_warnings(self) -> list[Text]:
         """Return what Spark lacks on this machine, as warnings."""
-        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return [blocked_by] if blocked_by else []
 
 
@@ -247,7 +247,7 @@ class StartArchive(StartRun):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self.check_topic(fields["topic"])
-        archive = pipeline.place(actor=self.actor).archive
+        archive = pipeline.job_place(actor=self.actor).archive
         values = {"topic": fields["topic"], "archive": archive}
         sentence = _(
             "All days of %(topic)s that are not archived yet will be written to %(archive)s. "

@@ -93,7 +93,7 @@ def _format_settings(settings: Any) -> str | None:
 
 def report(request: HttpRequest, number_: int) -> HttpResponse:
     """Show a report with its first rows."""
-    view = reports.shown(id=number_, actor=actor(request))
+    view = reports.find_report(id=number_, actor=actor(request))
     columns = [
         _report_column(name, is_number=_is_number(view.rows, name)) for name in view.columns
     ]
@@ -152,7 +152,7 @@ def _value_cell(value: Any) -> Cell:
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     """Return a report as a CSV file."""
-    view = reports.shown(id=number_, actor=actor(request))
+    view = reports.find_report(id=number_, actor=actor(request))
     response = _file_response(view, "csv", "text/csv; charset=utf-8")
     writer = csv.writer(response)
     writer.writerow(view.columns)
@@ -164,10 +164,10 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
 
 def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
     """Return a report as a Parquet file, with typed columns."""
-    view = reports.shown(id=number_, actor=actor(request))
+    view = reports.find_report(id=number_, actor=actor(request))
     response = _file_response(view, "parquet", "application/vnd.apache.parquet")
     buffer = BytesIO()
-    report_files.parquet(view.rows, to=buffer)
+    report_files.write_parquet(view.rows, to=buffer)
     response.write(buffer.getvalue())
     return response
 
@@ -230,9 +230,9 @@ class MakeReport(Action):
             )
             return Preview(effects=[sentence % REPORT_TITLES[fields["name"]]])
         if fields["topic"]:
-            topic_rows.named(name=fields["topic"], actor=self.actor)
+            topic_rows.find_topic(name=fields["topic"], actor=self.actor)
         sentence = _("A Spark job will read the messages and store the report: %s")
-        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return Preview(
             effects=[
                 sentence % REPORT_TITLES[fields["name"]],
@@ -243,13 +243,13 @@ class MakeReport(Action):
     def run(self, fields: dict[str, Any]) -> Text:
         settings = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
-            run_id = pipeline.ask(
+            run_id = pipeline.request_run(
                 name=pipeline.REPORT + fields["name"], settings=settings, actor=self.actor
             )
             self.result_url = page_url("run", run_id)
             return _("Run %d was queued; it starts as soon as a worker is free.") % run_id
-        rows = light_reports.make(name=fields["name"], actor=self.actor, **settings)
-        report_id = reports.keep(
+        rows = light_reports.make_report(name=fields["name"], actor=self.actor, **settings)
+        report_id = reports.save_report(
             name=fields["name"],
             engine="direct",
             settings=settings,

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from messagestore.engine.messages import StoredMessage, Wanted, parse_message_id
+from messagestore.engine.messages import MessageSearch, StoredMessage, parse_message_id
 from messagestore.inspect import browse, search
-from messagestore.inspect.browse import Browsed
-from messagestore.inspect.search import Times
+from messagestore.inspect.browse import MessagePage
+from messagestore.inspect.search import TimeRange
 from messagestore.topology import topics
 from messagestore.topology.topics import QueueState
 from metadata.actors import Actor
@@ -87,7 +87,9 @@ def find(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     query = {**query, **query_box.parse_query(query["q"])}
     topic = query["topic"]
     if query["message_id"]:
-        browsed = browse.by_id(topic=topic, message_id=query["message_id"], actor=actor)
+        browsed = browse.read_message(
+            topic=topic, message_id=query["message_id"], actor=actor
+        )
         return FoundMessages(browsed.messages, 1, 1, masked=browsed.masked)
     if any(query[name] for name in FILTER_FIELDS):
         return _search(query, limit=limit, actor=actor)
@@ -116,7 +118,7 @@ def tail(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     queue_id = _parse_number(query, "queue")
     if queue_id is not None:
         # Raises NotFound if the topic has no such queue.
-        browse.by_offset(topic=topic, queue=queue_id, offset=0, limit=1, actor=actor)
+        browse.read_page(topic=topic, queue=queue_id, offset=0, limit=1, actor=actor)
         queues = [queue for queue in queues if queue.queue.queue == queue_id]
     return _read_latest(topic, queues, limit=limit, actor=actor)
 
@@ -160,16 +162,16 @@ def _search(
     body_part = query["contains"].encode() if query["contains"] else None
     if from_ms is None:
         from_ms = _parse_time(query, "since") if minutes is None else _minutes_ago(minutes)
-    page = search.search(
+    page = search.search_messages(
         topic=query["topic"],
-        wanted=Wanted(
+        wanted=MessageSearch(
             query["key"] or None,
             query["tag"] or None,
             query["trace_id"] or None,
             body_part,
             query_box.parse_header(query["header"]),
         ),
-        times=Times(from_ms=from_ms, to_ms=_parse_time(query, "until")),
+        times=TimeRange(from_ms=from_ms, to_ms=_parse_time(query, "until")),
         queue=_parse_number(query, "queue"),
         limit=limit,
         after=query["after"] or None,
@@ -221,7 +223,7 @@ def _browse(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     queue, offset = _parse_number(query, "queue") or 0, _parse_number(query, "offset") or 0
     if query["after"]:
         _queue, offset = parse_message_id(query["after"])
-    page = browse.by_offset(
+    page = browse.read_page(
         topic=query["topic"], queue=queue, offset=offset, limit=limit, actor=actor
     )
     next_parameters = {"after": f"{queue}-{page.next}"} if page.next is not None else {}
@@ -238,8 +240,8 @@ def _read_latest(
     # The latest of all queues together are not known before they are read, so each queue
     # gets the same share.
     limit_per_queue = max(1, limit // max(1, len(queues_with_messages)))
-    pages: list[Browsed] = [
-        browse.by_offset(
+    pages: list[MessagePage] = [
+        browse.read_page(
             topic=topic,
             queue=queue.queue.queue,
             offset=max(queue.low or 0, (queue.head or 0) - limit_per_queue),

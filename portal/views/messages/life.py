@@ -52,7 +52,9 @@ def describe_sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
     The message stores the sender's name. Clients that sent under this name at that time are
     named, too.
     """
-    name = browse.sender(topic=topic, queue=stored.queue, offset=stored.offset, actor=actor)
+    name = browse.read_sender(
+        topic=topic, queue=stored.queue, offset=stored.offset, actor=actor
+    )
     is_retry = snapshot.origin_of(topic) is not None
     sentences: list[Text] = [_("The sender is not recorded.")]
     if is_retry and name == "redrive":
@@ -70,7 +72,7 @@ def _possible_clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterat
     """Name the clients that sent under this name at that time. The message does not record
     which of them sent it.
     """
-    clients = producers.clients_of(topic=topic, name=name, at_ms=at_ms, actor=actor)
+    clients = producers.list_clients(topic=topic, name=name, at_ms=at_ms, actor=actor)
     if clients:
         names = [
             f"{client.address} ({client.sdk})" if client.sdk else client.address

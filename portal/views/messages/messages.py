@@ -162,7 +162,7 @@ def _without_time_range() -> dict[str, str]:
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     """Show a message, its life line, and the actions on it."""
-    browsed = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    browsed = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     (stored,) = browsed.messages
     actions = [
         Link(
@@ -179,7 +179,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
             Link(_("Resend or edit"), page_url("message-resend", topic, message_id))
         )
     body = bodies.render_body(stored.body)
-    statuses = delivery_status.of_message(
+    statuses = delivery_status.trace_message(
         topic=topic,
         queue=stored.queue,
         offset=stored.offset,
@@ -188,7 +188,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         # A masked message has no headers, so filters cannot be tested on it.
         message=None if browsed.masked else stored,
     )
-    traces = handling_traces.of_message(
+    traces = handling_traces.traces_of_message(
         queue=stored.queue, offset=stored.offset, actor=actor(request)
     )
     navigation_context = navigation.for_topic(topic, "messages")
@@ -235,7 +235,7 @@ def _message_facts(
 
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     """Return the body of a message as a file, never as a page that a browser would run."""
-    browsed = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    browsed = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     if browsed.masked:
         raise Forbidden(_("You may not read the messages of %s.") % topic)
     response = HttpResponse(

@@ -112,7 +112,7 @@ class Resend(Send):
     back_to = ("message", "topic", "message_id")
 
     def _read_stored(self) -> StoredMessage:
-        browsed = browse.by_id(
+        browsed = browse.read_message(
             topic=self.topic, message_id=self.url_argument("message_id"), actor=self.actor
         )
         if browsed.masked:

@@ -133,7 +133,7 @@ class ChangeNode(Edit, NodeAction):
     title = lazy("Settings of %(name)s")
 
     def stored_settings(self) -> dict[str, Any]:
-        return read_settings(NODE, node_rows.named(name=self.name, actor=self.actor))
+        return read_settings(NODE, node_rows.find_node(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the changes, and the sends that a closed node refuses."""

@@ -45,13 +45,13 @@ class SetAccount(NodeAction):
 
     def initial(self) -> dict[str, Any]:
         return {
-            "username": node_rows.named(name=self.name, actor=self.actor).username,
+            "username": node_rows.find_node(name=self.name, actor=self.actor).username,
             **super().initial(),
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
-        old_username = node_rows.named(name=self.name, actor=self.actor).username
+        old_username = node_rows.find_node(name=self.name, actor=self.actor).username
         values = {"before": old_username, "after": fields["username"]}
         test_result = _(
             "The account was tested. It can connect and has all necessary rights."
@@ -87,7 +87,7 @@ class SetReader(NodeAction):
     title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        view = node_rows.named(name=self.name, actor=self.actor)
+        view = node_rows.find_node(name=self.name, actor=self.actor)
         return {"username": view.reader_username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -137,7 +137,7 @@ class PromoteNode(NodeAction):
     title = lazy("Promote a replica of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        view = node_rows.named(name=self.name, actor=self.actor)
+        view = node_rows.find_node(name=self.name, actor=self.actor)
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:

@@ -11,7 +11,7 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.errors import NodeUnavailable
-from metadata.listing.pages import Listed
+from metadata.listing.pages import ListPage
 from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
@@ -44,11 +44,11 @@ MAX_FORECAST_DAYS = 3650
 def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
-    nodes = node_rows.page(window=window, actor=actor(request)).items
+    nodes = node_rows.list_nodes(window=window, actor=actor(request)).items
     latencies, silent, growth_by_node = (
         registry.latencies(),
         set(outages.silent_nodes()),
-        size_rows.growth(),
+        size_rows.read_growth(),
     )
 
     def stored_bytes(view: NodeView) -> int | None:
@@ -77,7 +77,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Disk space"), lambda row: cells.state(row.disk)),
     ]
     hint = EmptyHint(_("No matching nodes"), "python manage.py register_node --help")
-    table = list_table(request, columns, Listed(nodes, len(nodes), 1, 1), empty=hint)
+    table = list_table(request, columns, ListPage(nodes, len(nodes), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), page_url("node-register"))]
     return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
 
@@ -102,9 +102,9 @@ def _location(view: NodeView) -> str:
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
-    view = node_rows.named(name=name, actor=actor(request))
+    view = node_rows.find_node(name=name, actor=actor(request))
     latency, space, error_text = _probe(view)
-    growth = size_rows.growth().get(view.id)
+    growth = size_rows.read_growth().get(view.id)
     return pages.render_page(
         request,
         "system/node",
@@ -116,7 +116,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         quarantined=view.quarantined,
         tiles=_tiles(view, latency, space, growth),
         facts=_node_facts(view, growth),
-        sizes=charts.size_chart(size_rows.history(node=name, actor=actor(request))),
+        sizes=charts.size_chart(size_rows.read_history(node=name, actor=actor(request))),
     )
 
 

@@ -18,7 +18,7 @@ from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_rules import ONCE, subject
+from metadata.rules.alarm_rules import ONCE, parse_subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import cells, pages
@@ -78,7 +78,9 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     ]
     table = list_table(request, columns, alarms_page, empty=_empty_hint(selected))
     intro = _describe_mails() if is_admin else ""
-    may_acknowledge = selected == "lasting" and alarms.acknowledgeable(actor=current_actor)
+    may_acknowledge = selected == "lasting" and alarms.list_acknowledgeable(
+        actor=current_actor
+    )
     actions = (
         [Link(_("Acknowledge all"), page_url("alarms-acknowledge"))]
         if may_acknowledge
@@ -105,7 +107,7 @@ def _describe_mails() -> str:
     """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
-    mail_state = mails.post()
+    mail_state = mails.read_mail_state()
     if mail_state.waiting and mail_state.error:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
             "count": mail_state.waiting, "why": mail_state.error,
@@ -137,7 +139,7 @@ def _acknowledged_by(alarm: AlarmRow, current_actor: Actor) -> Cell:
     """Return who acknowledged an alarm, or a link to acknowledge it."""
     if alarm.acknowledged_by or alarm.ended_at_ms is not None:
         return text(alarm.acknowledged_by or None)
-    if not alarms.may_manage(current_actor, subject(alarm.kind, alarm.name)):
+    if not alarms.may_manage(current_actor, parse_subject(alarm.kind, alarm.name)):
         return text(None)
     return text(_("acknowledge"), page_url("alarm-acknowledge", alarm.kind, alarm.name))
 
@@ -179,7 +181,9 @@ class Acknowledge(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the effect of the acknowledgement. Raises Forbidden."""
-        alarms.require_manage(self.actor, subject(self.url_argument("kind"), self.name))
+        alarms.require_manage(
+            self.actor, parse_subject(self.url_argument("kind"), self.name)
+        )
         if self.url_argument("kind") in ONCE:
             return Preview(
                 effects=[
@@ -214,7 +218,7 @@ class AcknowledgeAll(Action):
     form_class = ChosenAlarmsForm
 
     def get(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
-        chosen = alarms.acknowledgeable(actor=self.actor)
+        chosen = alarms.list_acknowledgeable(actor=self.actor)
         if not chosen:
             raise NotFound(_("There is no active alarm that you may acknowledge."))
         return self._show_preview(ChosenAlarmsForm({"chosen": dumps(chosen)}))
@@ -222,7 +226,7 @@ class AcknowledgeAll(Action):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Name the alarms. Raises Forbidden if the user may not acknowledge all of them."""
         for kind, name in fields["chosen"]:
-            alarms.require_manage(self.actor, subject(kind, name))
+            alarms.require_manage(self.actor, parse_subject(kind, name))
         effects: list[Text] = [
             _(
                 "Your name is shown with each alarm. "

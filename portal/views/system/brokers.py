@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.brokers import broker_rows, discovery, java_callers
 from metadata.brokers.discovery import BrokerView
 from metadata.brokers.java_callers import CallerView
-from metadata.listing.pages import Listed
+from metadata.listing.pages import ListPage
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
@@ -32,7 +32,7 @@ from portal.kit.tables import (
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
     """Show the brokers."""
-    views = discovery.listed(actor=actor(request))
+    views = discovery.list_brokers(actor=actor(request))
     # Brokers are few, so the list has no search.
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda row: text(row.name)),
@@ -48,7 +48,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     if may(request, "admin"):
         columns.append(Column(_("Change"), _change_link))
     hint = EmptyHint(_("No broker is registered."))
-    table = list_table(request, columns, Listed(views, len(views), 1, 1), empty=hint)
+    table = list_table(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
     actions = (
         [Link(_("Java clients"), page_url("java-clients"))] if may(request, "admin") else []
     )
@@ -68,7 +68,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
 
 def java_clients(request: HttpRequest) -> HttpResponse:
     """Show the Java clients, which have no API key, by address and client."""
-    callers = java_callers.latest(actor=actor(request))
+    callers = java_callers.list_callers(actor=actor(request))
     columns: list[Column[CallerView]] = [
         Column(_("Address"), lambda row: code(row.address)),
         Column(_("Client"), lambda row: text(row.sdk or None)),
@@ -79,7 +79,7 @@ def java_clients(request: HttpRequest) -> HttpResponse:
     ]
     hint = EmptyHint(_("No Java client has called in the last seven days."))
     table = list_table(
-        request, columns, Listed(tuple(callers), len(callers), 1, 1), empty=hint
+        request, columns, ListPage(tuple(callers), len(callers), 1, 1), empty=hint
     )
     intro = _("A request without a client was refused before it was read.")
     return pages.render_list(
@@ -111,7 +111,7 @@ class SetBrokerState(Toggle, BrokerAction):
     def offered_state(self) -> str:
         return (
             "out"
-            if discovery.named(name=self.name, actor=self.actor).state == "in"
+            if discovery.find_broker(name=self.name, actor=self.actor).state == "in"
             else "in"
         )
 
@@ -143,5 +143,7 @@ class ForgetBroker(Delete, BrokerAction):
     effect = lazy("The broker is removed from the list. It registers again when it starts.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        broker_rows.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        broker_rows.forget_broker(
+            name=self.name, confirm=fields["confirm"], actor=self.actor
+        )
         return _("Broker %s was removed from the list.") % self.name

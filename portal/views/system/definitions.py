@@ -115,7 +115,7 @@ class Import(Create):
         return _("The import is done. %s") % _count_outcomes(plan)
 
     def _import(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
-        return imports.take_in(
+        return imports.import_definitions(
             document=fields["document"],
             existing=fields["existing"],
             dry_run=dry_run,

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import verify
 from messagestore.verify import QueueReport, Since
-from metadata.config import Config, config, meanings, variable_of
+from metadata.config import Config, config, setting_comments, variable_name
 from metadata.db import access
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
@@ -38,9 +38,9 @@ MAX_QUEUES = 500
 def settings(request: HttpRequest) -> HttpResponse:
     """Show every setting with its meaning, value and default. Secrets are not shown."""
     access.require(actor(request), "admin", "*", what="setting")
-    texts = meanings()
+    texts = setting_comments()
     columns: Columns[Any] = [
-        Column(_("Setting"), lambda row: code(variable_of(row.name))),
+        Column(_("Setting"), lambda row: code(variable_name(row.name))),
         Column(_("Value"), _setting_value),
         Column(
             _("Default"),

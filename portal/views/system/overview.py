@@ -36,13 +36,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     """Show problems, figures and charts of the whole installation."""
     summary = overview_lists.overview(actor=actor(request))
     span = charts.chosen_span(request)
-    points = metrics_history.points(for_s=span.length_s)
+    points = metrics_history.read_points(for_s=span.length_s)
     rates = (
-        metrics_history.pace_of(points)
+        metrics_history.pace_of_series(points)
         if span.length_s <= metrics_history.LIVE_S
-        else metrics_history.pace()
+        else metrics_history.read_pace()
     )
-    marks = chart_marks.marks(for_s=span.length_s, actor=actor(request))
+    marks = chart_marks.list_marks(for_s=span.length_s, actor=actor(request))
     problem_list = list_problems(summary, actor(request))
     return pages.render_page(
         request,
@@ -90,7 +90,7 @@ def _tiles(
     nodes = snapshot.current().nodes
     silent_count = len(outages.silent_nodes()) + len(outages.offline_nodes())
     alive_brokers = [
-        broker for broker in discovery.listed(actor=current_actor) if broker.alive
+        broker for broker in discovery.list_brokers(actor=current_actor) if broker.alive
     ]
     answering_nodes = f"{len(nodes) - silent_count} / {len(nodes)}"
     oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None

@@ -30,7 +30,7 @@ from portal.views.topics.topic_actions import TopicAction
 
 
 def tokens(request: HttpRequest, name: str) -> HttpResponse:
-    views = send_tokens.listed(topic=name, actor=actor(request))
+    views = send_tokens.list_tokens(topic=name, actor=actor(request))
     columns: Columns[SendTokenView] = [
         Column(_("Token"), lambda row: code(row.id)),
         Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
@@ -61,7 +61,7 @@ class CreateToken(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
         effects: list[Text] = [_("The token is shown once, on the next page.")]
-        if not send_tokens.listed(topic=self.name, actor=self.actor):
+        if not send_tokens.list_tokens(topic=self.name, actor=self.actor):
             effects.append(
                 _("Messages of Java clients without a token will be refused at once.")
             )
@@ -91,7 +91,7 @@ class DeleteToken(Delete, TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         remaining = [
             token
-            for token in send_tokens.listed(topic=self.name, actor=self.actor)
+            for token in send_tokens.list_tokens(topic=self.name, actor=self.actor)
             if token.id != self._token_id
         ]
         effects: list[Text] = [

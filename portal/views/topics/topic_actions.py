@@ -112,7 +112,7 @@ class ChangeTopic(Edit, TopicAction):
     title = lazy("Settings of %(name)s")
 
     def stored_settings(self) -> dict[str, Any]:
-        return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
+        return read_settings(TOPIC, topic_rows.find_topic(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         topic_rows.update(name=self.name, settings=changed, actor=self.actor)
@@ -265,7 +265,7 @@ class SetQueueState(Toggle, TopicAction):
         return _("Queue %s") % cells.queue_name(self.kwargs["queue"])
 
     def offered_state(self) -> str:
-        view = topic_rows.named(name=self.name, actor=self.actor)
+        view = topic_rows.find_topic(name=self.name, actor=self.actor)
         states = {queue.queue: queue.state for queue in view.queues}
         return (
             "read_only"

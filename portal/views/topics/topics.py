@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
 from metadata.listing import chart_marks, topic_lists
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
 from metadata.rules.settings import TOPIC
@@ -109,16 +109,16 @@ def _kind_tabs(selected: str, counts: Mapping[str, int]) -> list[Link]:
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
-    view = topic_rows.named(name=name, actor=actor(request))
+    view = topic_rows.find_topic(name=name, actor=actor(request))
     # Nodes that do not answer leave dashes: their names are shown above the page.
     queues = drains.describe(topic=name, actor=actor(request))
-    all_groups = Wanted(rows=MAX_GROUPS)
+    all_groups = ListQuery(rows=MAX_GROUPS)
     groups = topic_lists.subscriptions(
         wanted=all_groups, actor=actor(request), topic=name
     ).items
     span = charts.chosen_span(request, topic_id=view.id)
-    points = metrics_history.points(for_s=span.length_s, topic_id=view.id)
-    marks = chart_marks.marks(for_s=span.length_s, topic=name, actor=actor(request))
+    points = metrics_history.read_points(for_s=span.length_s, topic_id=view.id)
+    marks = chart_marks.list_marks(for_s=span.length_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.render_page(
         request,
@@ -127,14 +127,14 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         **navigation.for_topic(name, "topic"),
         live=True,
         actions=_actions(name) if manages else [],
-        tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
+        tiles=_tiles(view, queues, metrics_history.read_pace(topic_id=view.id).sent),
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
         queues=_queues_table(request, name, queues, manages),
         groups=_groups_table(groups, name),
         producers=_producers_table(
-            producers.of_topic(topic=name, actor=actor(request)), name
+            producers.list_producers(topic=name, actor=actor(request)), name
         ),
         facts=_topic_facts(view),
         away=outages.silent_nodes_of_topic(queues),

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db import access
 from metadata.db.paging import Window
-from metadata.listing.pages import cut
+from metadata.listing.pages import page_of
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import KEY
 from metadata.users import api_keys
@@ -50,7 +50,7 @@ RIGHT_MEANINGS: dict[str, Text] = {
 def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=parse_list_query(request).search, limit=MAX_KEYS)
-    key_views = api_keys.page(window=window, actor=actor(request)).items
+    key_views = api_keys.list_keys(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
         Column(_("API key"), lambda row: code(row.name)),
         Column(_("Rights"), lambda row: text(describe_rights(row.rights))),
@@ -65,7 +65,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
     ]
     hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
     table = list_table(
-        request, columns, cut(key_views, wanted=parse_list_query(request)), empty=hint
+        request, columns, page_of(key_views, wanted=parse_list_query(request)), empty=hint
     )
     actions = [Link(_("Create a key"), page_url("key-create"))]
     return pages.render_list(request, _("API keys"), table, section="keys", actions=actions)
@@ -179,7 +179,7 @@ class LimitKey(Edit, KeyAction):
     title = lazy("Limits of key %(name)s")
 
     def stored_settings(self) -> dict[str, Any]:
-        return read_settings(KEY, api_keys.named(name=self.name, actor=self.actor))
+        return read_settings(KEY, api_keys.find_key(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         api_keys.update(name=self.name, settings=changed, actor=self.actor)
@@ -193,7 +193,7 @@ class DeleteKey(Delete, KeyAction):
     title = lazy("Revoke key %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        view = api_keys.named(name=self.name, actor=self.actor)
+        view = api_keys.find_key(name=self.name, actor=self.actor)
         sentence = _(
             "Requests with this key will be refused within a second. Its rights: %s"
         )

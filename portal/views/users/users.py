@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.listing.pages import cut
+from metadata.listing.pages import page_of
 from metadata.users import accounts
 from metadata.users.accounts import UserView
 from portal.actions.action import Action, Delete, Preview
@@ -37,7 +37,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     search = parse_list_query(request).search.lower()
     views = tuple(
         user
-        for user in accounts.listed(actor=actor(request))
+        for user in accounts.list_users(actor=actor(request))
         if search in f"{user.name} {user.email}".lower()
     )
     columns: Columns[UserView] = [
@@ -64,7 +64,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     table = list_table(
         request,
         columns,
-        cut(views, wanted=parse_list_query(request)),
+        page_of(views, wanted=parse_list_query(request)),
         empty=EmptyHint(_("No matching users")),
     )
     intro = _(
@@ -154,7 +154,7 @@ class ChangeUser(Edit, UserAction):
 
     def stored_settings(self) -> dict[str, Any]:
         """Return the settings of the account. Its password cannot be read."""
-        view = accounts.named(name=self.name, actor=self.actor)
+        view = accounts.find_user(name=self.name, actor=self.actor)
         rights = {
             right: ", ".join(view.rights.get(right, ())) for right in RightsForm.base_fields
         }
@@ -191,7 +191,7 @@ class DeleteUser(Delete, UserAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
-        owned_names = accounts.owned(name=self.name, actor=self.actor)
+        owned_names = accounts.owned_names(name=self.name, actor=self.actor)
         if owned_names:
             sentence = _(
                 "The name stays an owner of %s. A new account with this name will manage them."

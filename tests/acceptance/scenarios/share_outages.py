@@ -249,7 +249,7 @@ def doubled(rows: list[tuple[Any, ...]]) -> list[str]:
     seen: set[tuple[int, int]] = set()
     found: list[str] = []
     for queue, first, end, done in rows:
-        left = sharing.full(end - first) & ~sharing.bits_of(done)
+        left = sharing.all_bits(end - first) & ~sharing.bits_from_bytes(done)
         places = {(queue, first + bit) for bit in range(end - first) if left >> bit & 1}
         found += [f"queue {one} offset {offset}" for one, offset in sorted(places & seen)]
         seen |= places

@@ -32,9 +32,8 @@ EVERY_MS = 50  # a message to each queue
 SESSION_MS = 15_000
 MEMBERS = 3
 # By how much a value may rise while the second half lasts. Memory: of one process, on
-# average; Python's own
-# caches fill for minutes, so a short soak sees more of it than a long one. Statements come
-# in beats.
+# average; Python's own caches fill for minutes, so a short soak sees more of it than a long
+# one. Statements come in beats.
 LIMITS = {
     "memory of a worker, MB": Limit(2.0, 0.02),
     "threads of a worker": Limit(2.0),

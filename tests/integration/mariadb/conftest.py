@@ -46,7 +46,7 @@ def watched() -> Iterator[None]:
 
     def watch() -> None:
         while not stop.wait(0.1):
-            for node in node_pools.in_use():
+            for node in node_pools.used_node_ids():
                 node_pools.watch(node)
 
     with ThreadPoolExecutor(1) as pool:

@@ -41,7 +41,7 @@ def test_a_commit_does_not_wait_for_a_send_that_holds_the_head(node: str) -> Non
             b"START TRANSACTION; UPDATE queue_head SET head = head + 1 WHERE queue_id = %d"
             % queue,
             statements=2,
-            ends=False,
+            ends_transaction=False,
         )
         done = positions.commit(
             consumer=member, offsets=[CommitOffset(queue, claim.epoch, 3)]

@@ -18,7 +18,7 @@ import MySQLdb
 import pytest
 
 from messagestore import retention, verify
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.nodes import (
@@ -76,7 +76,7 @@ class Account:
 
     def grant(self, rights: tuple[grants.Grant, ...]) -> None:
         where = {"database": self.schema, "username": self.name, "host": "127.0.0.1"}
-        for statement in grants.statements(rights, flavour=self.flavour, **where):
+        for statement in grants.grant_statements(rights, flavour=self.flavour, **where):
             self.server.execute(statement)
 
     @contextmanager
@@ -144,7 +144,7 @@ def test_everything_runs_with_exactly_the_rights_of_a_node(
     assert member.commit(queue, 10) == "ok"
     make_due(queue)
     assert mover(queue).run_once() == 1
-    lag.record()
+    group_lag.record()
     age(queue, 0, 10, seconds=10 * DAY)
     (cleaned,) = retention.clean(actor=ACTOR, rest_s=0.0)
     assert cleaned.plan is not None
@@ -222,7 +222,9 @@ def test_a_reader_account_needs_select_and_that_is_enough(
         with pytest.raises(Invalid, match=f"GRANT SELECT ON `{account.schema}`"):
             registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
         where = {"database": account.schema, "username": name, "host": "127.0.0.1"}
-        for statement in grants.statements(grants.READER, flavour=account.flavour, **where):
+        for statement in grants.grant_statements(
+            grants.READER, flavour=account.flavour, **where
+        ):
             server.execute(statement)
         registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
     finally:
@@ -232,10 +234,10 @@ def test_a_reader_account_needs_select_and_that_is_enough(
 def test_a_mark_names_the_right_to_see_the_binary_log_and_does_without_it(
     account: Account, node: str
 ) -> None:
-    (without,) = backup_marks.take(actor=ACTOR).nodes
+    (without,) = backup_marks.take_mark(actor=ACTOR).nodes
     account.grant(grants.BACKUP)
     node_pools.evict_all()
-    (marked,) = backup_marks.take(actor=ACTOR).nodes
+    (marked,) = backup_marks.take_mark(actor=ACTOR).nodes
     if account.server.execute("SELECT @@log_bin") == [(0,)]:
         assert (without.binlog, marked.binlog) == (None, None)
         return

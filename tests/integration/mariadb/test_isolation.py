@@ -15,7 +15,7 @@ from catmq_client import Message
 from catmq_client.contrib.django_outbox import claims
 from catmq_client.contrib.django_outbox.inbox import handled_once
 from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxRelay
-from catmq_client.message import Source, row_of
+from catmq_client.message import Source, make_row
 from tests.support import outboxes
 from tests.support.mariadb import MariaDB
 from tests.support.outboxes import Relays
@@ -74,7 +74,7 @@ def message() -> Message:
         "headers": None,
         "stored_at_ms": 0,
     }
-    return Message(Source("t", 7, 1), row_of(view))
+    return Message(Source("t", 7, 1), make_row(view))
 
 
 def test_a_handler_whose_row_changed_since_it_was_read_is_called_again(

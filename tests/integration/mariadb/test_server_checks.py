@@ -141,7 +141,7 @@ def session(given: dict[str, Any]) -> Iterator[Any]:
 def facts(given: dict[str, Any], version: str) -> tuple[ServerFacts, list[str]]:
     """The facts of the server as if it had a version, and the texts of its warnings."""
     with session(given) as made:
-        told = node_sql.server_facts(made)._replace(version=version)
+        told = node_sql.read_server_facts(made)._replace(version=version)
         return told, [text for _, _, text, _ in of_limits(made, told)]
 
 

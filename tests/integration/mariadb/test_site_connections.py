@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, close_old_connections, connection, transaction
 
 from catmq_site.mysql.idle import MAX_IDLE, IdleConnections, idle
-from metadata.db.changes import changed
+from metadata.db.changes import record_change
 from metadata.models import ChangeCounter, ChangeLog, DbNode, Topic
 from tests.support import rows
 from tests.support.mariadb import MariaDB
@@ -115,13 +115,13 @@ def test_the_counter_of_changes_is_not_locked_before_a_transaction_commits(
 
     def slow() -> int:
         with transaction.atomic():
-            changed("node", row)
+            record_change("node", row)
             assert done.wait(10)
         return ChangeCounter.objects.get().n
 
     def quick() -> int:
         with transaction.atomic():
-            changed("node", row)
+            record_change("node", row)
         done.set()
         return ChangeCounter.objects.get().n
 
@@ -143,7 +143,7 @@ def test_a_transaction_that_is_rolled_back_counts_no_change_then_or_later(
     before = ChangeCounter.objects.get().n
 
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        changed("node", row)
+        record_change("node", row)
         raise ZeroDivisionError
     with transaction.atomic():
         DbNode.objects.update(host="elsewhere")
@@ -162,8 +162,8 @@ def test_a_change_that_cannot_be_counted_undoes_the_transaction(
         other.query(f"UPDATE {database}.metadata_changecounter SET n = n + 1")
         with transaction.atomic():
             DbNode.objects.update(name="renamed")
-            changed("node", row.pk)
+            record_change("node", row.pk)
 
     assert DbNode.objects.get().name == row.name
     with transaction.atomic():
-        changed("node", row.pk)
+        record_change("node", row.pk)

@@ -88,7 +88,7 @@ class Bench:
         """All messages from an offset on."""
         queue = queue or self.queue
         with node_pools.node_of(queue).reading() as session:
-            return message_sql.select_from(
+            return message_sql.select_messages(
                 session, queue=queue, first=first, end=10**6, most_bytes=1 << 30
             )
 

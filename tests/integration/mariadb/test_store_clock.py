@@ -12,13 +12,13 @@ from uuid import uuid4
 import pytest
 
 from messagestore import retention, verify
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import browse, search
-from messagestore.inspect.search import Times
+from messagestore.inspect.search import TimeRange
 from messagestore.produce import batches
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
@@ -129,11 +129,14 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     assert times == sorted(times), (
         "a queue's times never fall, so that look-ups by time work"
     )
-    (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
+    (behind,) = group_lag.group_offsets(group="billing", actor=ACTOR)
     assert (behind.lag, behind.lag_ms) == (3, 0), "nothing is negative"
     positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, 3)])
-    found = search.search(
-        topic="orders", wanted=Wanted(), times=Times(from_ms=times[1]), actor=ACTOR
+    found = search.search_messages(
+        topic="orders",
+        wanted=MessageSearch(),
+        times=TimeRange(from_ms=times[1]),
+        actor=ACTOR,
     )
     assert [message.body for message in found.messages] == [b"ahead", b"back"]
 
@@ -141,7 +144,7 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     assert send("right") == 3
     (done,) = retention.clean(topic="orders", actor=ACTOR, rest_s=0.0)
     assert "3.0 days after the node's present time" in str(done.plan.blocked_by)
-    looked = browse.by_offset(topic="orders", queue=queue, offset=0, limit=10, actor=ACTOR)
+    looked = browse.read_page(topic="orders", queue=queue, offset=0, limit=10, actor=ACTOR)
     assert [message.offset for message in looked.messages] == [0, 1, 2, 3]
     report = verify.verify(topics=["orders"], rows_per_s=0, actor=ACTOR)
     assert [finding for one in report.queues for finding in one.findings] == []

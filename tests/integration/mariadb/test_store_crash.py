@@ -127,7 +127,7 @@ def _read(queue: int, first: int, end: int) -> dict[int, bytes]:
     with node_pools.node_of(queue).reading() as session:
         return {
             row.offset: row.body
-            for row in message_sql.select_from(
+            for row in message_sql.select_messages(
                 session, queue=queue, first=first, end=end, most_bytes=1 << 30
             )
         }

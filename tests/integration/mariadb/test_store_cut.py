@@ -19,8 +19,8 @@ from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Result, Session
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
-from messagestore.tables import running
-from messagestore.tables.running import step
+from messagestore.tables import sql_steps
+from messagestore.tables.sql_steps import step
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import CatmqError, NodeUnavailable
@@ -65,11 +65,11 @@ def two_results(session: Session, queue: int) -> list[Result]:
 
 def two_that_fit(session: Session, queue: int) -> list[Result]:
     """The same, the second in pieces."""
-    return session.run(*_two(session, queue), fits=len)
+    return session.run(*_two(session, queue), count_fitting=len)
 
 
 def _two(session: Session, queue: int) -> list[Any]:
-    values = {"table": running.message_table(queue), "first_offset": 0, "end_offset": 10}
+    values = {"table": sql_steps.message_table(queue), "first_offset": 0, "end_offset": 10}
     return [
         step(session, "select_head", queue=queue),
         step(session, "select_messages", **values),

@@ -19,14 +19,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore.consume import lag, positions, pull
+from messagestore.consume import group_lag, positions, pull
 from messagestore.consume.positions import Claim
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.heads import durability
 from messagestore.inspect import browse, search
-from messagestore.inspect.search import Times
+from messagestore.inspect.search import TimeRange
 from messagestore.pool import node_pools
 from messagestore.produce import group_commit
 from messagestore.produce.publish import publish
@@ -208,12 +208,14 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     assert [message.body for message in reader.pull(0).messages] == [b"first"]
     offset, batch_id, calls = visible_only(server, disk, queue, background)
     pulling = background(reader.pull, offset)
-    asking = background(lag.group_offsets, group="billing", actor=ACTOR)
+    asking = background(group_lag.group_offsets, group="billing", actor=ACTOR)
     at = {"topic": "orders", "queue": queue, "actor": ACTOR}
     looks: list[Callable[[], Any]] = [
-        lambda: browse.by_offset(offset=offset, limit=10, **at),
-        lambda: browse.by_id(topic="orders", message_id=f"{queue}-{offset}", actor=ACTOR),
-        lambda: search.search(wanted=Wanted(), times=Times(), **at),
+        lambda: browse.read_page(offset=offset, limit=10, **at),
+        lambda: browse.read_message(
+            topic="orders", message_id=f"{queue}-{offset}", actor=ACTOR
+        ),
+        lambda: search.search_messages(wanted=MessageSearch(), times=TimeRange(), **at),
     ]
     looking = [background(look) for look in looks]
     barrier = durability.barrier_of(node_pools.node_of(queue).info.id)

@@ -181,9 +181,11 @@ def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothi
 def test_an_answer_without_the_place_of_what_was_stored_gives_no_wrong_receipt(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = MySqlSession._read
+    read = MySqlSession._read_results
     monkeypatch.setattr(
-        MySqlSession, "_read", lambda self: [one._replace(number=0) for one in read(self)]
+        MySqlSession,
+        "_read_results",
+        lambda self: [one._replace(number=0) for one in read(self)],
     )
     # a second try found it
     assert [receipt.offset for receipt in bench.send()] == [3, 4, 5]
@@ -286,7 +288,7 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(
     def read() -> None:
         while not stop.is_set() or len(seen) < bench_head():
             with node_pools.node_of(bench.queue).reading() as session:
-                rows = message_sql.select_from(
+                rows = message_sql.select_messages(
                     session,
                     queue=bench.queue,
                     first=seen[-1] + 1,

@@ -103,7 +103,7 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
             waiting = [pool.submit(takes, queues["ill"]) for _ in range(CALLERS)]
-            until(lambda: node_pools.away() == ["ill"], limit_s=20)
+            until(lambda: node_pools.unreachable_nodes() == ["ill"], limit_s=20)
             # Those inside a statement wait for its outcome; nobody waits for a place any
             # more.
             until(
@@ -118,7 +118,7 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
             os.kill(ill.pid, signal.SIGCONT)
             assert any(one.result(30) for one in waiting), "what was inside ends well"
         until(lambda: takes(queues["ill"]), limit_s=20)
-        assert node_pools.away() == []
+        assert node_pools.unreachable_nodes() == []
     finally:
         os.kill(ill.pid, signal.SIGCONT)
 
@@ -166,14 +166,14 @@ def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
         assert {one.queue: one.state for one in committed} == states
         acquired = positions.acquire(consumer=member, queues=claims)
         assert {one.queue: one.state for one in acquired} == states
-        until(lambda: node_pools.away() == ["ill"], limit_s=20)
+        until(lambda: node_pools.unreachable_nodes() == ["ill"], limit_s=20)
         answers = pull.pull(
             consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20
         )
         assert {one.queue: one.state for one in answers} == states
     finally:
         os.kill(ill.pid, signal.SIGCONT)
-    until(lambda: node_pools.away() == [], limit_s=20)
+    until(lambda: node_pools.unreachable_nodes() == [], limit_s=20)
     answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert {one.state for one in answers} == {"ok"}
 
@@ -221,7 +221,10 @@ def test_a_killed_node_is_answered_for_at_once_and_used_again_when_it_is_back(
         lambda: not Path(f"/proc/{ill.pid}/stat").exists() or not takes(queues["ill"]),
         limit_s=20,
     )
-    until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
+    until(
+        lambda: not takes(queues["ill"]) and node_pools.unreachable_nodes() == ["ill"],
+        limit_s=20,
+    )
     error, took_s = refusal(queues["ill"])
     assert (error.code, took_s < AT_ONCE_S) == (Code.NODE_UNAVAILABLE, True)
     assert takes(queues["well"])
@@ -233,7 +236,10 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
     os.kill(ill.pid, signal.SIGKILL)
-    until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
+    until(
+        lambda: not takes(queues["ill"]) and node_pools.unreachable_nodes() == ["ill"],
+        limit_s=20,
+    )
     for _ in range(8):
         receipt = publish(
             topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR

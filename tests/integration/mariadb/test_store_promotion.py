@@ -239,10 +239,10 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     assert "--i-know-it-is-dead" in caught.value.detail
     assert DbNode.objects.get().state == "offline"
     snapshot.refresh()
-    assert node_pools.follows()
+    assert node_pools.is_current()
     registry.report_heads()  # with what it says, the promotion knows what is missing
     SnapshotAck("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
-    assert snapshot_acks.behind(snapshot.current().version[1]) == []
+    assert snapshot_acks.find_late_workers(snapshot.current().version[1]) == []
     # another worker, which is behind
     SnapshotAck("b1/2").acknowledge(identity=life, change=0)
     with pytest.raises(Unavailable, match="b1/2"):
@@ -284,11 +284,11 @@ def test_a_replica_has_caught_up_when_workers_have_applied_what_it_received(
         waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
         # the server looks no more often
         until(lambda: replica.execute(waiting) == [(1,)], every_s=0.15)
-        assert promotion_sql.replication(session).threads > 1
+        assert promotion_sql.read_replication(session).threads > 1
         promotion_sql.stop_receiving(session)
-        assert not promotion_sql.replication(session).caught_up
+        assert not promotion_sql.read_replication(session).caught_up
         holding.rollback()
-        until(lambda: promotion_sql.replication(session).caught_up)
+        until(lambda: promotion_sql.read_replication(session).caught_up)
     replica.execute("START REPLICA")
 
 

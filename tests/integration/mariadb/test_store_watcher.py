@@ -12,7 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from catmq_site.server.maintenance import Each, Loop, Loops, heads_loop
+from catmq_site.background.loop_threads import Loop, LoopThreads, NodeLoops
+from catmq_site.background.table import _heads_loop
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import head_watcher, shared_heads
 from messagestore.heads.head_watcher import NodeWatcher
@@ -129,7 +130,9 @@ def alone(queues: list[int], workers: tuple[HeadBoard, HeadBoard]) -> Iterator[N
     node_id = snapshot.find_queue(queues[0]).node_id
     watchers = [NodeWatcher(node_id, one, is_alone=lambda: True) for one in workers]
     every_s = config.head_interval_ms / 1000
-    loops = Loops([Loop(str(one), every_s, one.run_once, one.leave) for one in watchers])
+    loops = LoopThreads(
+        [Loop(str(one), every_s, one.run_once, one.leave) for one in watchers]
+    )
     loops.start()
     yield
     for one in workers:
@@ -184,7 +187,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
         made = topics.create(name="orders", queues=2, actor=ACTOR)
         snapshot.refresh()
         queue_of = {one.queue.node: one.queue.queue for one in made.queues}
-        loops = Loops([Each("heads", head_watcher.nodes, heads_loop)])
+        loops = LoopThreads([NodeLoops("heads", head_watcher.nodes, _heads_loop)])
         with board.watch(1, dict.fromkeys(queue_of.values(), 0)) as waiter:
             loops.start()
             until(
@@ -202,7 +205,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
                     )
                     assert time.monotonic() - begun < HEARD_WITHIN_S
                 assert waiter.flag.is_set()
-                until(lambda: node_pools.away() == ["ill"], limit_s=20)
+                until(lambda: node_pools.unreachable_nodes() == ["ill"], limit_s=20)
             finally:
                 os.kill(ill.pid, signal.SIGCONT)
         loops.stop()

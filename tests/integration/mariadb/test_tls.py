@@ -77,7 +77,7 @@ def verified(authority: Authority) -> dict[str, str]:
 def cipher(node_id: int) -> str:
     """What the server says of a connection of the pool."""
     with node_pools.node(node_id).reading() as session:
-        return node_sql.tls_facts(session).cipher
+        return node_sql.read_tls_facts(session).cipher
 
 
 def test_an_examination_tells_how_a_connection_is_encrypted(

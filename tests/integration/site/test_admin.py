@@ -30,7 +30,7 @@ def browser(make_node: Callable[..., str]) -> Client:
     topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
-    rebalance.ask(group="billing", actor=ACTOR)
+    rebalance.rebalance_by_hand(group="billing", actor=ACTOR)
     api_keys.create(name="shop", rights={"produce": ["*"]}, actor=ACTOR)
     user = get_user_model().objects.create_superuser("ada", password="enough characters")
     client = Client()

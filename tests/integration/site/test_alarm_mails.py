@@ -20,7 +20,7 @@ from aiosmtpd.controller import Controller
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from catmq_site.jobs import alarm_mails, schedules
+from catmq_site.background import alarm_mails, table
 from catmq_site.management.commands import send_test_mail
 from metadata.brokers import discovery
 from metadata.config import config
@@ -28,7 +28,7 @@ from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.models import AlarmMail
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_texts import say
+from metadata.rules.alarm_texts import alarm_text
 from metadata.topics import topic_rows
 from tests.support import failing
 from tests.support.environment import free_port
@@ -142,7 +142,7 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     assert [one[0] for one in others] == ["ops@x.org", "sales@x.org"]
     box.mails.clear()
     assert alarm_mails.tell() == 0  # once
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert alarm_mails.tell() == 0  # they had mail just now
     later()
     assert alarm_mails.tell() == 3
@@ -157,7 +157,7 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
 @pytest.mark.one_engine
 def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
     lag()
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert (alarm_mails.tell(), box.mails) == (0, [])
 
 
@@ -168,7 +168,7 @@ def test_mails_are_in_the_language_of_the_installation(
     monkeypatch.setattr(
         alarm_mails, "config", replace(alarm_mails.config, language="zh-hans")
     )
-    detail = say("idle", queues="orders/0, orders/1")
+    detail = alarm_text("idle", queues="orders/0, orders/1")
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
     assert alarm_mails.tell() == 3
     _to, subject, said = box.mails[0]
@@ -188,7 +188,7 @@ def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Bo
     assert (to, subject) == ("ops@x.org", "[CatMQ] 60 alarms began, 0 ended")
     assert text.count("Alarm: group is far behind") == 50 and "and 10 more." in text
     for _ in range(5):
-        alarms.end(kind="lag", names=[f"g{number}/orders" for number in range(60)])
+        alarms.end_alarms(kind="lag", names=[f"g{number}/orders" for number in range(60)])
         alarm_mails.tell()
         for number in range(60):
             lag(f"g{number}/orders")
@@ -204,13 +204,13 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 ) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        schedules.check_health()
-        schedules.check_health()
+        table.check_health()
+        table.check_health()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
-    assert "refused" in mails.post().error
+    assert "refused" in mails.read_mail_state().error
     assert alarm_mails.tell() == 1 and len(box.mails) == 1
-    assert mails.post().waiting == 0
+    assert mails.read_mail_state().waiting == 0
 
 
 @pytest.mark.one_engine
@@ -233,7 +233,7 @@ def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
     box.refuses = {}
     assert alarm_mails.tell() == 1
     assert [to for to, _subject in box.subjects()] == ["sales@x.org"]
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     later()
     assert alarm_mails.tell() == 2  # the refused one heard of nothing
 
@@ -244,7 +244,7 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
 ) -> None:
     lag()
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
-        dying.setattr(mails, "sent", failing_with(KeyboardInterrupt()))
+        dying.setattr(mails, "mark_sent", failing_with(KeyboardInterrupt()))
         alarm_mails.tell()
     assert alarm_mails.tell() == 1
     first, second = box.mails
@@ -253,7 +253,7 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
         f"@{config.mail_from.partition('@')[2]}>"
     )
     assert alarm_mails.tell() == 0
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     later()
     assert alarm_mails.tell() == 1
     assert box.ids[2] != box.ids[0], "another row"

@@ -9,7 +9,7 @@ import pytest
 from metadata.actors import Actor, command
 from metadata.groups import groups
 from metadata.listing import operation_lists
-from metadata.listing.pages import Wanted
+from metadata.listing.pages import ListQuery
 from metadata.topics import topic_rows
 from metadata.users import accounts, api_keys
 from tests.support import rows
@@ -42,8 +42,8 @@ def seen(
     name: str, *, administrator: bool = False, about: str = ""
 ) -> set[tuple[str, str]]:
     """(kind, name) of all that somebody sees."""
-    actor = accounts.actor_of(name=name, administrator=administrator, address="")
-    found = operation_lists.audit(wanted=Wanted(), actor=actor, name=about)
+    actor = accounts.user_actor(name=name, administrator=administrator, address="")
+    found = operation_lists.audit(wanted=ListQuery(), actor=actor, name=about)
     return {(one.kind, one.name) for one in found.items}
 
 
@@ -69,4 +69,4 @@ def test_the_page_tells_strangers_no_rights_addresses_and_accounts(world: None) 
 
 def test_keys_look_at_no_audit_log(world: None) -> None:
     with pytest.raises(Exception, match="may not see"):
-        operation_lists.audit(wanted=Wanted(), actor=Actor(kind="key", name="k"))
+        operation_lists.audit(wanted=ListQuery(), actor=Actor(kind="key", name="k"))

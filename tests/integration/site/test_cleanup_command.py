@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site.jobs.schedules import JOBS
+from catmq_site.background.table import JOBS
 from messagestore import retention
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools

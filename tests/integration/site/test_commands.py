@@ -205,7 +205,7 @@ def test_a_refusal_is_one_line(
 def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
     from django_q.models import Schedule
 
-    from catmq_site.jobs.schedules import JOBS
+    from catmq_site.background.table import JOBS
 
     Schedule.objects.create(name="of yesterday", func="os.getpid")
     run("syncjobs")
@@ -214,8 +214,8 @@ def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
 
 
 def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
+    from catmq_site.background.table import JOBS
     from catmq_site.jobs import tasks
-    from catmq_site.jobs.schedules import JOBS
     from metadata.models import JobRun
 
     for name in JOBS:

@@ -139,7 +139,7 @@ def test_the_report_says_what_would_be_made_and_nothing_is(shop: Pmq, url: str) 
 def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str) -> None:
     assert "Done." in run(url, "--apply")
     assert made() == (2, 2, 3)
-    orders = topic_rows.named(name="shop.orders", actor=ME)
+    orders = topic_rows.find_topic(name="shop.orders", actor=ME)
     assert (len(orders.queues), orders.retention_days, orders.owners) == (
         3,
         3,
@@ -159,7 +159,9 @@ def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str
     assert billing.allow_addresses == "10.0.0.5, 10.0.1.0/24"
     caches = groups.describe(name="caches", actor=ME)
     assert (caches.mode, caches.alarm_lag) == ("broadcasting", None)
-    found = subscription_rows.named(group="billing", topic="shop.orders", actor=ME)
+    found = subscription_rows.find_subscription(
+        group="billing", topic="shop.orders", actor=ME
+    )
     delivery = found.delivery
     assert (found.start, delivery.tags, delivery.retries, delivery.threads) == (
         "earliest",
@@ -192,8 +194,8 @@ def test_what_was_changed_here_since_stays_and_is_reported(shop: Pmq, url: str) 
     shop.topic("shop.new", queues=1)
     said = run(url, "--apply")
     assert "retention_days 9 here, 3 there" in said
-    assert topic_rows.named(name="shop.orders", actor=ME).retention_days == 9
-    assert topic_rows.named(name="shop.new", actor=ME).state == "ready"
+    assert topic_rows.find_topic(name="shop.orders", actor=ME).retention_days == 9
+    assert topic_rows.find_topic(name="shop.new", actor=ME).state == "ready"
 
 
 def test_what_cannot_be_taken_over_is_left_out_with_its_reason(pmq: Pmq, url: str) -> None:

@@ -14,9 +14,9 @@ from typing import NoReturn
 import pytest
 from django.db import OperationalError
 
+from catmq_site.background import loop_threads, metadata_loops, sweeps, table
+from catmq_site.background.loop_threads import Loop, LoopThreads
 from catmq_site.jobs import tasks
-from catmq_site.server import maintenance, metadata_loops
-from catmq_site.server.maintenance import Loop, Loops
 from messagestore.heads.heads import board
 from messagestore.topology import subscriptions, topics
 from metadata import actors
@@ -24,7 +24,7 @@ from metadata.cache import snapshot
 from metadata.db import leases
 from metadata.errors import MetadataUnavailable
 from metadata.groups import groups
-from metadata.membership import consumers, outage_guard, rebalance
+from metadata.membership import expiry, outage_guard, rebalance
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_engine
@@ -34,7 +34,7 @@ ACTOR = actors.command("test")
 
 def test_a_loop_repeats_until_it_is_stopped_and_then_finishes() -> None:
     passes, finished = [], threading.Event()
-    loops = Loops([Loop("count", 0.001, lambda: passes.append(1), finished.set)])
+    loops = LoopThreads([Loop("count", 0.001, lambda: passes.append(1), finished.set)])
     loops.start()
     until(lambda: len(passes) > 3)
     loops.stop()
@@ -45,7 +45,7 @@ def test_a_loop_repeats_until_it_is_stopped_and_then_finishes() -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops that fail try again soon."""
-    monkeypatch.setattr(maintenance, "MAX_PAUSE_S", 0.001)
+    monkeypatch.setattr(loop_threads, "MAX_PAUSE_S", 0.001)
 
 
 def played(raised: list[Exception | None]) -> None:
@@ -63,7 +63,7 @@ def played(raised: list[Exception | None]) -> None:
         if error is not None:
             raise error
 
-    loops = Loops([Loop("flaky", 0.0, run_once)])
+    loops = LoopThreads([Loop("flaky", 0.0, run_once)])
     loops.start()
     assert done.wait(20)
     loops.stop()
@@ -96,19 +96,19 @@ def test_a_loop_whose_database_is_away_logs_when_that_begins_and_how_long_it_las
 
 
 def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
-    names = [loop.name for loop in maintenance.loops()]
+    names = [loop.name for loop in table.loops()]
     assert len(names) == len(set(names))
 
 
 def test_a_worker_makes_partitions_ahead_and_measures_disks() -> None:
-    assert {"partitions", "disks"} <= {loop.name for loop in maintenance.loops()}
+    assert {"partitions", "disks"} <= {loop.name for loop in table.loops()}
 
 
 def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(
     metadata_db: None,
 ) -> None:
     done: list[str] = []
-    loop = maintenance.leased(
+    loop = loop_threads.leased(
         "work", 10, lambda: done.append("led"), first=lambda: done.append("looked")
     )
     assert leases.acquire(name="work", holder="another", ttl_s=60)
@@ -128,11 +128,11 @@ def test_nobody_expires_for_a_while_after_a_look_that_failed(
     members.
     """
     metadata_loops.look_at_metadata()
-    watched = consumers._guard.look()
+    watched = expiry._guard.look()
     monkeypatch.setattr(outage_guard, "database_state", gone)
     metadata_loops.look_at_metadata()
     monkeypatch.undo()
-    assert consumers._guard.look().steady_since_s > watched.steady_since_s
+    assert expiry._guard.look().steady_since_s > watched.steady_since_s
 
 
 def gone() -> NoReturn:
@@ -176,7 +176,7 @@ def test_a_dead_process_is_followed_as_sweeper_within_three_seconds(
         return False
 
     monkeypatch.setattr(leases, "acquire", note)
-    (expiry,) = [loop for loop in maintenance.loops() if loop.name == "expiry"]
+    (expiry,) = [loop for loop in table.loops() if loop.name == "expiry"]
     expiry.run_once()
     assert asked["expiry"] + 1.2 * expiry.every_s <= 3.0
 
@@ -199,13 +199,13 @@ def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
     topics.create(name="orders", queues=2, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
-    monkeypatch.setattr(maintenance, "PATIENCE_S", 0.0)
-    assert rebalance.pending()
-    loop = maintenance.OverdueRebalances()
+    monkeypatch.setattr(sweeps, "PATIENCE_S", 0.0)
+    assert rebalance.pending_groups()
+    loop = sweeps.OverdueRebalances()
     assert loop.run_once() == 0
     loop.look()
     assert loop.run_once() == 1
-    assert rebalance.pending() == []
+    assert rebalance.pending_groups() == []
 
 
 def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_takes_it(
@@ -219,8 +219,8 @@ def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     now = [100.0]
-    monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    loop = maintenance.OverdueRebalances()
+    monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    loop = sweeps.OverdueRebalances()
 
     loop.look()
     now[0] += 2.9

@@ -51,7 +51,7 @@ def test_an_address_elsewhere_is_refused_where_it_is_typed(
     calls = (
         lambda: topic_rows.update(name="orders", settings=given, actor=ME),
         lambda: groups.update(name="billing", settings=given, actor=ME),
-        lambda: topic_rows.plan(name="new", queues=1, settings=given, actor=ME),
+        lambda: topic_rows.plan_topic(name="new", queues=1, settings=given, actor=ME),
         lambda: groups.create(name="new", settings=given, actor=ME),
     )
     for call in calls:
@@ -65,13 +65,13 @@ def test_what_was_typed_before_is_not_mailed_to(
 ) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="far behind")
     monkeypatch.setattr("metadata.monitoring.mails.config", config)
-    mails.write()  # by a process that did not know the setting yet
+    mails.write_notifications()  # by a process that did not know the setting yet
     assert AlarmMail.objects.count() == 2
     monkeypatch.setattr("metadata.monitoring.mails.config", NARROW)
-    assert list(mails.waiting()) == ["ops@example.org"]
+    assert list(mails.pending_notifications()) == ["ops@example.org"]
     AlarmMail.objects.all().delete()
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail="nobody reads")
-    mails.write()
+    mails.write_notifications()
     assert set(AlarmMail.objects.values_list("address", flat=True)) == {"ops@example.org"}
 
 

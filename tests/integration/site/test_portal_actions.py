@@ -75,7 +75,7 @@ def redriven() -> list[bytes]:
     work.
     """
     mine = Redriver()
-    while redrive_rows.running():
+    while redrive_rows.list_running():
         mine.run_once()
     for queue in failing.failure_queues():
         moving.make_due(queue)
@@ -159,7 +159,7 @@ def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(
 ) -> None:
     topic_id = snapshot.find_topic("orders").id
     for name, address in ((ME.name, "10.0.0.5"), ("other", "10.0.0.6")):
-        producers.sent(
+        producers.count_sent(
             topic_id=topic_id,
             actor=command(name),
             address=address,
@@ -216,7 +216,7 @@ def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
     seen = filled(ada, f"{DEAD}/redrive?everything=on")
     running = redrives.request(group="billing", to="group", everything=True, actor=ME)
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 409
-    redrive_rows.stop(group="billing", redrive=running.id, actor=ME)
+    redrive_rows.stop_redrive(group="billing", redrive=running.id, actor=ME)
     assert "The redrive has started" in text(confirm(ada, f"{DEAD}/redrive", seen))
 
 
@@ -294,7 +294,7 @@ def test_a_group_subscribes_from_a_date_and_time(queue: int, ada: Client) -> Non
     seen = filled(ada, url, **typed)
     assert f"from what was stored at {since:%Y-%m-%d %H:%M:%S} UTC or later." in text(seen)
     assert "Group shipping reads orders." in text(confirm(ada, url, seen))
-    made = subscription_rows.named(group="shipping", topic="orders", actor=ME)
+    made = subscription_rows.find_subscription(group="shipping", topic="orders", actor=ME)
     assert made.start_at_ms == int(since.timestamp()) * 1000
     (move,) = offset_reset.reset(
         group="shipping", topic="orders", target=Target("latest"), actor=ME, dry_run=True
@@ -384,7 +384,9 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
         and "Delivery delay, s" not in text(seen)
     )
     assert "was changed" in text(confirm(ada, url, seen))
-    found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
+    found = subscription_rows.find_subscription(
+        group="billing", topic="orders", actor=ME
+    ).delivery
     assert (found.retries, found.retry_delays_s, found.tags) == (
         3,
         (5, 60),
@@ -406,14 +408,14 @@ def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> No
     carry_out(
         ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000"
     )
-    view = topic_rows.named(name="orders", actor=ME)
+    view = topic_rows.find_topic(name="orders", actor=ME)
     assert (view.max_messages_per_s, view.max_bytes_per_s) == (50, 1000)
     carry_out(ada, "/topics/orders/settings", max_bytes_per_s="")
-    assert topic_rows.named(name="orders", actor=ME).max_bytes_per_s is None
+    assert topic_rows.find_topic(name="orders", actor=ME).max_bytes_per_s is None
     carry_out(ada, "/create/key", name="till", produce="orders", max_messages_per_s="7")
-    assert api_keys.named(name="till", actor=ME).max_messages_per_s == 7
+    assert api_keys.find_key(name="till", actor=ME).max_messages_per_s == 7
     carry_out(ada, "/keys/till/limits", max_messages_per_s="", max_bytes_per_s="9")
-    found = api_keys.named(name="till", actor=ME)
+    found = api_keys.find_key(name="till", actor=ME)
     assert (found.max_messages_per_s, found.max_bytes_per_s) == (None, 9)
     assert "9 bytes a second" in text(ada.get("/keys"))
 
@@ -428,7 +430,9 @@ def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
         and "Download as CSV" in page
         and f"/reports/{made.pk}" in text(ada.get("/reports"))
     )
-    reports.keep(name="odd", engine="spark", settings={}, rows=[{"who": "=1+1"}], actor=ME)
+    reports.save_report(
+        name="odd", engine="spark", settings={}, rows=[{"who": "=1+1"}], actor=ME
+    )
     answer = ada.get(f"/reports/{Report.objects.latest('id').pk}/csv")
     assert (
         answer.content == b"who\r\n'=1+1\r\n"
@@ -438,9 +442,9 @@ def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
 
 @pytest.mark.one_engine
 def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
-    with pytest.raises(runs.Cancelled), runs.record("report_volume") as run:
+    with pytest.raises(runs.Cancelled), runs.record_run("report_volume") as run:
         carry_out(ada, f"/runs/{run.id}/cancel")
-        run.tell("counting", 3, 8)
+        run.report_progress("counting", 3, 8)
         page = text(ada.get("/jobs"))
         assert (
             "cancel requested" in page and "counting: 3 of 8" in page and run.cancel_asked()
@@ -463,7 +467,7 @@ def test_two_people_who_change_different_settings_both_get_theirs(
         and "sales" in text(seen)
     )
     confirm(ada, url, seen)
-    view = topic_rows.named(name="orders", actor=ME)
+    view = topic_rows.find_topic(name="orders", actor=ME)
     assert (view.retention_days, view.department) == (9, "sales")
 
 
@@ -516,7 +520,7 @@ def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(
     assert fields(page)["retention_days"] == "11" and "Your session ended before" in text(
         page
     )
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 7
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 7
 
 
 @pytest.mark.one_engine

@@ -9,7 +9,7 @@ import re
 import pytest
 from django.test import Client
 
-from messagestore.consume import lag
+from messagestore.consume import group_lag
 from messagestore.inspect import alarm_job
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
@@ -53,7 +53,7 @@ def ada(queue: int) -> Client:
 
 def look() -> None:
     snapshot.refresh()
-    alarm_job.look(every_minutes={})
+    alarm_job.update_alarms(every_minutes={})
 
 
 def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(
@@ -109,7 +109,7 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
         ada.get("/")
     )
     assert AuditLog.objects.get(verb="acknowledge").actor_name == "ada"
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert "No active alarms" in text(ada.get("/alarms"))
     assert "billing/orders" in text(ada.get("/alarms?show=over"))
 
@@ -135,7 +135,7 @@ def unread() -> None:
     """
     failing.send(*[b"a"] * 10)
     Queue.objects.filter(topic__name="orders").update(head_seen=10)
-    assert lag.record() >= 1
+    assert group_lag.record() >= 1
     ConsumerGroupTopic.objects.filter(lag__gt=0).update(lag_ms=3_600_000)
 
 
@@ -157,7 +157,7 @@ def test_a_real_lag_is_said_once_and_is_quiet_once_its_alarm_is_acknowledged(
     assert quiet(ada, "lag", "billing/orders")
     look()
     assert "Everything is in order" in text(ada.get("/")), "it was acknowledged"
-    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert said in text(ada.get("/")), "the alarm is over, the lag is not"
     look()
     assert "Alarm: far behind, billing/orders" in text(ada.get("/")), "it is raised again"
@@ -189,7 +189,7 @@ def test_dead_letters_are_said_once_and_are_quiet_once_their_alarm_is_acknowledg
 def test_a_node_without_room_is_quiet_once_its_alarm_is_acknowledged_but_not_when_it_goes_away(
     queue: int, ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_rows.note_disk(node_id=DbNode.objects.get(name="main").pk, state="low")
+    node_rows.record_disk_state(node_id=DbNode.objects.get(name="main").pk, state="low")
     snapshot.refresh()
     assert "Node main is running out of disk space" in text(ada.get("/"))
     alarms.raise_alarm(kind="node_low", name="main", detail="4 % free")
@@ -349,12 +349,12 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
     preview = ada.get("/acknowledge/alarms")
     assert (
         text(preview).count("billing/orders") >= 2
-        and len(alarms.acknowledgeable(actor=ME)) == 3
+        and len(alarms.list_acknowledgeable(actor=ME)) == 3
     )
     chinese = text(ada.get("/acknowledge/alarms", headers={"accept-language": "zh-hans"}))
     assert "严重积压\N{FULLWIDTH COLON}billing/orders" in chinese
     assert "3 alarms are acknowledged." in text(
         confirm(ada, "/acknowledge/alarms", preview)
     )
-    assert alarms.acknowledgeable(actor=ME) == []
+    assert alarms.list_acknowledgeable(actor=ME) == []
     assert ada.get("/acknowledge/alarms").status_code == 404

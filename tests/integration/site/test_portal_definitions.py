@@ -58,7 +58,7 @@ def test_an_import_is_previewed_confirmed_and_audited(ada: Client) -> None:
     assert "create: 3" in page and "subscriptions[0]" in page and "billing/orders" in page
     assert not ConsumerGroup.objects.exists()
     assert "The import is done. create: 3" in text(confirm(ada, URL, seen))
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 3
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 3
     rows = AuditLog.objects.filter(actor_name="ada", verb="create").order_by("pk")
     assert [one.name for one in rows] == ["orders", "billing", "billing/orders"]
     assert "carried out once" in text(confirm(ada, URL, seen))
@@ -75,7 +75,7 @@ def test_a_difference_is_shown_and_refused_kept_or_changed(ada: Client) -> None:
     assert "keep, differs: 1" in text(filled(ada, URL, document=wanted, existing="keep"))
     seen = filled(ada, URL, document=wanted, existing="change")
     assert "change settings: 1" in text(confirm(ada, URL, seen))
-    assert topic_rows.named(name="orders", actor=ME).retention_days == 3
+    assert topic_rows.find_topic(name="orders", actor=ME).retention_days == 3
 
 
 @pytest.mark.parametrize(

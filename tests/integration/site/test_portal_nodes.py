@@ -118,12 +118,12 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(
     assert "1 topics have no open queues on other nodes" in text(seen) and "orders" in text(
         seen
     )
-    assert node_rows.named(name="main", actor=ME).state == "read_write"
+    assert node_rows.find_node(name="main", actor=ME).state == "read_write"
     registry.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
     both = confirm(ada, "/nodes/main/settings", seen)
     assert both.status_code == 409 and "Another user saved changes" in text(both)
     confirm(ada, "/nodes/main/settings", both)
-    view = node_rows.named(name="main", actor=ME)
+    view = node_rows.find_node(name="main", actor=ME)
     assert (view.state, view.dedicated, view.capacity_gb) == ("read_only", True, 9)
     assert audited("main") == ["create", "update", "update"]
 
@@ -159,10 +159,11 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
     assert "1 of 1 queues would get a gap, and at least 2 messages" in text(
         seen
     ) and "billing" in text(seen)
-    assert node_rows.named(name="main", actor=ME).epoch == 1
+    assert node_rows.find_node(name="main", actor=ME).epoch == 1
     assert "at least 2 messages are lost" in text(confirm(ada, "/nodes/main/adopt", seen))
     assert (
-        node_rows.named(name="main", actor=ME).epoch == 2 and audited("main")[-1] == "adopt"
+        node_rows.find_node(name="main", actor=ME).epoch == 2
+        and audited("main")[-1] == "adopt"
     )
 
 
@@ -191,7 +192,7 @@ def test_accounts_are_tried_before_they_are_kept(
         seen = filled(ada, "/nodes/main/reader", username=name, password=password)
         assert "Jobs can read the node" in text(seen) and password not in text(seen)
         confirm(ada, "/nodes/main/reader", seen)
-        assert node_rows.named(name="main", actor=ME).reader_username == name
+        assert node_rows.find_node(name="main", actor=ME).reader_username == name
         weak = filled(ada, "/nodes/main/account", username=name, password=password)
         assert weak.status_code == 400 and "lacks a right (DROP)" in text(weak)
         wrong = filled(ada, "/nodes/main/account", username="catmq", password="wrong")
@@ -235,7 +236,7 @@ def test_tls_of_a_node_is_chosen_shown_and_changed(
     confirm(
         ada, "/nodes/n1/settings", filled(ada, "/nodes/n1/settings", tls="on", tls_ca="")
     )
-    node = node_rows.named(name="n1", actor=ME)
+    node = node_rows.find_node(name="n1", actor=ME)
     assert (node.tls, node.tls_ca, audited("n1")) == ("on", "", ["create", "update"])
     snapshot.refresh()
     assert "is not verified" in text(ada.get("/nodes/n1/test"))

@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import pipeline as carrying
+from catmq_site.background import pipeline as carrying
 from messagestore import retention
 from messagestore.topology import topics
 from metadata import actors
@@ -53,7 +53,7 @@ def started(metadata_db: None, home: Path) -> Iterator[list[int]]:
     """The runs that workers were asked to start."""
     found: list[int] = []
     before = pipeline._known.start, pipeline._known.place
-    pipeline.announce(
+    pipeline.set_runner(
         found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here")
     )
     yield found
@@ -146,7 +146,7 @@ def test_a_damaged_archive_is_said_where_it_is_shown(
     assert "2026-11-20" in page and "Java is not here" in page
     (home / topic / "day=2026-11-20" / "manifest.json").write_text("{")
     assert "Java is not here" in text(ada.get("/pipeline"))
-    pipeline.announce(lambda run: None, lambda: Place(str(home), "local[2]", "1g"))
+    pipeline.set_runner(lambda run: None, lambda: Place(str(home), "local[2]", "1g"))
     assert "is damaged" in text(ada.get("/pipeline"))
 
 
@@ -156,13 +156,13 @@ def test_a_run_is_asked_for_by_administrators_only(started: list[int], topic: st
         kind="user", name="uma", rights={"manage": ("*",), "admin": ("ord*",)}
     )
     with pytest.raises(Forbidden):
-        pipeline.ask(name=pipeline.PURGE, settings={"topic": topic}, actor=somebody)
+        pipeline.request_run(name=pipeline.PURGE, settings={"topic": topic}, actor=somebody)
     assert started == []
 
 
 def asked(name: str, **settings: object) -> int:
     """A run that was asked for."""
-    return pipeline.ask(
+    return pipeline.request_run(
         name=name,
         settings=settings,
         actor=actors.Actor("user", "ada", rights={"admin": ("*",)}),
@@ -171,9 +171,9 @@ def asked(name: str, **settings: object) -> int:
 
 def test_a_run_is_taken_up_once(started: list[int]) -> None:
     run = asked(pipeline.PURGE, topic="orders")
-    first = pipeline.take(id=run)
+    first = pipeline.claim_run(id=run)
     assert first is not None and first[1] == {"topic": "orders"}
-    assert pipeline.take(id=run) is None
+    assert pipeline.claim_run(id=run) is None
 
 
 def test_a_run_that_nobody_took_up_is_cancelled_at_once(
@@ -190,7 +190,7 @@ def test_a_run_whose_process_died_says_so_and_is_ended(
     started: list[int], ada: Client
 ) -> None:
     run = asked(pipeline.PURGE, topic="orders")
-    assert pipeline.take(id=run) is not None
+    assert pipeline.claim_run(id=run) is not None
     long_ago = database_now() - timedelta(milliseconds=runs.SILENT_MS + 5_000)
     JobRun.objects.filter(pk=run).update(seen_at=long_ago)
     assert "not responding" in text(
@@ -205,11 +205,11 @@ def test_a_run_that_lives_is_asked_and_shows_where_it_is(
     started: list[int], ada: Client
 ) -> None:
     number = asked(pipeline.ARCHIVE, topic="orders")
-    taken = pipeline.take(id=number)
+    taken = pipeline.claim_run(id=number)
     assert taken is not None
     run = taken[0]
-    run.tell("day 2026-11-20: writing", 3, 8)
-    run.live(log="first line\n<b>second</b>")
+    run.report_progress("day 2026-11-20: writing", 3, 8)
+    run.record_alive(log="first line\n<b>second</b>")
     page = text(ada.get(f"/runs/{number}"))
     assert "day 2026-11-20: writing" in page and "3 of 8" in page and 'max="8"' in page
     assert "&lt;b&gt;second" in page, "a log is text"
@@ -287,7 +287,7 @@ def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
     run = JobRun.objects.get()
     assert (run.name, run.settings) == ("spark_report_volume", {"topic": topic, "days": 7})
     assert not Report.objects.exists()
-    made = reports.keep(
+    made = reports.save_report(
         name="volume",
         engine="spark",
         settings={},
@@ -304,7 +304,9 @@ def test_a_report_is_downloaded_as_parquet_with_its_types(
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"topic": "=1+1", "messages": 3}, {"topic": "ü", "share": 0.5}]
-    made = reports.keep(name="odd", engine="direct", settings={}, rows=rows, actor=ME)
+    made = reports.save_report(
+        name="odd", engine="direct", settings={}, rows=rows, actor=ME
+    )
     answer = ada.get(f"/reports/{made}/parquet")
     assert f'filename="odd-{made}.parquet"' in answer["Content-Disposition"]
     found = parquet.read_table(io.BytesIO(answer.content)).to_pylist()
@@ -320,7 +322,9 @@ def test_without_pyarrow_no_parquet_is_offered(
     started: list[int], ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metadata.jobs.report_files.can_parquet", lambda: False)
-    made = reports.keep(name="odd", engine="direct", settings={}, rows=[{"a": 1}], actor=ME)
+    made = reports.save_report(
+        name="odd", engine="direct", settings={}, rows=[{"a": 1}], actor=ME
+    )
     assert "parquet" not in text(ada.get("/reports")) + text(ada.get(f"/reports/{made}"))
     answer = ada.get(f"/reports/{made}/parquet")
     assert answer.status_code == 409 and "script/setup --with-spark" in text(answer)

@@ -12,7 +12,7 @@ from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring import alarms, metrics_history
-from metadata.rules.groups.progress import Progress
+from metadata.rules.groups.lag_trend import LagTrend
 from portal.kit import progress
 from tests.support import rows
 from tests.support.forms import browser as browser_of
@@ -45,7 +45,7 @@ def group(
     )
     for back in range(1, 11):
         Sample.objects.create(
-            at=metrics_history.start_of(now, step_s=60) - timedelta(minutes=back),
+            at=metrics_history.start_of_step(now, step_s=60) - timedelta(minutes=back),
             topic_ref=topic.pk, group_ref=made.pk,
             messages=pulled, handled=handled, lag=lag - back * per_minute, lag_ms=60_000,
         )  # fmt: skip
@@ -108,11 +108,11 @@ def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
 @pytest.mark.parametrize(
     ("said", "words", "tone"),
     [
-        (Progress("catches_up", 10.0, 725.0), "catches up in 12 min", "ok"),
-        (Progress("catches_up", 10.0, 20.4), "catches up in 20 s", "ok"),
-        (Progress("falls_behind", 25.0), "falls behind by 25.0/s", "warn"),
-        (Progress("stalled"), "handles nothing", "bad"),
-        (Progress("unknown"), "not known", ""),
+        (LagTrend("catches_up", 10.0, 725.0), "catches up in 12 min", "ok"),
+        (LagTrend("catches_up", 10.0, 20.4), "catches up in 20 s", "ok"),
+        (LagTrend("falls_behind", 25.0), "falls behind by 25.0/s", "warn"),
+        (LagTrend("stalled"), "handles nothing", "bad"),
+        (LagTrend("unknown"), "not known", ""),
     ],
 )
 def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
@@ -122,7 +122,9 @@ def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
 
 def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> None:
     for back in range(3):  # brokers were there
-        at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=back)
+        at = metrics_history.start_of_step(database_now(), step_s=60) - timedelta(
+            minutes=back
+        )
         Sample.objects.create(
             at=at,
             topic_ref=metrics_history.ALL_TOPICS,

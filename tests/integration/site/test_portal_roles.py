@@ -91,7 +91,7 @@ def kept() -> dict[str, object]:
     """A report, a run of a job that is under way, where leases would begin; no token is
     there.
     """
-    made = reports.keep(
+    made = reports.save_report(
         name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR
     )
     run = JobRun.objects.create(name="report_volume", started_at=database_now())

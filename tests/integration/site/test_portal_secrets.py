@@ -62,7 +62,7 @@ def test_a_user_is_made_after_a_preview_that_does_not_carry_the_password(
     assert "User uma was created" in text(confirm(ada, "/create/user", seen))
     assert works("uma", SECRET)
     assert "carried out once" in text(confirm(ada, "/create/user", seen))
-    assert accounts.named(name="uma", actor=ME).rights == {"browse": ("orders*",)}
+    assert accounts.find_user(name="uma", actor=ME).rights == {"browse": ("orders*",)}
 
 
 @pytest.mark.one_engine
@@ -81,7 +81,7 @@ def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_ty
 
     carry_out(ada, "/users/uma", produce="b*")
     assert works("uma", SECRET)
-    assert accounts.named(name="uma", actor=ME).rights == {
+    assert accounts.find_user(name="uma", actor=ME).rights == {
         "browse": ("a*",),
         "produce": ("b*",),
     }
@@ -95,7 +95,7 @@ def test_two_administrators_who_change_one_user_do_not_undo_each_other(ada: Clie
     both = confirm(ada, "/users/uma", seen)
     assert both.status_code == 409 and "Another user saved changes" in text(both)
     confirm(ada, "/users/uma", both)
-    view = accounts.named(name="uma", actor=ME)
+    view = accounts.find_user(name="uma", actor=ME)
     assert (view.active, view.rights) == (False, {"browse": ("a*",)})
 
 
@@ -130,7 +130,7 @@ def test_a_preview_whose_password_is_gone_asks_for_it_again_and_does_nothing(
     assert answer.status_code == 400 and "page has expired" in text(answer)
     assert (
         works("uma", "enough characters")
-        and accounts.named(name="uma", actor=ME).rights == {}
+        and accounts.find_user(name="uma", actor=ME).rights == {}
     )
 
 
@@ -217,6 +217,6 @@ def test_a_key_whose_name_is_taken_is_refused_in_the_preview_and_a_slower_one_at
         late.status_code == 409 and "exists already" in text(late) and not secret_of(late)
     )
     early = filled(ada, "/create/key", name="till", produce="orders*")
-    assert early.status_code == 409 and api_keys.named(name="till", actor=ME).rights == {
+    assert early.status_code == 409 and api_keys.find_key(name="till", actor=ME).rights == {
         "browse": ("*",)
     }

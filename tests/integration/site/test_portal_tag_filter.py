@@ -52,11 +52,13 @@ def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(
         seen
     ) and 'class="note warn"' in text(seen)
     assert (
-        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags
+        subscription_rows.find_subscription(
+            group="billing", topic="orders", actor=ME
+        ).delivery.tags
         == ()
     )
     assert "was changed" in text(confirm(ada, URL, seen))
-    assert subscription_rows.named(
+    assert subscription_rows.find_subscription(
         group="billing", topic="orders", actor=ME
     ).delivery.tags == ("nwe",)
 
@@ -73,7 +75,9 @@ def test_a_header_filter_is_typed_in_lines_tried_with_the_tags_and_set(ada: Clie
     assert "was changed" in text(confirm(ada, URL, seen))
     wanted = (("region", ("eu", "us", "asia")),)
     assert (
-        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers
+        subscription_rows.find_subscription(
+            group="billing", topic="orders", actor=ME
+        ).delivery.headers
         == wanted
     )
     assert fields(ada.get(URL))["headers"].strip() == "region=eu,us,asia"
@@ -81,7 +85,9 @@ def test_a_header_filter_is_typed_in_lines_tried_with_the_tags_and_set(ada: Clie
     assert "Of the last 4 messages 2 would match." in text(filled(ada, URL, tags="new"))
     assert "was changed" in text(confirm(ada, URL, filled(ada, URL, headers="")))
     assert (
-        subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers
+        subscription_rows.find_subscription(
+            group="billing", topic="orders", actor=ME
+        ).delivery.headers
         == ()
     )
 

@@ -208,7 +208,7 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(
     count = AuditLog.objects.count()
     carry_out(ada, "/topics/orders/clean")  # nothing is old enough: nothing to tell
     assert AuditLog.objects.count() == count
-    registration.stopped(identity=BrokerIdentity("b2", "http://b2", "1.0", "b2"))
+    registration.record_stop(identity=BrokerIdentity("b2", "http://b2", "1.0", "b2"))
     carry_out(ada, "/brokers/b2/forget", confirm="b2")
     assert AuditLog.objects.filter(actor_name="ada", kind="broker", verb="delete").exists()
 
@@ -226,6 +226,7 @@ def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(
     queues.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
     assert "closed for sends" in text(confirm(ada, url, seen))
     states = {
-        one.queue: one.state for one in topic_rows.named(name="orders", actor=ME).queues
+        one.queue: one.state
+        for one in topic_rows.find_topic(name="orders", actor=ME).queues
     }
     assert states[queue] == "read_only"

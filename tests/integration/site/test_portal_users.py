@@ -28,7 +28,7 @@ def ada(metadata_db: None) -> Client:
 
 def names() -> list[str]:
     """Of all accounts."""
-    return [one.name for one in accounts.listed(actor=ME)]
+    return [one.name for one in accounts.list_users(actor=ME)]
 
 
 @pytest.mark.one_engine
@@ -67,7 +67,7 @@ def test_whoever_gets_the_name_later_has_none_of_the_rights(ada: Client) -> None
     accounts.delete(name="bob", confirm="bob", actor=ME)
     # as a first login by LDAP does
     get_user_model().objects.create_user("bob", password="enough characters")
-    assert accounts.named(name="bob", actor=ME).rights == {}
+    assert accounts.find_user(name="bob", actor=ME).rights == {}
 
 
 @pytest.mark.one_engine

@@ -30,7 +30,7 @@ from metadata.models import (
     Topic,
 )
 from metadata.monitoring import counters, metrics_history
-from metadata.rules.groups import progress
+from metadata.rules.groups import lag_trend
 from metadata.rules.membership.process_report import ProcessReport, SlowHandler, pack
 from tests.support import rows
 from tests.support.forms import browser as browser_of
@@ -60,7 +60,7 @@ def world(node: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for _ in range(3):
         member.beat()
     assert len(member.owned) >= 4
-    monkeypatch.setattr(progress, "FRESH_MS", 0)  # what was sent just now is old here
+    monkeypatch.setattr(lag_trend, "FRESH_MS", 0)  # what was sent just now is old here
     yield World(
         tuple(one.queue.queue for one in made.queues),
         member,
@@ -87,7 +87,7 @@ def minutes(
         Topic.objects.get(name="orders").pk,
         ConsumerGroup.objects.get(name="billing").pk,
     )
-    last = metrics_history.start_of(database_now(), step_s=60)
+    last = metrics_history.start_of_step(database_now(), step_s=60)
     for back in range(1, MINUTES + 1):
         at = last - timedelta(minutes=back)
         Sample.objects.create(at=at, topic_ref=topic, messages=sent)
@@ -232,7 +232,7 @@ def test_the_page_of_a_healthy_group_names_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert titles(world) == [], "nothing was sent"
-    monkeypatch.setattr(progress, "FRESH_MS", 60_000)
+    monkeypatch.setattr(lag_trend, "FRESH_MS", 60_000)
     send(world, 30, 2, 2, 2, key="acme")
     minutes(lag=30, growing=0, handled=1200)
     assert titles(world) == [], "what is unread came just now"
@@ -282,7 +282,7 @@ def test_the_page_shows_what_the_process_of_a_member_does(world: World) -> None:
 def test_dead_letters_are_on_the_first_page_of_a_group(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "FRESH_MS", 60_000)
+    monkeypatch.setattr(lag_trend, "FRESH_MS", 60_000)
     send(world, 3)
     page = world.browser.get("/groups/billing").content.decode()
     assert "Dead letters</span>" not in page and 'class="tile ok"' in page

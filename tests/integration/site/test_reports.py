@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site.jobs import daily, reporting, spark
+from catmq_site.background import daily, reporting, spark
 from messagestore.engine.messages import NewMessage
 from messagestore.inspect import light_reports
 from messagestore.produce.publish import publish
@@ -68,7 +68,7 @@ def test_a_report_of_latency_adds_up_what_was_sampled(topic: str) -> None:
     group_id = groups.create(name="slow", actor=ACTOR).id
     subscriptions.create(group="slow", topic=topic, start="earliest", actor=ACTOR)
     snapshot.refresh()
-    at = metrics_history.start_of(before(database_now(), seconds=7_200), step_s=900)
+    at = metrics_history.start_of_step(before(database_now(), seconds=7_200), step_s=900)
     for model in (ConsumerGroup, Topic):  # they were there then
         model.objects.update(created_at=at)
     topic_id = snapshot.find_topic(topic).id
@@ -110,7 +110,9 @@ def test_departments_have_the_sums_of_their_topics(topic: str) -> None:
         publish(
             topic=name, messages=[NewMessage(body=b"x" * 100)], batch_id=None, actor=ACTOR
         )
-    nobody, sales = light_reports.make(name="departments", topic=None, days=1, actor=ACTOR)
+    nobody, sales = light_reports.make_report(
+        name="departments", topic=None, days=1, actor=ACTOR
+    )
     assert (nobody["department"], nobody["topics"], nobody["queues"], nobody["groups"]) == (
         "",
         1,
@@ -133,7 +135,7 @@ def test_a_department_says_which_node_is_away(topic: str) -> None:
     DbNode.objects.filter(name="main").update(quarantined="it was restored")
     snapshot.evict()
     snapshot.refresh()
-    (row,) = light_reports.make(name="departments", topic=None, days=1, actor=ACTOR)
+    (row,) = light_reports.make_report(name="departments", topic=None, days=1, actor=ACTOR)
     assert "main" in row["problem"]
 
 
@@ -190,7 +192,9 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
 def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) -> None:
     asked = {"topic": topic, "days": 1, "actor": ACTOR}
     settings, rows = reporting.for_spark(
-        "size_and_expiry", light_reports.make(name="size_and_expiry", **asked), **asked
+        "size_and_expiry",
+        light_reports.make_report(name="size_and_expiry", **asked),
+        **asked,
     )
     assert (settings["away"], len(rows)) == ({}, 2)
     DbNode.objects.filter(name="main").update(quarantined="it was restored")

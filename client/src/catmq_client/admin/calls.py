@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from catmq_client.errors import Conflict, NotFound, OptionError, Unavailable
 from catmq_client.http import wire
-from catmq_client.http.transport import Transport, api_path, repeated
+from catmq_client.http.transport import Transport, api_path, repeat_call
 
 T = TypeVar("T")
 
@@ -42,7 +42,9 @@ class Calls:
             params["after"] = answer["next"]
 
 
-def made_once(make: Callable[[], object], *, within_s: float = MADE_WITHIN_S) -> None:
+def create_if_missing(
+    make: Callable[[], object], *, within_s: float = MADE_WITHIN_S
+) -> None:
     """Call what makes a topic, group or subscription, unless another process made it or is
     making it.
 
@@ -50,20 +52,20 @@ def made_once(make: Callable[[], object], *, within_s: float = MADE_WITHIN_S) ->
     are repeated.
     """
     try:
-        patient(make, within_s=within_s)
+        call_when_ready(make, within_s=within_s)
     except Conflict as error:
         if error.code != "already_exists":
             raise
 
 
-def patient(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -> T:
+def call_when_ready(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -> T:
     """Return the value of a call on something that another process may be making at this
     moment.
     """
-    return repeated(
+    return repeat_call(
         call,
         within_s=within_s,
-        again=lambda error, _: isinstance(error, NotFound | Unavailable),
+        should_repeat=lambda error, _: isinstance(error, NotFound | Unavailable),
     )
 
 

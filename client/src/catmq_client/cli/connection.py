@@ -18,8 +18,8 @@ from catmq_client.errors import (
     Refused,
     Unauthenticated,
 )
-from catmq_client.http.connections import trusted
-from catmq_client.http.failure_log import question
+from catmq_client.http.connections import checked_verify
+from catmq_client.http.failure_log import broker_hint
 from catmq_client.http.transport import HttpTransport, Transport
 
 URLS_FROM = "CATMQ_URL or --url"
@@ -61,7 +61,7 @@ class Brokers:
         if "CERTIFICATE_VERIFY_FAILED" in error.detail:
             return f"{error}\n  If its CA is one of your own, set CATMQ_CA_FILE or give --ca-file"
         if isinstance(error, ConnectFailed):
-            return f"{error}\n  {question(URLS_FROM, self.listed)}"
+            return f"{error}\n  {broker_hint(URLS_FROM, self.listed)}"
         if isinstance(error, Unauthenticated):
             return f"{error}\n  " + (
                 "Is this a key of these brokers? It comes from CATMQ_API_KEY or --api-key"
@@ -93,7 +93,7 @@ def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"CATMQ_URL: {error}") from None
     if args.ca_file:
-        trusted(args.ca_file, name="--ca-file")
+        checked_verify(args.ca_file, name="--ca-file")
     key = args.api_key or os.environ.get("CATMQ_API_KEY") or None
     return Brokers(urls(text), key, args.ca_file or True, transport)
 

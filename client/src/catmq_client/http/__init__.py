@@ -1,1 +1,1 @@
-"""The way to the brokers: connections, requests, answers, and which broker to ask."""
+"""HTTP to the brokers: connections, requests, answers, and the choice of a broker."""

@@ -1,13 +1,12 @@
 """Reads the answers of brokers from their connections (HTTP/1.1: RFC 9112).
 
-http.client reads headers as those of an e-mail, and urllib3 copies them: together that
-costs as much as all else the client does for a request: a send of 1 KB took 1.3 times as
-long with them, and 1.7 times the CPU. An answer of ours has few headers, and a body of
-known length that mostly arrives together with them.
+http.client reads headers as those of an e-mail, and urllib3 copies them. Together that
+costs as much as everything else the client does for a request: with them, a send of 1 KB
+took 1.3 times as long and 1.7 times the CPU. An answer of a broker has few headers, and a
+body of known length that mostly arrives together with them.
 
-Nothing that the other side says of itself is believed beyond a bound: how long an answer
-is, how many headers and interim answers come before it, how large it is unpacked, or that
-it goes on.
+Everything a peer sends is bounded: the length of an answer, its size after decompression,
+the number of headers and of interim answers, and the time until it is complete.
 """
 
 from __future__ import annotations
@@ -19,16 +18,20 @@ from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisc
 from socket import socket
 from typing import Any
 
-PIECE_BYTES = 64 << 10
-MOST_HEAD_BYTES = 64 << 10
-MOST_LINES = 200  # of a head, and behind the last chunk
-MOST_INTERIM = 20  # answers 1xx before the one that counts
-# as it comes, and unpacked; brokers send no more than some megabytes
-MOST_BODY_BYTES = 256 << 20
-# A body is given as much more time as it needs at this rate: 4 MiB may take half a minute
-# longer.
-LEAST_BYTES_PER_S = 128 << 10
-MOST_DIGITS = 20  # of a length; more than any machine has memory for
+RECEIVE_BYTES = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
+# in the head, and in the trailer after the last chunk
+MAX_HEADERS = 200
+# answers 1xx before the final answer
+MAX_INTERIM = 20
+# As received, and after decompression. Brokers send a few megabytes at most.
+MAX_BODY_BYTES = 256 << 20
+# The time limit of an answer grows by the time its bytes need at this rate: 4 MiB may take
+# half a minute longer.
+MIN_BYTES_PER_S = 128 << 10
+# Digits of a length that are read. More would exceed the memory of any machine.
+MAX_DIGITS = 20
+# Statuses whose answers have no body, whatever their headers say.
 _BODILESS = (204, 304)
 
 
@@ -36,14 +39,14 @@ class Headers(dict[str, str]):
     """Header fields by their names in lower case."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a field, whatever the case of its name."""
+        """Return the value of a field, whatever the case of its name."""
         return super().get(name.lower(), default)
 
 
 class Answer:
-    """An answer, read to its end; `stays_open`: the connection can be used again."""
+    """A complete answer. `stays_open` is True if the connection can be used again."""
 
-    # this and what follows is what urllib3 wants of an answer in its pools
+    # urllib3 reads these attributes of an answer in its pools.
     version_string = "HTTP/1.1"
     length_remaining = 0
     retries: object = None
@@ -59,146 +62,157 @@ class Answer:
         self.stays_open = stays_open
 
 
-def read(
+def read_answer(
     sock: socket, *, method: str, timeout_s: float | None = None, takes_gzip: bool = True
 ) -> Answer:
-    """The answer to a request that was sent.
+    """Read the answer to a request that was sent.
 
-    It must come whole within `timeout_s`, and what LEAST_BYTES_PER_S adds for its bytes;
-    None: the socket's own limit for each piece. Raises HTTPException for what is no such
-    answer or ends early, and OSError.
+    It must be complete within `timeout_s`, extended at MIN_BYTES_PER_S for its bytes. With
+    None the socket's own timeout limits each read. Raises HTTPException for an invalid or
+    incomplete answer, and OSError.
     """
-    source = _Source(sock, timeout_s)
-    status, headers, keeps = _read_final_head(source)
+    stream = _Stream(sock, timeout_s)
+    status, headers, keep_alive = _read_final_head(stream)
     if method == "HEAD" or status in _BODILESS:
         data: bytes | bytearray = b""
     elif "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
             raise HTTPException("it is not clear where the answer ends")
-        data = _read_chunks(source)
+        data = _read_chunks(stream)
     elif "content-length" in headers:
-        data = source.exactly(_number(headers["content-length"], 10))
+        data = stream.read_exactly(_parse_length(headers["content-length"], 10))
     else:
-        data, keeps = source.rest(), False
+        # Without a length the body ends where the broker closes the connection.
+        data, keep_alive = stream.read_to_end(), False
     if data and headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
         if not takes_gzip:
             raise HTTPException("gzip that nobody asked for")
-        data = _unpacked(data)
-    # What nobody asked for is not the answer to the next request either.
-    return Answer(status, headers, data, stays_open=keeps and not source.has_more())
+        data = _decompress(data)
+    # Bytes after the answer belong to no request, so the connection is not used again.
+    return Answer(status, headers, data, stays_open=keep_alive and not stream.has_more())
 
 
-class _Source:
+class _Stream:
+    """Reads from a socket up to a separator or a length, within the time of one answer."""
+
     def __init__(self, sock: socket, timeout_s: float | None) -> None:
         self._sock = sock
-        self.held = b""  # received, and not taken
-        self._has_begun = False
-        self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        # received and not returned yet
+        self.buffered = b""
+        self._head_received = False
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
     def has_more(self) -> bool:
-        """Return True if more has been received; the pool of connections would not see what
-        TLS holds.
-        """
-        return bool(self.held) or getattr(self._sock, "pending", int)() > 0
+        """Return True if more bytes were received, in this buffer or in that of TLS.
 
-    def until(self, end: bytes, *, most: int) -> bytes:
-        """Read up to `end`, which is taken but not returned."""
-        at = self.held.find(end)
-        while at < 0:
-            if len(self.held) > most:
-                raise BadStatusLine(f"more than {most} bytes without an end")
-            piece = self._received(PIECE_BYTES)
-            if not piece:
-                has_begun = self._has_begun or self.held
+        urllib3 looks at the socket only and would not notice bytes that TLS has decrypted.
+        """
+        return bool(self.buffered) or getattr(self._sock, "pending", int)() > 0
+
+    def read_until(self, end: bytes, *, max_bytes: int) -> bytes:
+        """Return the bytes before `end`. They and `end` are removed from the stream."""
+        position = self.buffered.find(end)
+        while position < 0:
+            if len(self.buffered) > max_bytes:
+                raise BadStatusLine(f"more than {max_bytes} bytes without an end")
+            received = self._receive(RECEIVE_BYTES)
+            if not received:
+                has_begun = self._head_received or self.buffered
                 raise (
-                    IncompleteRead(self.held)
+                    IncompleteRead(self.buffered)
                     if has_begun
                     else RemoteDisconnected("no answer came")
                 )
-            self.held += piece
-            at = self.held.find(end)
-        self._has_begun = True
-        found, self.held = self.held[:at], self.held[at + len(end) :]
-        return found
-
-    def exactly(self, count: int) -> bytes | bytearray:
-        if len(self.held) >= count:
-            found, self.held = self.held[:count], self.held[count:]
-            return found
-        if count > MOST_BODY_BYTES:
-            raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
-        # Memory follows what has come, not what was announced.
-        data = bytearray(self.held)
-        self.held = b""
-        while len(data) < count:
-            had = len(data)
-            data += bytes(min(count - had, max(PIECE_BYTES, had)))
-            self._fill(data, had, count)
+            self.buffered += received
+            position = self.buffered.find(end)
+        self._head_received = True
+        data, self.buffered = self.buffered[:position], self.buffered[position + len(end) :]
         return data
 
-    def rest(self) -> bytes:
-        """All that comes until the other side closes the connection."""
-        pieces, size = [self.held], len(self.held)
-        while piece := self._received(PIECE_BYTES):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MOST_BODY_BYTES:
-                raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
-        self.held = b""
+    def read_exactly(self, count: int) -> bytes | bytearray:
+        """Return the next `count` bytes."""
+        if len(self.buffered) >= count:
+            start, self.buffered = self.buffered[:count], self.buffered[count:]
+            return start
+        if count > MAX_BODY_BYTES:
+            raise HTTPException(f"an answer of more than {MAX_BODY_BYTES} bytes")
+        # The buffer at most doubles with each round. A peer that announces a large body and
+        # sends little does not make the client allocate it.
+        data = bytearray(self.buffered)
+        self.buffered = b""
+        while len(data) < count:
+            filled = len(data)
+            data += bytes(min(count - filled, max(RECEIVE_BYTES, filled)))
+            self._receive_into(data, filled, count)
+        return data
+
+    def read_to_end(self) -> bytes:
+        """Return all bytes until the peer closes the connection."""
+        pieces, size = [self.buffered], len(self.buffered)
+        while received := self._receive(RECEIVE_BYTES):
+            pieces.append(received)
+            size += len(received)
+            if size > MAX_BODY_BYTES:
+                raise HTTPException(f"an answer of more than {MAX_BODY_BYTES} bytes")
+        self.buffered = b""
         return b"".join(pieces)
 
-    def _fill(self, data: bytearray, had: int, count: int) -> None:
+    def _receive_into(self, data: bytearray, filled: int, count: int) -> None:
+        """Fill the rest of `data` after `filled` bytes. `count` is its final length."""
         with memoryview(data) as whole:
-            while had < len(whole):
-                self._limit()
-                got = self._sock.recv_into(whole[had:])
-                if not got:
-                    raise IncompleteRead(bytes(whole[:had]), count - had)
-                had += got
-                self._count(got)
+            while filled < len(whole):
+                self._limit_time()
+                received = self._sock.recv_into(whole[filled:])
+                if not received:
+                    raise IncompleteRead(bytes(whole[:filled]), count - filled)
+                filled += received
+                self._extend_time(received)
 
-    def _received(self, most: int) -> bytes:
-        self._limit()
-        piece = self._sock.recv(most)
-        self._count(len(piece))
-        return piece
+    def _receive(self, max_bytes: int) -> bytes:
+        """Return at most `max_bytes` bytes, b"" if the peer closed the connection."""
+        self._limit_time()
+        received = self._sock.recv(max_bytes)
+        self._extend_time(len(received))
+        return received
 
-    def _limit(self) -> None:
-        """Let the next piece take no longer than the whole answer may."""
-        if self._ends_at is not None:
-            left_s = self._ends_at - time.monotonic()
-            if left_s <= 0:
+    def _limit_time(self) -> None:
+        """Set the socket's timeout to the time that is left for the answer."""
+        if self._deadline is not None:
+            remaining_s = self._deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError("the answer takes too long")
-            self._sock.settimeout(left_s)
+            self._sock.settimeout(remaining_s)
 
-    def _count(self, received: int) -> None:
-        if self._ends_at is not None and self._has_begun:
-            self._ends_at += received / LEAST_BYTES_PER_S
+    def _extend_time(self, received: int) -> None:
+        """Extend the deadline by the time that these bytes may take."""
+        # The head must come within the limit itself: only a body may be large.
+        if self._deadline is not None and self._head_received:
+            self._deadline += received / MIN_BYTES_PER_S
 
 
-def _read_final_head(source: _Source) -> tuple[int, Headers, bool]:
-    """The first one that does not only say that the broker is at work, or that the request
-    may go on.
-    """
-    for _ in range(MOST_INTERIM + 1):
-        head = _read_head(source)
+def _read_final_head(stream: _Stream) -> tuple[int, Headers, bool]:
+    """Return the first head that is not an interim answer (100 Continue, 102 Processing)."""
+    for _ in range(MAX_INTERIM + 1):
+        head = _read_head(stream)
         if head[0] >= 200:
             return head
-    raise HTTPException(f"more than {MOST_INTERIM} interim answers")
+    raise HTTPException(f"more than {MAX_INTERIM} interim answers")
 
 
-def _read_head(source: _Source) -> tuple[int, Headers, bool]:
-    """(status, headers, whether the connection is kept)."""
-    first, *lines = (
-        source.until(b"\r\n\r\n", most=MOST_HEAD_BYTES).decode("latin-1").split("\r\n")
+def _read_head(stream: _Stream) -> tuple[int, Headers, bool]:
+    """Read a head. Return (status, headers, whether the connection stays open)."""
+    status_line, *lines = (
+        stream.read_until(b"\r\n\r\n", max_bytes=MAX_HEAD_BYTES)
+        .decode("latin-1")
+        .split("\r\n")
     )
-    version, _, rest = first.partition(" ")
-    status = rest.partition(" ")[0]
+    version, _, read_to_end = status_line.partition(" ")
+    status = read_to_end.partition(" ")[0]
     is_number = status.isdecimal() and len(status) == 3 and status >= "100"
     if not version.startswith("HTTP/1.") or not is_number:
-        raise BadStatusLine(first[:100])
-    if len(lines) > MOST_LINES:
-        raise HTTPException(f"more than {MOST_LINES} headers")
+        raise BadStatusLine(status_line[:100])
+    if len(lines) > MAX_HEADERS:
+        raise HTTPException(f"more than {MAX_HEADERS} headers")
     headers = Headers()
     for line in lines:
         name, colon, value = line.partition(":")
@@ -206,51 +220,60 @@ def _read_head(source: _Source) -> tuple[int, Headers, bool]:
             raise HTTPException(f"no header: {line[:100]!r}")
         name, value = name.strip().lower(), value.strip()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    wish = headers.get("connection", "").lower()
-    keeps = "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
-    return int(status), headers, keeps
+    connection = headers.get("connection", "").lower()
+    keep_alive = "close" not in connection and (
+        version == "HTTP/1.1" or "keep-alive" in connection
+    )
+    return int(status), headers, keep_alive
 
 
-def _read_chunks(source: _Source) -> bytes:
-    pieces, whole = [], 0
-    while size := _number(
-        source.until(b"\r\n", most=MOST_HEAD_BYTES).partition(b";")[0].decode("latin-1"), 16
+def _read_chunks(stream: _Stream) -> bytes:
+    """Read a chunked body and its trailer. Return the body."""
+    pieces, total = [], 0
+    while size := _parse_length(
+        stream.read_until(b"\r\n", max_bytes=MAX_HEAD_BYTES)
+        .partition(b";")[0]
+        .decode("latin-1"),
+        16,
     ):
-        whole += size
-        if whole > MOST_BODY_BYTES:
-            raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
-        pieces.append(source.exactly(size))
-        if source.exactly(2) != b"\r\n":
+        total += size
+        if total > MAX_BODY_BYTES:
+            raise HTTPException(f"an answer of more than {MAX_BODY_BYTES} bytes")
+        pieces.append(stream.read_exactly(size))
+        if stream.read_exactly(2) != b"\r\n":
             raise HTTPException("a chunk is longer than it says")
-    for _ in range(MOST_LINES):
-        if not source.until(b"\r\n", most=MOST_HEAD_BYTES):
-            return b"".join(pieces)  # nothing of the trailer is of use
-    raise HTTPException(f"more than {MOST_LINES} headers behind the answer")
+    for _ in range(MAX_HEADERS):
+        if not stream.read_until(b"\r\n", max_bytes=MAX_HEAD_BYTES):
+            # The fields of the trailer are not needed.
+            return b"".join(pieces)
+    raise HTTPException(f"more than {MAX_HEADERS} headers behind the answer")
 
 
-def _number(text: str, base: int) -> int:
+def _parse_length(text: str, base: int) -> int:
+    """Return a length in a header or chunk. Raises HTTPException if it is no number."""
     digits = text.strip()
-    # int() takes more
+    # int() also accepts signs, underscores and digits of other scripts.
     if not digits or digits.strip(string.hexdigits if base == 16 else string.digits):
         raise HTTPException(f"no length: {text[:30]!r}")
-    return int(digits[:MOST_DIGITS], base)
+    return int(digits[:MAX_DIGITS], base)
 
 
-def _unpacked(data: bytes | bytearray) -> bytes:
-    pieces, left, room = [], bytes(data), MOST_BODY_BYTES
+def _decompress(data: bytes | bytearray) -> bytes:
+    """Decompress gzip data of one or several members, up to MAX_BODY_BYTES."""
+    pieces, remaining, room = [], bytes(data), MAX_BODY_BYTES
     try:
-        while left:
+        while remaining:
             member = zlib.decompressobj(wbits=31)
-            piece = member.decompress(left, room + 1)
+            piece = member.decompress(remaining, room + 1)
             room -= len(piece)
             if room < 0:
                 raise HTTPException(
-                    f"an answer of more than {MOST_BODY_BYTES} bytes, unpacked"
+                    f"an answer of more than {MAX_BODY_BYTES} bytes, unpacked"
                 )
             if not member.eof:
                 raise HTTPException("no gzip: it ends early")
             pieces.append(piece)
-            left = member.unused_data.lstrip(b"\0")
+            remaining = member.unused_data.lstrip(b"\0")
     except zlib.error as error:
         raise HTTPException(f"no gzip: {error}") from error
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Delays before another try."""
+"""Delays between tries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ RATE_LIMITED = "rate_limited"
 
 
 def delay_s(failures: int, *, base_s: float, max_s: float) -> float:
-    """The delay after so many failures in a row before: doubles from `base_s` to `max_s`,
-    less up to half.
+    """Return the delay after `failures` earlier failures in a row, in seconds.
 
-    The jitter keeps many clients that lost the same broker from coming back at the same
-    instant.
+    It doubles from `base_s` to `max_s`, less a random part of up to half. The jitter keeps
+    many clients that lost the same broker from returning at the same instant.
     """
     # 2 ** 20 is past any maximum; without the cap a long outage would build huge integers.
     return min(max_s, base_s * (1 << min(failures, 20))) * random.uniform(0.5, 1.0)
@@ -32,10 +31,10 @@ class Backoff:
         self._tries = 0
 
     def next_s(self, error: CatmqError | None = None) -> float:
-        """The next delay; at least what the broker asked for in `retry_after_ms`.
+        """Return the next delay, at least the broker's `retry_after_ms`.
 
-        Who sends too much is told when there is room again, so the delay is about that and
-        does not grow.
+        At a rate limit the broker says when there is room again. The delay then follows its
+        answer and does not grow.
         """
         if (
             error is not None
@@ -43,8 +42,8 @@ class Backoff:
             and error.retry_after_ms is not None
         ):
             return error.retry_after_ms / 1000 * random.uniform(1.0, 1.25)
-        asked_s = (error.retry_after_ms or 0) / 1000 if error is not None else 0.0
+        retry_after_s = (error.retry_after_ms or 0) / 1000 if error is not None else 0.0
         self._tries += 1
         return max(
-            asked_s, delay_s(self._tries - 1, base_s=self._base_s, max_s=self._max_s)
+            retry_after_s, delay_s(self._tries - 1, base_s=self._base_s, max_s=self._max_s)
         )

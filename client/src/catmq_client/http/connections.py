@@ -1,9 +1,11 @@
 """Connections that send a request in one piece and read its answer with little work.
 
-http.client writes head and body one after the other: the broker wakes up for the head,
-reads it, and waits for the rest. That costs both sides more than what is in most requests.
-urllib3 makes and keeps the connections, with their certificates, proxies and time limits.
-Errors on the way are told apart by whether the request may have been carried out.
+http.client writes head and body separately: the broker wakes up for the head, reads it, and
+waits for the rest. That costs both sides more than the content of most requests. urllib3
+opens and keeps the connections, with their certificates, proxies and time limits.
+
+Network errors are classified by whether the request may have been carried out: a
+ConnectFailed was certainly not sent whole, an AnswerLost may have been.
 """
 
 from __future__ import annotations
@@ -36,19 +38,23 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-# What must go out within the time limit of a connection: `sendall` counts the time of all
-# it is given, and a
-# batch of some megabytes may take longer than the other side takes to be known as dead.
+# Bytes per `sendall`, whose timeout covers all bytes of the call. A batch of some megabytes
+# may take longer than the time after which a silent peer counts as dead.
 SLICE_BYTES = 256 << 10
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
-class _Whole(_Base):
-    """Speaks HTTP in place of http.client, which still opens and closes the connection."""
+class _WholeRequests(_Base):
+    """Mixin that sends requests and reads answers in place of http.client.
 
-    _asked = ""  # the method of the request whose answer is awaited
+    http.client still opens and closes the connection.
+    """
+
+    # Method of the request whose answer comes next: the answer to HEAD has no body.
+    _method = ""
     _takes_gzip = False
-    _cut: OSError | None = None  # why the request could not be sent whole
+    # Error that kept the request from being sent whole.
+    _send_error: OSError | None = None
 
     def request(  # type: ignore[override]
         self,
@@ -58,49 +64,50 @@ class _Whole(_Base):
         headers: Mapping[str, str] | None = None,
         **_: Any,
     ) -> None:
-        """Send a request; its body is at hand, so it is no larger than memory.
+        """Send a request. Its body is in memory, so it is not streamed.
 
-        One that cannot be sent whole may have an answer all the same (too large):
-        `getresponse` sees to it.
-        Raises ValueError for a header that would be more than one.
+        A broker may answer a request that it does not read to the end (too large). So an
+        error of sending is kept for `getresponse`, which looks for an answer first. Raises
+        ValueError if a header or the path has a line break, which would add headers.
         """
-        lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_of(url)}"]
+        lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_header(url)}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body is None and method in _WITH_BODY:
-            lines.append("Content-Length: 0")  # some proxies refuse it without
+            # Some proxies refuse a request of these methods without a length.
+            lines.append("Content-Length: 0")
         head = "\r\n".join(lines)
         if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
             raise ValueError("A header, or the path, has a line break in it.")
-        whole = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
-        self._asked = method
+        data = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
+        self._method = method
         self._takes_gzip = "gzip" in (headers or {}).get("Accept-Encoding", "")
         if self.sock is None:
             self.connect()
         self.sock.settimeout(self.timeout)
-        self._cut = None
+        self._send_error = None
         try:
-            for first in range(0, len(whole), SLICE_BYTES):
-                self.sock.sendall(whole[first : first + SLICE_BYTES])
+            for start in range(0, len(data), SLICE_BYTES):
+                self.sock.sendall(data[start : start + SLICE_BYTES])
         except OSError as error:
-            self._cut = error
+            self._send_error = error
 
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
-        """The answer.
+        """Return the answer.
 
         Raises HTTPException and OSError, and NewConnectionError if the request was not sent
-        whole: nobody can have carried it out.
+        whole: then no broker can have carried it out.
         """
-        if isinstance(self._cut, TimeoutError):
+        if isinstance(self._send_error, TimeoutError):
             raise NewConnectionError(
                 self, "the request was not taken in time"
-            ) from self._cut
+            ) from self._send_error
         try:
             answer = self._read()
         except (HTTPException, OSError) as error:
-            if self._cut is None:
+            if self._send_error is None:
                 raise
             raise NewConnectionError(
-                self, f"the connection broke in the request: {self._cut}"
+                self, f"the connection broke in the request: {self._send_error}"
             ) from error
         if not answer.stays_open:
             self.close()
@@ -108,15 +115,15 @@ class _Whole(_Base):
 
     def _read(self) -> answers.Answer:
         self.sock.settimeout(self.timeout)
-        return answers.read(
+        return answers.read_answer(
             self.sock,
-            method=self._asked,
+            method=self._method,
             timeout_s=self.timeout,
             takes_gzip=self._takes_gzip,
         )
 
-    def _host_of(self, url: str) -> str:
-        """The Host of a request: that of its URL if a proxy gets it whole."""
+    def _host_header(self, url: str) -> str:
+        """Return the Host of a request: that of its URL if a proxy gets the whole URL."""
         if not url.startswith("/"):
             return urlsplit(url).netloc.rpartition("@")[2]
         host, port = (
@@ -124,27 +131,30 @@ class _Whole(_Base):
             if self._tunnel_host
             else (self.host, self.port)
         )
-        shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-        return shown if port in (None, self.default_port) else f"{shown}:{port}"
+        # An IPv6 address needs brackets.
+        name = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        return name if port in (None, self.default_port) else f"{name}:{port}"
 
 
-class _Plain(_Whole, HTTPConnection):
+class _PlainConnection(_WholeRequests, HTTPConnection):
     pass
 
 
-class _Tls(_Whole, HTTPSConnection):
+class _TlsConnection(_WholeRequests, HTTPSConnection):
     pass
 
 
 def send_whole(pool: HTTPConnectionPool) -> None:
     """Make the connections that a pool will open send each request in one piece."""
-    kind: Any = _Tls if isinstance(pool, HTTPSConnectionPool) else _Plain
+    kind: Any = (
+        _TlsConnection if isinstance(pool, HTTPSConnectionPool) else _PlainConnection
+    )
     pool.ConnectionCls = kind
 
 
-# Reasons of OpenSSL for certificates that only strict clients refuse, as Python is from
-# 3.13 on.
-_STRICT = (
+# Reasons of OpenSSL for refusing a certificate that only strict clients give. Python is one
+# from 3.13 on.
+_STRICT_REASONS = (
     "Missing Authority Key Identifier",
     "Missing Subject Key Identifier",
     "does not include key usage",
@@ -160,33 +170,40 @@ _STRICT_REMEDY = (
 def network_error(
     error: HTTPError | requests.exceptions.RequestException, url: str
 ) -> CatmqError:
-    """ConnectFailed when nothing can have been sent, else AnswerLost."""
-    if isinstance(error, SSLError) and _is_of_handshake(error):
-        remedy = _STRICT_REMEDY if any(reason in str(error) for reason in _STRICT) else ""
+    """Return ConnectFailed if the request cannot have been carried out, else AnswerLost.
+
+    A wrong URL is an OptionError.
+    """
+    if isinstance(error, SSLError) and _is_handshake_failure(error):
+        remedy = (
+            _STRICT_REMEDY
+            if any(reason in str(error) for reason in _STRICT_REASONS)
+            else ""
+        )
         return ConnectFailed(f"TLS with {url} failed: {error}{remedy}", retriable=False)
     if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
-        return ConnectFailed(f"{url} cannot be reached: {in_words(error)}")
+        return ConnectFailed(f"{url} cannot be reached: {system_message(error)}")
     if isinstance(error, LocationValueError | requests.exceptions.RequestException):
         return OptionError(str(error))
-    return AnswerLost(f"no answer from {url}: {in_words(error)}")
+    return AnswerLost(f"no answer from {url}: {system_message(error)}")
 
 
-# How urllib3 names the connection or pool in front of what happened.
-_OBJECT = re.compile(r"^\w+\(host=[^)]*\): ")
+# urllib3 puts the connection or pool before the text of an error.
+_URLLIB3_PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 
 
-def in_words(error: BaseException) -> str:
-    """Return what happened, as the system says it where it does.
+def system_message(error: BaseException) -> str:
+    """Return the operating system's text of an error if it has one, else its own text.
 
-    >>> in_words(ValueError("HTTPConnectionPool(host='db', port=80): Read timed out."))
+    >>> system_message(ValueError("HTTPConnectionPool(host='db', port=80): Read timed out."))
     'Read timed out.'
     """
-    said = getattr(error.__cause__, "strerror", None)
-    return str(said) if said else _OBJECT.sub("", str(error))
+    text = getattr(error.__cause__, "strerror", None)
+    return str(text) if text else _URLLIB3_PREFIX.sub("", str(error))
 
 
-# How the reasons of OpenSSL begin that can only be met while a connection is made.
-_HANDSHAKE = (
+# Beginnings of OpenSSL's reasons that occur only while a connection is opened.
+_HANDSHAKE_REASONS = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",
     "UNSUPPORTED_PROTOCOL",
@@ -195,38 +212,36 @@ _HANDSHAKE = (
 )
 
 
-def _is_of_handshake(error: BaseException) -> bool:
-    """Return True if TLS was refused before a request could go: wrong certificate or port,
-    no common version.
+def _is_handshake_failure(error: BaseException) -> bool:
+    """Return True if TLS failed before a request could be sent.
 
-    Damage found later, in an answer, says nothing about whether the request was carried
-    out.
+    That is a wrong certificate or port, or no common version. Damaged data later, in an
+    answer, does not show whether the request was carried out.
     """
-    seen: Any = error
-    while isinstance(seen, BaseException):
-        if isinstance(seen, ssl.SSLError):
-            of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
-            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(
-                _HANDSHAKE
+    cause: Any = error
+    while isinstance(cause, BaseException):
+        if isinstance(cause, ssl.SSLError):
+            of_certificate = isinstance(cause, ssl.SSLCertVerificationError)
+            return of_certificate or str(getattr(cause, "reason", None) or "").startswith(
+                _HANDSHAKE_REASONS
             )
-        # urllib3 wraps it: SSLError(ssl.SSLError).
-        seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
+        # urllib3 wraps the error of Python: SSLError(ssl.SSLError).
+        cause = getattr(cause, "reason", None) or (cause.args[0] if cause.args else None)
     return False
 
 
-def trusted(verify: bool | str, *, name: str = "verify") -> bool | str:
-    """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE
-    names.
+def checked_verify(verify: bool | str, *, name: str = "verify") -> bool | str:
+    """Return what certificates are verified with: `verify`, or the file of CATMQ_CA_FILE.
 
-    Raises OptionError, which calls the value `name`, if it has no CA certificates.
+    Raises OptionError if the file has no CA certificates; the text calls the option `name`.
     """
     path = verify
     if verify is True and os.environ.get("CATMQ_CA_FILE"):
         name, path = "CATMQ_CA_FILE", os.environ["CATMQ_CA_FILE"]
     if isinstance(path, str):
-        where = {"capath" if os.path.isdir(path) else "cafile": path}
+        location = {"capath" if os.path.isdir(path) else "cafile": path}
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**where)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**location)
         except ssl.SSLError:
             raise OptionError(f"{name}={path!r}: the file has no CA certificates") from None
         except OSError as error:

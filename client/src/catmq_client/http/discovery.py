@@ -1,16 +1,16 @@
-"""Discovery of brokers, and the choice of one for each request.
+"""Discovery of brokers, and the choice of a broker for each request.
 
-`Brokers` holds the URLs that the application gave (seeds, which always stay) and behind
-them those that
-`GET /api/v1/brokers` named. A request starts at `current` and stays there while it answers.
-When it must go elsewhere, brokers in service come before those that are drained or silent,
-and these before those that could not be reached a moment ago.
+`Brokers` holds the seeds, which are the URLs that the application configured and which
+always stay, and after them the URLs that `GET /api/v1/brokers` returned. A request starts
+at `current` and stays there while that broker answers. Otherwise brokers in service are
+preferred to drained or silent ones, and these to brokers that could not be reached a moment
+ago.
 
-`Discovery` keeps the list fresh. It asks in a thread that lives for one question: in the
-thread of a send the question would make that send slow, and a thread that stays would have
-to be watched over forks. No lock is held and nothing is waited for, so a fork at any moment
-leaves a child that goes on by itself: values are replaced whole, and a question under way
-is noted by the process that asked it.
+`Discovery` keeps the list up to date. It asks in a thread that ends with the answer. In the
+thread of a send the question would delay that send, and a permanent thread would have to be
+restarted after each fork. There are no locks and no waiting, so a child that is forked at
+any moment works: values are replaced whole, and a question in progress is stored under the
+id of its process.
 """
 
 from __future__ import annotations
@@ -33,207 +33,226 @@ from catmq_client.http.backoff import Backoff
 
 log = logging.getLogger("catmq.discovery")
 
-REFRESH_S = 30.0  # how long a list is believed
-GAP_S = 2.0  # between two questions, also when brokers fail one after the other
-ASKED = 3  # brokers a question is put to, one after the other
-MOST = 64  # brokers taken from a list
-# How long a broker rests that could not be reached; short, because the others may fail
-# meanwhile.
-REST_MS, LONGEST_REST_MS = 1_000, 10_000
+# Age at which a list is fetched again.
+REFRESH_S = 30.0
+# Least time between two questions, even while several brokers fail in turn.
+GAP_S = 2.0
+# Brokers that are asked in turn until one answers.
+MAX_ASKED = 3
+# Brokers used of a list.
+MAX_LISTED = 64
+# Time for which a broker is avoided that could not be reached. It is short, because the
+# others may fail meanwhile.
+PAUSE_MS, MAX_PAUSE_MS = 1_000, 10_000
 
-IN_SERVICE, AVOIDED, RESTING = range(3)
+IN_SERVICE, AVOIDED, PAUSED = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class _Pause:
+    """Time until which a broker that could not be reached is avoided."""
+
     until: float  # monotonic
     backoff: Backoff
 
 
 class Brokers:
-    """The brokers that are known. `current`: where the next request starts."""
+    """The seeds and the listed brokers. The next request starts at `current`."""
 
     def __init__(self, seeds: Sequence[str]) -> None:
         self._seeds = tuple(seeds)
-        self._found: tuple[str, ...] = ()
+        self._listed_urls: tuple[str, ...] = ()
         self._avoided: frozenset[str] = frozenset()
-        self._rests: dict[str, _Rest] = {}
-        # Many clients with the same list should not all go to its first broker.
+        self._pauses: dict[str, _Pause] = {}
+        # At random: many clients with the same list must not all use its first broker.
         self.current = random.choice(self._seeds)
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The brokers that a request would try now, before all others."""
-        ranks = {url: self._rank(url) for url in self._known()}
+        """The brokers that a request would try before all others."""
+        ranks = {url: self._rank(url) for url in self._all_urls()}
         best = min(ranks.values())
         return tuple(url for url, rank in ranks.items() if rank == best)
 
-    def following(self, tried: Sequence[str]) -> str | None:
-        """The best broker for a request that these refused or that did not reach them;
-        None: no more.
+    def next_broker(self, tried: Sequence[str]) -> str | None:
+        """Return the best broker that is not in `tried`, None if the request should fail.
 
-        One that could not be reached a moment ago is not worth the wait while any can be.
+        A paused broker is returned only if all brokers are paused: waiting for its timeout
+        is not worth it.
         """
-        ranks = {url: self._rank(url) for url in self._behind(tried[-1])}
-        limit = max(AVOIDED, min(ranks.values()))
-        left = [url for url, rank in ranks.items() if url not in tried and rank <= limit]
-        return min(left, key=ranks.__getitem__, default=None)
+        ranks = {url: self._rank(url) for url in self._circle_after(tried[-1])}
+        worst_rank = max(AVOIDED, min(ranks.values()))
+        candidates = [
+            url for url, rank in ranks.items() if url not in tried and rank <= worst_rank
+        ]
+        return min(candidates, key=ranks.__getitem__, default=None)
 
-    def leave(self, url: str, *, unreachable: bool) -> None:
+    def move_away(self, url: str, *, unreachable: bool) -> None:
         """Make the next request start elsewhere, unless another thread already did that."""
         if unreachable:
-            self._rest(url)
+            self._pause(url)
         if self.current == url:
-            self.current = self.following([url]) or url
+            self.current = self.next_broker([url]) or url
 
-    def reached(self, url: str) -> None:
-        if self._rests:
-            self._rests.pop(url, None)
+    def mark_reached(self, url: str) -> None:
+        """End the pause of a broker that answered."""
+        if self._pauses:
+            self._pauses.pop(url, None)
 
-    def learn(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take over the list that a broker answered."""
-        seeds = {_identity(url): url for url in self._seeds}
-        known = {_identity(url): url for url in self._found}
+    def update_list(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the list of brokers by the rows of an answer."""
+        seeds_by_identity = {_identity(url): url for url in self._seeds}
+        listed_by_identity = {_identity(url): url for url in self._listed_urls}
         in_service: dict[str, bool] = {}
-        for url, serves in _listed(rows):
+        for url, serves in _parse_rows(rows):
             identity = _identity(url)
-            if identity not in seeds and not self._may_be_followed(url):
+            if identity not in seeds_by_identity and not self._is_acceptable(url):
                 continue
-            known.setdefault(identity, url)
-            # A broker that came back under another name is listed twice.
+            listed_by_identity.setdefault(identity, url)
+            # A broker that was restarted under another name is listed twice; it is in
+            # service if one of the rows says so.
             in_service[identity] = in_service.get(identity, False) or serves
-        found = [
+        listed = [
             url
-            for identity, url in known.items()
-            if identity in in_service and identity not in seeds
+            for identity, url in listed_by_identity.items()
+            if identity in in_service and identity not in seeds_by_identity
         ]
-        # In any order: clients that lose the same broker should not all go to the same next
-        # one.
-        new = [url for url in found if url not in self._found]
-        random.shuffle(new)
-        found = [url for url in found if url in self._found] + new
+        # In random order: clients that lose the same broker must not all move to the same
+        # broker.
+        added = [url for url in listed if url not in self._listed_urls]
+        random.shuffle(added)
+        listed = [url for url in listed if url in self._listed_urls] + added
         avoided = {
-            seeds.get(i) or known[i] for i, serves in in_service.items() if not serves
+            seeds_by_identity.get(i) or listed_by_identity[i]
+            for i, serves in in_service.items()
+            if not serves
         }
-        found.sort(key=lambda url: url in avoided)
-        self._found, self._avoided = tuple(found[:MOST]), frozenset(avoided)
-        self._settle()
+        listed.sort(key=lambda url: url in avoided)
+        self._listed_urls, self._avoided = tuple(listed[:MAX_LISTED]), frozenset(avoided)
+        self._choose_current()
 
-    def _settle(self) -> None:
-        """Move `current` to a broker of the best kind, if it is not at one."""
+    def _choose_current(self) -> None:
+        """Move `current` to a broker of the best rank; forget pauses of unlisted brokers."""
         best = self.urls
         if self.current not in best:
             self.current = random.choice(best)
-        for url in self._rests.keys() - set(self._known()):
-            self._rests.pop(url, None)
+        for url in self._pauses.keys() - set(self._all_urls()):
+            self._pauses.pop(url, None)
 
-    def _known(self) -> tuple[str, ...]:
-        return self._seeds + self._found
+    def _all_urls(self) -> tuple[str, ...]:
+        return self._seeds + self._listed_urls
 
-    def _behind(self, url: str) -> tuple[str, ...]:
-        """All brokers in a circle, beginning behind one."""
-        known = self._known()
-        start = known.index(url) + 1 if url in known else 0
-        return known[start:] + known[:start]
+    def _circle_after(self, url: str) -> tuple[str, ...]:
+        """Return all brokers in their order as a circle, starting after `url`."""
+        urls = self._all_urls()
+        start = urls.index(url) + 1 if url in urls else 0
+        return urls[start:] + urls[:start]
 
     def _rank(self, url: str) -> int:
-        rest = self._rests.get(url)
-        if rest is not None and time.monotonic() < rest.until:
-            return RESTING
+        pause = self._pauses.get(url)
+        if pause is not None and time.monotonic() < pause.until:
+            return PAUSED
         return AVOIDED if url in self._avoided else IN_SERVICE
 
-    def _rest(self, url: str) -> None:
-        before = self._rests.get(url)
+    def _pause(self, url: str) -> None:
+        """Avoid a broker for a time that grows with each failure."""
+        earlier = self._pauses.get(url)
         now = time.monotonic()
-        if before is not None and now < before.until:
-            return  # many threads met the same failure
+        if earlier is not None and now < earlier.until:
+            # Another thread met the same failure.
+            return
         backoff = (
-            before.backoff if before else Backoff(base_ms=REST_MS, max_ms=LONGEST_REST_MS)
+            earlier.backoff if earlier else Backoff(base_ms=PAUSE_MS, max_ms=MAX_PAUSE_MS)
         )
-        self._rests[url] = _Rest(now + backoff.next_s(), backoff)
+        self._pauses[url] = _Pause(now + backoff.next_s(), backoff)
 
-    def _may_be_followed(self, url: str) -> bool:
-        """Return True if requests, and the API key in them, may go to a URL that a broker
-        named.
+    def _is_acceptable(self, url: str) -> bool:
+        """Return True if requests with the API key may go to a URL that a broker named.
 
-        Never from https to http. A loopback address is the machine of whoever named it, not
-        ours, unless the application itself named one.
+        https is never replaced by http. A loopback address means the machine of the broker
+        that named it, not this one, unless a seed is a loopback address, too.
         """
         parts, seeds = urlsplit(url), [urlsplit(seed) for seed in self._seeds]
         if parts.scheme not in [seed.scheme for seed in seeds]:
             return False
-        return not _is_here(parts.hostname) or any(
-            _is_here(seed.hostname) for seed in seeds
+        return not _is_local(parts.hostname) or any(
+            _is_local(seed.hostname) for seed in seeds
         )
 
 
 class Discovery:
-    """Asks for the list of brokers when it is old, or when one of them failed.
+    """Fetches the list of brokers when it is old, or when a broker failed.
 
-    `ask(url)` is the decoded answer of `GET /api/v1/brokers` there; it raises CatmqError. A
-    list that cannot be had is no error: the one before stays.
+    `ask(url)` returns the decoded answer of `GET /api/v1/brokers` there, or raises
+    CatmqError. If no broker returns a list, the previous one stays.
     """
 
     def __init__(self, brokers: Brokers, ask: Callable[[str], dict[str, Any]]) -> None:
         self._brokers = brokers
         self._ask = ask
-        self._due_at = self._not_before = 0.0  # monotonic
-        self._doubted = False  # a broker failed since the last question began
+        # Monotonic times of the next question, and before which there is none.
+        self._due_at = self._not_before = 0.0
+        # True if a broker failed since the last question began.
+        self._broker_failed = False
         self._backoff = Backoff(base_ms=int(GAP_S * 1000), max_ms=int(REFRESH_S * 1000))
-        self._asking: dict[int, object] = {}  # by process
+        # The question in progress, by process id.
+        self._asking: dict[int, object] = {}
 
-    def look(self) -> None:
-        """Ask in the background if it is time; called after a request that succeeded."""
+    def refresh_if_due(self) -> None:
+        """Fetch the list in the background if it is time, after a successful request."""
         if time.monotonic() >= self._due_at:
-            self._start()
+            self._start_thread()
 
-    def hurry(self) -> None:
-        """Ask as soon as may be; called when a broker was left."""
-        self._doubted = True
+    def refresh_soon(self) -> None:
+        """Fetch the list as soon as GAP_S allows. Called when a broker failed."""
+        self._broker_failed = True
         self._due_at = min(self._due_at, self._not_before)
-        self.look()
+        self.refresh_if_due()
 
-    def _start(self) -> None:
-        pid, mine = os.getpid(), object()
-        if self._asking.setdefault(pid, mine) is not mine:
+    def _start_thread(self) -> None:
+        """Start the thread that fetches the list, unless one is running in this process."""
+        pid, question = os.getpid(), object()
+        # setdefault() is atomic: of threads that come here together one starts a question.
+        if self._asking.setdefault(pid, question) is not question:
             return
-        self._doubted = False
+        self._broker_failed = False
         self._due_at = time.monotonic() + REFRESH_S
-        asking = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(pid,), name="catmq-discovery", daemon=True
         )
         try:
-            asking.start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
+            thread.start()
+        except RuntimeError:
+            # The system has no more threads, or the interpreter is ending.
             self._asking.pop(pid, None)
 
     def _run(self, pid: int) -> None:
+        """Fetch the list once, take it over, and set the time of the next question."""
         try:
-            rows = self._answer()
+            rows = self._fetch_list()
             if rows is not None:
-                self._brokers.learn(rows)
+                self._brokers.update_list(rows)
                 self._backoff.reset()
-            self._plan(failed=rows is None)
+            self._schedule_next(failed=rows is None)
         finally:
             self._asking.pop(pid, None)
 
-    def _plan(self, *, failed: bool) -> None:
-        """Set the time to ask next. In this order, so that a broker that fails just now is
-        not overlooked.
-        """
+    def _schedule_next(self, *, failed: bool) -> None:
+        """Set the time of the next question."""
         now = time.monotonic()
         self._not_before = now + (self._backoff.next_s() if failed else GAP_S)
         self._due_at = (
             self._not_before if failed else now + REFRESH_S * random.uniform(0.8, 1.0)
         )
-        if self._doubted:
+        # Checked last, so that a broker that fails during these lines is not overlooked.
+        if self._broker_failed:
             self._due_at = self._not_before
 
-    def _answer(self) -> list[Any] | None:
-        """The list, from the first of a few brokers that gives it."""
+    def _fetch_list(self) -> list[Any] | None:
+        """Return the rows of the first of MAX_ASKED brokers that answers, or None."""
         tried: list[str] = []
         url: str | None = self._brokers.current
-        while url is not None and len(tried) < ASKED:
+        while url is not None and len(tried) < MAX_ASKED:
             tried.append(url)
             try:
                 rows = self._ask(url).get("brokers")
@@ -242,30 +261,32 @@ class Discovery:
             except CatmqError as error:
                 log.debug("cannot get the list of brokers from %s: %s", url, error)
                 if isinstance(error, ConnectFailed):
-                    self._brokers.leave(url, unreachable=True)
+                    self._brokers.move_away(url, unreachable=True)
                 elif not error.retriable:
-                    return None  # it has no such list, or not for us
-            url = self._brokers.following(tried)
+                    # The broker is of a release without the list, or refuses it to this key.
+                    return None
+            url = self._brokers.next_broker(tried)
         return None
 
 
-def _listed(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
-    """The URL of each row that has one, and whether the broker is in service."""
+def _parse_rows(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
+    """Yield the URL of each row that has one, and whether the broker is in service."""
     for row in rows:
         url = row.get("url") if isinstance(row, Mapping) else None
         if not isinstance(url, str) or not _is_broker_url(url):
             continue
-        away = (
+        out_of_service = (
             row.get("state") == "out"
             or not row.get("alive", True)
             or row.get("stopped_at_ms") is not None
         )
-        yield url.rstrip("/"), not away
+        yield url.rstrip("/"), not out_of_service
 
 
 def _is_broker_url(url: str) -> bool:
-    """Return True for `http[s]://host[:port][/path]` without name and password, query or
-    fragment.
+    """Return True for `http[s]://host[:port][/path]`.
+
+    User name, password, query and fragment are not allowed.
     """
     if not re.fullmatch(r"https?://[!-~]+", url) or set(url) & set("@?#\\"):
         return False
@@ -277,15 +298,14 @@ def _is_broker_url(url: str) -> bool:
 
 
 def _identity(url: str) -> str:
+    """Return a URL in a form that is equal for equal addresses."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
 
 
-def _is_here(host: str | None) -> bool:
-    """Return True if a host is the asking machine itself: a loopback or unspecified
-    address, or localhost.
-    """
+def _is_local(host: str | None) -> bool:
+    """Return True for a loopback or unspecified address, or localhost."""
     name = (host or "").rstrip(".")
     if (
         name == "localhost"
@@ -297,7 +317,8 @@ def _is_here(host: str | None) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         try:
-            address = ipaddress.IPv4Address(socket.inet_aton(name))  # 127.1, 0x7f000001
+            # Short forms that the resolver accepts, as 127.1 or 0x7f000001.
+            address = ipaddress.IPv4Address(socket.inet_aton(name))
         except (OSError, UnicodeError):
             return False
     address = getattr(address, "ipv4_mapped", None) or address

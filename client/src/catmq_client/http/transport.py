@@ -1,11 +1,11 @@
-"""The only seam to the network: `Transport` has one method, and tests plug in there.
+"""The interface to the network: `Transport` has one method, and tests replace it.
 
-`HttpTransport` speaks HTTP to a list of brokers, which it completes by itself
-(discovery.py). It tries the next one at once when a broker cannot be reached or is
-draining, because then nothing was done; any other failure is raised, and its class says
-whether the request may have been done (errors.py). A broker that answered "not now" is
-left, too, but only the next request goes elsewhere. Waiting and repeating are the caller's
-decision: `request_until` does it for calls that are harmless when done twice.
+`HttpTransport` sends HTTP requests to a list of brokers, which it completes by itself
+(discovery.py). If a broker cannot be reached or is draining, nothing was done, and the next
+broker is tried within the request. Any other failure is raised; its class says whether the
+request may have been carried out (errors.py). A broker that answered 503 is left, too, but
+only the next request goes elsewhere. Waiting and repeating are left to the caller:
+`request_until` does both for requests that are harmless when carried out twice.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from catmq_client.errors import (
 )
 from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.connections import network_error, send_whole, trusted
-from catmq_client.http.discovery import MOST, Brokers, Discovery
+from catmq_client.http.connections import checked_verify, network_error, send_whole
+from catmq_client.http.discovery import MAX_LISTED, Brokers, Discovery
 from catmq_client.http.failure_log import URLS_FROM
 from catmq_client.version import SDK
 
@@ -45,11 +45,12 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 3.0
 LIST_TIMEOUT_S = 5.0
+# Smaller bodies are not compressed.
 GZIP_FROM_BYTES = 1024
 
 
 class Transport(Protocol):
-    """One request to the brokers, whichever answers."""
+    """Sends one request to the brokers, whichever answers."""
 
     def request(
         self,
@@ -61,20 +62,20 @@ class Transport(Protocol):
         timeout_s: float = 10.0,
         first: str | None = None,
     ) -> dict[str, Any]:
-        """The decoded answer, {} when it has no content.
+        """Return the decoded answer, {} if it has no content.
 
-        `path` begins with `/` (see `api_path`). Messages in `body` carry `body_bytes`;
-        those in the answer are read with `wire.body_of`. `first`: the URL of the broker to
-        ask before the others. Raises ConnectFailed (nothing was done), AnswerLost (unknown)
-        or a Refused.
+        `path` begins with `/` (see `api_path`). Messages in `body` have `body_bytes`; those
+        in the answer are read with `wire.body_of`. `first` is the URL of the broker to ask
+        before the others. Raises ConnectFailed (nothing was done), AnswerLost (unknown) or
+        a Refused.
         """
         ...
 
 
 @lru_cache(256)
 def api_path(*parts: str | int) -> str:
-    """`api_path("topics", "a b")` is `/api/v1/topics/a%20b`."""
-    return "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    """Return an escaped path: `api_path("topics", "a b")` is `/api/v1/topics/a%20b`."""
+    return "/api/v1/" + "/".join(quote(str(segment), safe="") for segment in parts)
 
 
 def request_until(
@@ -87,52 +88,52 @@ def request_until(
     on_failure: Callable[[CatmqError], object] = lambda error: None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The answer of a request, with `more` of its arguments, that is repeated while its
-    error is retriable.
+    """Repeat a request while its error is retriable. Return its answer.
 
-    Only for requests that are harmless when done twice. After `within_s` seconds the last
-    error is raised. `wait` is called with the seconds to wait, `on_failure` with each error
-    that may be repeated.
+    Only for requests that are harmless when carried out twice. After `within_s` seconds the
+    last error is raised. `wait` is called with the seconds to wait, `on_failure` with each
+    retriable error. `more` are further arguments of Transport.request.
     """
 
-    def again(error: CatmqError, _: int) -> bool:
+    def should_repeat(error: CatmqError, _: int) -> bool:
         if error.retriable:
             on_failure(error)
         return error.retriable
 
-    return repeated(
+    return repeat_call(
         partial(transport.request, method, path, **more),
         within_s=within_s,
-        again=again,
+        should_repeat=should_repeat,
         wait=wait,
     )
 
 
-def repeated(
+def repeat_call(
     call: Callable[[], T],
     *,
     within_s: float,
-    again: Callable[[CatmqError, int], bool],
+    should_repeat: Callable[[CatmqError, int], bool],
     wait: Callable[[float], object] = time.sleep,
 ) -> T:
-    """The value of a call that is repeated while `again(error, tries)`, for `within_s`
-    seconds at most.
+    """Repeat a call while `should_repeat(error, tries)` is true. Return its value.
+
+    It is repeated for `within_s` seconds at most. Then the last error is raised.
     """
-    give_up_at = time.monotonic() + within_s
+    deadline = time.monotonic() + within_s
     backoff = Backoff()
     for tries in itertools.count(1):
         try:
             return call()
         except CatmqError as error:
             delay_s = backoff.next_s(error)
-            if not again(error, tries) or time.monotonic() + delay_s > give_up_at:
+            if not should_repeat(error, tries) or time.monotonic() + delay_s > deadline:
                 raise
             wait(delay_s)
     raise AssertionError("the last try returns or raises")
 
 
-class _Call(NamedTuple):
-    """A request, before it is known which broker it goes to."""
+class _Request(NamedTuple):
+    """A request, before a broker is chosen for it."""
 
     session: requests.Session
     method: str
@@ -143,29 +144,31 @@ class _Call(NamedTuple):
     timeout_s: float
 
 
-class _Lines(HTTPAdapter):
-    """The connections of a session, without what requests does around each use of one.
+class _ConnectionPools(HTTPAdapter):
+    """The connections of a session, without the wrappers of requests.
 
-    Its own request, response and cookies cost as much as the exchange: no broker sets
-    cookies or redirects. Proxies and certificates are handled by requests.
+    The request, response and cookie objects of requests cost as much as the exchange
+    itself. Brokers set no cookies and send no redirects. requests still handles proxies and
+    certificates.
     """
 
     def __init__(self, *, brokers: int, connections: int) -> None:
-        """Keep connections to so many brokers, and so many idle ones to each."""
+        """Keep connections to `brokers` brokers, and up to `connections` idle ones to each."""
         super().__init__(pool_connections=brokers, pool_maxsize=connections)
         self._pools: dict[str, tuple[HTTPConnectionPool, str]] = {}
 
     def exchange(
-        self, url: str, call: _Call, *, verify: bool | str, proxies: Mapping[str, str]
+        self, url: str, call: _Request, *, verify: bool | str, proxies: Mapping[str, str]
     ) -> BaseHTTPResponse:
-        """The answer, read to its end. Raises HTTPError of urllib3, or RequestException for
-        a wrong URL.
+        """Send a request to a broker. Return the complete answer.
+
+        Raises HTTPError of urllib3, or RequestException for a wrong URL.
         """
         timeout = Timeout(
             connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s
         )
         while True:
-            pool, prefix = self._pools.get(url) or self._find(url, verify, proxies)
+            pool, prefix = self._pools.get(url) or self._open_pool(url, verify, proxies)
             target = prefix + (
                 f"{call.path}?{urlencode(call.params)}" if call.params else call.path
             )
@@ -180,14 +183,19 @@ class _Lines(HTTPAdapter):
                     redirect=False,
                     assert_same_host=False,
                 )
-            # given up for that of another broker, or by close(); nothing was sent
+            # The pool was closed in favour of another broker's, or by close(). Nothing was
+            # sent, so the request is repeated with a new pool.
             except ClosedPoolError:
                 self._pools.pop(url, None)
 
-    def _find(
+    def _open_pool(
         self, url: str, verify: bool | str, proxies: Mapping[str, str]
     ) -> tuple[HTTPConnectionPool, str]:
-        """The connections to a broker, and what its paths begin with there."""
+        """Return the connections to a broker, and the prefix of request targets there.
+
+        The prefix is the path of the broker's URL, or all of the URL if a proxy gets the
+        request.
+        """
         any_request = requests.PreparedRequest()
         any_request.method, any_request.url = "GET", f"{url}/"
         pool = self.get_connection_with_tls_context(
@@ -196,16 +204,19 @@ class _Lines(HTTPAdapter):
         assert isinstance(pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
         send_whole(pool)
         self.cert_verify(pool, url, verify, None)  # type: ignore[no-untyped-call]
-        found = pool, self.request_url(any_request, dict(proxies)).removesuffix("/")
-        self._pools[url] = found
-        return found
+        pool_and_prefix = (
+            pool,
+            self.request_url(any_request, dict(proxies)).removesuffix("/"),
+        )
+        self._pools[url] = pool_and_prefix
+        return pool_and_prefix
 
 
 class HttpTransport:
-    """Speaks HTTP to the first of several brokers that answers, over kept-alive
-    connections.
+    """Sends requests to the first of several brokers that answers.
 
-    Safe to share between threads, and after a fork: sockets are made lazily per process.
+    Connections are kept open. Safe to share between threads, and after a fork: each process
+    opens its own connections.
     """
 
     def __init__(
@@ -220,14 +231,14 @@ class HttpTransport:
         codec: wire.Codec | None = None,
         discover: bool = True,
     ) -> None:
-        """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default:
-        CATMQ_API_KEY).
+        """Create the transport without opening connections.
 
+        `urls` is CATMQ_URL by default, separated by commas, and `api_key` is CATMQ_API_KEY.
         verify: False, or the path of a file of CA certificates (default: CATMQ_CA_FILE,
         else the CAs of the package certifi). proxies: {"https": url}. HTTP_PROXY,
-        HTTPS_PROXY, .netrc and REQUESTS_CA_BUNDLE of the environment are not looked at.
-        compression: "gzip" or None, both ways. discover: also use brokers that the given
-        ones name, and avoid those that were drained.
+        HTTPS_PROXY, .netrc and REQUESTS_CA_BUNDLE of the environment are ignored.
+        compression: "gzip" or None, for requests and answers. discover: also use brokers
+        that the configured ones name, and avoid those that were drained.
         """
         self._seeds = _checked_urls(
             urls if urls is not None else os.environ.get("CATMQ_URL", "")
@@ -236,8 +247,8 @@ class HttpTransport:
             raise OptionError(f"compression={compression!r}: write 'gzip' or None")
         self._gzip = compression == "gzip"
         self._codec = codec or wire.best_codec()
-        # Answers are compressed only on request: on a fast network it costs more than it
-        # saves.
+        # Answers are compressed only if the application wants it: on a fast network it
+        # costs more than it saves.
         self._headers = {
             "Accept": f"{self._codec.accept}, application/problem+json",
             "Accept-Encoding": "gzip" if self._gzip else "identity",
@@ -246,26 +257,24 @@ class HttpTransport:
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:
             self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
-        self._verify = trusted(verify)
+        self._verify = checked_verify(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
-        # The connections with the process they belong to, in one value; a lock for each
-        # process,
-        # because that of a parent may be held for ever in its child.
-        self._mine: tuple[int, requests.Session] | None = None
+        # Process id and session in one value, so that they are replaced together. There is
+        # a lock for each process: a child may be forked while its parent holds the lock,
+        # which is then never released in the child.
+        self._process_session: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
-        # Where the URLs are given, for the log; the command line has another name for it.
+        # Name of the setting that has the URLs, for the log. The command line sets its own.
         self.urls_from = URLS_FROM
         self._brokers = Brokers(self._seeds)
         self._discovery = (
-            Discovery(self._brokers, self._ask_for_brokers) if discover else None
+            Discovery(self._brokers, self._fetch_brokers) if discover else None
         )
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The brokers that a request would try now: those in service that can be reached,
-        else all.
-        """
+        """The brokers that a request would try now: in service and reachable, else all."""
         return self._brokers.urls
 
     def request(
@@ -278,58 +287,62 @@ class HttpTransport:
         timeout_s: float = 10.0,
         first: str | None = None,
     ) -> dict[str, Any]:
-        """See Transport. An error names in `brokers` the URLs that were tried."""
-        session = self._sessions()
-        headers, data = self._encoded(body)
-        call = _Call(
+        """Send a request; see Transport. An error has the tried URLs in `brokers`."""
+        session = self._session_of_process()
+        headers, data = self._encode(body)
+        call = _Request(
             session, method, path, self._headers | headers, data, params, timeout_s
         )
         url, tried = first or self._brokers.current, list[str]()
-        give_up_at = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             tried.append(url)
             try:
-                answer = self._decoded(url, self._once(url, call))
+                answer = self._decode(url, self._send_once(url, call))
             except CatmqError as error:
-                self._after_failure(url, error)
-                # A second broker is always asked; of many that do not answer, no more than
-                # there is time for.
-                over = len(tried) > 1 and time.monotonic() > give_up_at
-                following = self._brokers.following(tried)
-                if following is None or over or not _nothing_done(error):
+                self._note_failure(url, error)
+                # A second broker is always tried; further ones only within the time limit,
+                # because each unreachable broker may take a connect timeout.
+                time_is_over = len(tried) > 1 and time.monotonic() > deadline
+                next_url = self._brokers.next_broker(tried)
+                if next_url is None or time_is_over or not _is_certainly_undone(error):
                     error.brokers = tuple(tried)
                     raise
-                url = following
+                url = next_url
             else:
-                self._brokers.reached(url)
+                self._brokers.mark_reached(url)
                 if self._discovery is not None:
-                    self._discovery.look()
+                    self._discovery.refresh_if_due()
                 return answer
 
     def close(self) -> None:
-        """Close the idle connections of this process; a later request opens new ones."""
+        """Close the idle connections of this process. A later request opens new ones."""
         pid = os.getpid()
         with self._lock_of(pid):
-            mine, self._mine = self._mine, None
-        if mine is not None and mine[0] == pid:
-            mine[1].close()
+            session, self._process_session = self._process_session, None
+        # A session of the parent process shares its sockets and is not closed here.
+        if session is not None and session[0] == pid:
+            session[1].close()
 
-    def _after_failure(self, url: str, error: CatmqError) -> None:
-        if _is_the_brokers_fault(error):
-            self._brokers.leave(url, unreachable=isinstance(error, ConnectFailed))
+    def _note_failure(self, url: str, error: CatmqError) -> None:
+        """Leave a broker that failed, and ask for the list of brokers."""
+        if _should_leave_broker(error):
+            self._brokers.move_away(url, unreachable=isinstance(error, ConnectFailed))
             if self._discovery is not None:
-                self._discovery.hurry()
+                self._discovery.refresh_soon()
 
-    def _ask_for_brokers(self, url: str) -> dict[str, Any]:
-        """See Discovery. Runs beside requests and close(): it opens no connections after
-        that.
+    def _fetch_brokers(self, url: str) -> dict[str, Any]:
+        """Return the answer of `GET /api/v1/brokers`; see Discovery.
+
+        It runs in a thread of its own, so close() may come meanwhile. Then the connection
+        that this request opened is closed, too.
         """
-        mine = self._mine
-        if mine is None or mine[0] != os.getpid():
+        session = self._process_session
+        if session is None or session[0] != os.getpid():
             raise Closed("the transport is closed")
         try:
-            call = _Call(
-                mine[1],
+            call = _Request(
+                session[1],
                 "GET",
                 api_path("brokers"),
                 self._headers,
@@ -337,73 +350,76 @@ class HttpTransport:
                 None,
                 LIST_TIMEOUT_S,
             )
-            return self._decoded(url, self._once(url, call))
+            return self._decode(url, self._send_once(url, call))
         finally:
-            if self._mine is not mine:
-                mine[1].close()
+            if self._process_session is not session:
+                session[1].close()
 
-    def _once(self, url: str, call: _Call) -> BaseHTTPResponse:
-        lines = call.session.get_adapter(url)
-        assert isinstance(lines, _Lines)  # noqa: S101 - _new_session mounts nothing else
+    def _send_once(self, url: str, call: _Request) -> BaseHTTPResponse:
+        """Send a request to one broker. Raises CatmqError for network errors."""
+        pools = call.session.get_adapter(url)
+        assert isinstance(pools, _ConnectionPools)  # noqa: S101 - _new_session mounts nothing else
         try:
-            return lines.exchange(url, call, verify=self._verify, proxies=self._proxies)
+            return pools.exchange(url, call, verify=self._verify, proxies=self._proxies)
         except (HTTPError, requests.exceptions.RequestException) as error:
             raise network_error(error, url) from error
 
-    def _encoded(
+    def _encode(
         self, body: Mapping[str, Any] | None
     ) -> tuple[dict[str, Any], bytes | None]:
+        """Return the headers and bytes of a body."""
         if body is None:
             return {}, None
-        data = wire.encoded(self._codec, body)
+        data = wire.encode_request(self._codec, body)
         headers: dict[str, Any] = {"Content-Type": self._codec.content_type}
         if self._gzip and len(data) >= GZIP_FROM_BYTES:
             headers["Content-Encoding"] = "gzip"
             data = gzip.compress(data, 1)
-        # Without it the adapter would send the body in chunks.
+        # Without a length the adapter would send the body in chunks.
         headers["Content-Length"] = str(len(data))
         return headers, data
 
-    def _decoded(self, url: str, response: BaseHTTPResponse) -> dict[str, Any]:
+    def _decode(self, url: str, response: BaseHTTPResponse) -> dict[str, Any]:
+        """Return the value of an answer, or raise the error it describes."""
         if response.status >= 400:
-            raise from_problem(response.status, _problem(response))
+            raise from_problem(response.status, _problem_document(response))
         if response.status >= 300:
             raise ConnectFailed(
                 f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False
             )
         if not response.data:
             return {}
-        packed = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
-        codec = self._codec if packed else _JSON
+        is_msgpack = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
+        codec = self._codec if is_msgpack else _JSON
         try:
             answer = codec.decode(response.data)
         except (ValueError, RecursionError) as error:
             raise AnswerLost(f"the response of {url} cannot be read: {error}") from error
         return answer if isinstance(answer, dict) else {"value": answer}
 
-    def _sessions(self) -> requests.Session:
+    def _session_of_process(self) -> requests.Session:
+        """Return the session of this process, created at the first request."""
         pid = os.getpid()
-        mine = self._mine
-        if mine is None or mine[0] != pid:
+        session = self._process_session
+        if session is None or session[0] != pid:
             with self._lock_of(pid):
-                mine = self._mine
-                if mine is None or mine[0] != pid:
-                    mine = self._mine = (pid, self._new_session())
-        return mine[1]
+                session = self._process_session
+                if session is None or session[0] != pid:
+                    session = self._process_session = (pid, self._new_session())
+        return session[1]
 
     def _lock_of(self, pid: int) -> threading.Lock:
         return self._locks.setdefault(pid, threading.Lock())
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
-        # Proxies, .netrc and CA bundles of the environment are not followed: they are made
-        # for the
-        # web, and a broker behind one of them would be slower or get another password.
+        # Proxies, .netrc and CA bundles of the environment are meant for the web. With them,
+        # requests to brokers would be slower or carry another password.
         session.trust_env = False
-        brokers = len(self._seeds) + MOST
+        brokers = len(self._seeds) + MAX_LISTED
         for scheme in ("http://", "https://"):
             session.mount(
-                scheme, _Lines(brokers=brokers, connections=self._max_connections)
+                scheme, _ConnectionPools(brokers=brokers, connections=self._max_connections)
             )
         return session
 
@@ -412,8 +428,9 @@ _JSON = wire.JsonCodec()
 
 
 def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
-    listed = urls.split(",") if isinstance(urls, str) else list(urls)
-    stripped = tuple(url.strip().rstrip("/") for url in listed if url.strip())
+    """Return the URLs without final slashes. Raises OptionError if one is wrong."""
+    candidates = urls.split(",") if isinstance(urls, str) else list(urls)
+    stripped = tuple(url.strip().rstrip("/") for url in candidates if url.strip())
     if not stripped:
         raise OptionError(
             "no broker URL: pass one ('http://127.0.0.1:8000') or set CATMQ_URL"
@@ -421,15 +438,18 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     for url in stripped:
         try:
             parts = urlsplit(url)
-            sound = parts.scheme in ("http", "https") and parts.netloc and parts.port != 0
+            is_valid = (
+                parts.scheme in ("http", "https") and parts.netloc and parts.port != 0
+            )
         except ValueError:
-            sound = False
-        if not sound:
+            is_valid = False
+        if not is_valid:
             raise OptionError(f"{url!r} is not a broker URL: write 'http://host:port'")
     return stripped
 
 
 def _checked_key(key: str) -> str:
+    """Return the API key. Raises OptionError if a header cannot carry it."""
     if not (key.isascii() and key.isprintable()):
         raise OptionError(
             "the API key has a line break, or another character that headers cannot have"
@@ -437,9 +457,10 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _problem(response: BaseHTTPResponse) -> dict[str, Any]:
-    kind = response.headers.get("Content-Type", "")
-    if "json" not in kind:
+def _problem_document(response: BaseHTTPResponse) -> dict[str, Any]:
+    """Return the fields of a problem document, {} if a proxy sent something else."""
+    content_type = response.headers.get("Content-Type", "")
+    if "json" not in content_type:
         return {}
     try:
         problem = _JSON.decode(response.data)
@@ -448,12 +469,13 @@ def _problem(response: BaseHTTPResponse) -> dict[str, Any]:
     return problem if isinstance(problem, dict) else {}
 
 
-def _nothing_done(error: CatmqError) -> bool:
+def _is_certainly_undone(error: CatmqError) -> bool:
+    """Return True if no broker carried out the request, so that it may be sent to the next."""
     return isinstance(error, ConnectFailed) or error.code == "draining"
 
 
-def _is_the_brokers_fault(error: CatmqError) -> bool:
-    """Errors after which another broker is the better choice, also for the next request."""
+def _should_leave_broker(error: CatmqError) -> bool:
+    """Return True if the next request, too, should go to another broker."""
     if isinstance(error, ConnectFailed | AnswerLost) or error.code == "draining":
         return True
     return isinstance(error, Unavailable) and error.status == 503 and error.retriable

@@ -1,10 +1,8 @@
-"""Requests and answers as bytes: MessagePack when msgspec is installed (three times
-faster), else JSON.
+"""Requests and answers as bytes: MessagePack if msgspec is installed, else JSON.
 
-Inside the client a message body is always `bytes`, in the field `body_bytes`, as in
-MessagePack. JSON has no bytes: there `JsonCodec` writes `body` when they are UTF-8 text,
-else
-`body_base64`.
+MessagePack is three times faster. Inside the client a message body is always `bytes`, in
+the field `body_bytes`, as in MessagePack. JSON has no bytes: `JsonCodec` writes `body` if
+the bytes are UTF-8 text, else `body_base64`.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ MSGPACK = "application/msgpack"
 
 
 class Codec(Protocol):
-    """Turns one request or answer into bytes and back.
+    """Converts a request or answer to bytes and back.
 
-    `accept` is what a request says of the answers it takes.
+    `accept` is the value of the request header that names acceptable answers.
     """
 
     content_type: str
     accept: str
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """The bytes of a request whose messages carry `body_bytes`."""
+        """Return the bytes of a request whose messages have `body_bytes`."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The value that the bytes stand for; ValueError when they cannot be read."""
+        """Return the value of these bytes. Raises ValueError if they cannot be read."""
         ...
 
 
@@ -52,7 +50,7 @@ class JsonCodec:
     def encode(self, value: Mapping[str, Any]) -> bytes:
         messages = value.get("messages")
         if messages:
-            value = {**value, "messages": [_without_bytes(m) for m in messages]}
+            value = {**value, "messages": [_for_json(m) for m in messages]}
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes) -> Any:
@@ -60,27 +58,26 @@ class JsonCodec:
 
 
 class MsgpackCodec:
-    """MessagePack through msgspec; message bodies travel as they are."""
+    """MessagePack by msgspec. Message bodies are written unchanged."""
 
     content_type = MSGPACK
-    # Messages as the rows of their table: a third of the work for broker and client.
+    # Messages as rows of their table cost broker and client a third of the work of messages
+    # as objects.
     accept = f"{MSGPACK};messages=rows"
 
     def __init__(self) -> None:
-        # Both are safe to share between threads, and cost more to make than to use.
+        # Both may be shared between threads, and creating them costs more than a call.
         self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
         self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 
 
 def best_codec() -> Codec:
-    """MessagePack if it can be had, else JSON."""
+    """Return the MessagePack codec if msgspec is installed, else JSON."""
     return JsonCodec() if msgspec is None else MsgpackCodec()
 
 
-def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
-    """The bytes of a request. Raises OptionError when it cannot be written; nothing was
-    sent then.
-    """
+def encode_request(codec: Codec, value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a request. Raises OptionError if a value cannot be written."""
     try:
         return codec.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -88,8 +85,9 @@ def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
-    """The body of a message as a broker answered it: `body_bytes`, `body` (text) or
-    `body_base64`.
+    """Return the body of a message in an answer.
+
+    It is in `body_bytes`, `body` (text) or `body_base64`.
     """
     body = message.get("body_bytes")
     if body is not None:
@@ -100,13 +98,14 @@ def body_of(message: Mapping[str, Any]) -> bytes:
     return base64.b64decode(message["body_base64"])
 
 
-def _without_bytes(message: Mapping[str, Any]) -> dict[str, Any]:
+def _for_json(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with `body` or `body_base64` in place of `body_bytes`."""
     if "body_bytes" not in message:
         return dict(message)
-    plain = dict(message)
-    body: bytes = plain.pop("body_bytes")
+    fields = dict(message)
+    body: bytes = fields.pop("body_bytes")
     try:
-        plain["body"] = body.decode()
+        fields["body"] = body.decode()
     except UnicodeDecodeError:
-        plain["body_base64"] = base64.b64encode(body).decode()
-    return plain
+        fields["body_base64"] = base64.b64encode(body).decode()
+    return fields

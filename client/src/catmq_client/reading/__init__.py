@@ -1,1 +1,1 @@
-"""Consumption: membership, fetching, handling, failures, commits."""
+"""The background threads of a consumer: membership, fetching, handling, failures, commits."""

@@ -1,11 +1,12 @@
-"""Takes hold of newly owned queues, beside the pulls: a slow node must not hold up the
-queues that stay.
+"""Acquire newly owned queues, in a thread apart from the pulls.
 
-What failed once, perhaps on such a node, is tried again apart from what comes new.
+An acquire writes the new epoch to the queue's node, which fences the former owner. A slow
+node must not hold up the queues that are already read. For the same reason a queue whose
+acquire failed is tried again in a thread and requests of its own.
 
-While the buffer is full no pull waits at the broker that would hear of changes, so this
-thread listens then: every LISTEN_S a pull of no queues, which touches no database and is
-answered at once.
+While the buffer is full, no pull waits at the broker that could learn of a new generation.
+Then this thread asks: every CHECK_S it sends a pull without queues, which the broker
+answers at once and without the database.
 """
 
 from __future__ import annotations
@@ -18,137 +19,170 @@ from typing import Any
 from catmq_client.errors import CatmqError
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
+from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# What brokers take in one request.
-MOST_QUEUES = 1_000
-# Longest time that a queue is left alone that cannot be acquired now.
-PAUSE_S = 1.0
-LISTEN_S = 0.3
-# How long there may be nothing to do; what changes that wakes the thread.
+# Limit of brokers for one request.
+MAX_QUEUES = 1_000
+# Longest pause before a queue is tried again that could not be acquired.
+MAX_PAUSE_S = 1.0
+CHECK_S = 0.3
+# Longest sleep without work. What gives the thread work also wakes it.
 IDLE_S = 60.0
 
 
-class Acquirer(Part):
-    """Acquires for one consumer; `run` is its thread."""
+class Acquirer(Component):
+    """Acquires queues for one consumer; `run` is the body of its thread."""
 
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
-        self._listen_at = 0.0
-        self._retrying = False
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
+        self._check_at = 0.0
+        self._is_retrying = False
         self._failures = FailureLog(log, "acquiring queues")
 
     def run(self) -> None:
         state = self._state
         while not (state.closed or state.stopping) and state.fatal is None:
             try:
-                self._step()
+                self._acquire_due_queues()
             except Exception:
                 log.exception("internal error while acquiring queues; continuing")
-                state.wait(PAUSE_S, lambda: state.stopping)
+                state.wait(MAX_PAUSE_S, lambda: state.stopping)
 
-    def _step(self) -> None:
+    def _acquire_due_queues(self) -> None:
+        """Acquire the due queues, ask for the generation, or wait until either is due."""
         state = self._state
         with state.changed:
             consumer_id, batch = state.consumer_id, self._due()
-            delay_s = self._delay_s()
+            delay_s = self._next_due_s()
             if consumer_id is None or (not batch and delay_s > 0):
                 state.changed.wait(IDLE_S if consumer_id is None else delay_s)
                 return
-            generation = state.heard
-            again = bool(batch) and batch[0].failures > 0
-            self._retrying = self._retrying or again
-        if again:
+            generation = state.newest_generation
+            is_retry = bool(batch) and batch[0].failures > 0
+            self._is_retrying = self._is_retrying or is_retry
+        if is_retry:
             arguments = (consumer_id, batch)
             threading.Thread(
-                target=self._retry, args=arguments, name="catmq-acquirer", daemon=True
+                target=self._acquire_again,
+                args=arguments,
+                name="catmq-acquirer",
+                daemon=True,
             ).start()
         elif batch:
             self._acquire(consumer_id, batch)
         else:
-            self._listen(consumer_id, generation)
+            self._check_generation(consumer_id, generation)
 
-    def _waiting(self) -> list[OwnedQueue]:
-        """Return the queues to acquire, except for those that are being tried again."""
+    def _queues_to_acquire(self) -> list[OwnedQueue]:
+        """Return the queues that are not acquired, without those that another thread
+        retries.
+        """
         queues = (
-            o
-            for o in self._state.queues.values()
-            if not o.acquired and o.revoked_until is None
+            owned
+            for owned in self._state.queues.values()
+            if not owned.acquired and owned.revoked_until is None
         )
-        return [owned for owned in queues if not (self._retrying and owned.failures)]
+        return [owned for owned in queues if not (self._is_retrying and owned.failures)]
 
     def _due(self) -> list[OwnedQueue]:
-        """Return the queues to acquire now: the new ones, or else those that failed before."""
+        """Return the queues to acquire now: new ones first, failed ones only if there are
+        no new ones.
+        """
         now = time.monotonic()
-        due = [owned for owned in self._waiting() if owned.not_before <= now]
-        new = [owned for owned in due if not owned.failures]
-        return (new or due)[:MOST_QUEUES]
+        # A node that hangs delays the whole request, so queues that failed never share one
+        # with new queues.
+        due_queues = [
+            owned for owned in self._queues_to_acquire() if owned.not_before <= now
+        ]
+        new_queues = [owned for owned in due_queues if not owned.failures]
+        return (new_queues or due_queues)[:MAX_QUEUES]
 
-    def _delay_s(self) -> float:
+    def _next_due_s(self) -> float:
+        """Return the seconds until a queue is to be acquired or the generation to be asked
+        for.
+        """
         state = self._state
-        times = [owned.not_before for owned in self._waiting()]
+        times = [owned.not_before for owned in self._queues_to_acquire()]
         if state.full_since is not None:
-            times.append(max(state.full_since + LISTEN_S, self._listen_at))
+            times.append(max(state.full_since + CHECK_S, self._check_at))
         return max(0.0, min(times, default=IDLE_S + time.monotonic()) - time.monotonic())
 
-    def _retry(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
+    def _acquire_again(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
+        """Acquire queues that failed before. Runs in a thread of its own."""
         try:
             self._acquire(consumer_id, batch)
         except Exception:
             log.exception("internal error while acquiring queues; continuing")
         finally:
             with self._state.changed:
-                self._retrying = False
+                self._is_retrying = False
                 self._state.changed.notify_all()
 
     def _acquire(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
-        body = {"queues": [{"queue": o.queue, "epoch": o.epoch} for o in batch]}
+        """Acquire queues with one request and apply the state of each."""
+        body = {"queues": [{"queue": owned.queue, "epoch": owned.epoch} for owned in batch]}
         try:
             answer = self._post("consumers", consumer_id, "acquire", body=body)
         except CatmqError as error:
-            self._failed(consumer_id, batch, error)
+            self._after_error(consumer_id, batch, error)
             return
         self._failures.ended()
-        states = {item["queue"]: item for item in answer["queues"]}
+        queue_states = {
+            queue_state["queue"]: queue_state for queue_state in answer["queues"]
+        }
         with self._state.changed:
-            self._state.hear(answer.get("generation", 0))
+            self._state.note_generation(answer.get("generation", 0))
             for owned in batch:
-                self._acquired(owned, states.get(owned.queue, {"state": "missing"}))
+                self._apply_state(
+                    owned, queue_states.get(owned.queue, {"state": "missing"})
+                )
             if any(owned.acquired and not owned.lost for owned in batch):
-                self._state.on_gain()
+                self._state.on_readable()
             self._state.changed.notify_all()
 
-    def _failed(self, consumer_id: str, batch: list[OwnedQueue], error: CatmqError) -> None:
+    def _after_error(
+        self, consumer_id: str, batch: list[OwnedQueue], error: CatmqError
+    ) -> None:
+        """Put off the queues of a failed request, and handle its error."""
         with self._state.changed:
             for owned in batch:
-                owned.rest(least_s=(error.retry_after_ms or 0) / 1000, most_s=PAUSE_S)
-        if not self._settle(error, consumer_id):
+                owned.back_off(min_s=(error.retry_after_ms or 0) / 1000, max_s=MAX_PAUSE_S)
+        if not self._handle_error(error, consumer_id):
             self._failures.failed(error)
 
-    def _acquired(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
+    def _apply_state(self, owned: OwnedQueue, queue_state: dict[str, Any]) -> None:
+        """Start reading an acquired queue, or put it off if the node refused it."""
+        # The queue may have been revoked or lost while the request was under way.
         if owned.lost or owned.revoked_until is not None:
             return
-        if item["state"] in ("ok", "stopped") and item.get("offset") is not None:
-            owned.start_at(item["offset"])
+        if (
+            queue_state["state"] in ("ok", "stopped")
+            and queue_state.get("offset") is not None
+        ):
+            owned.start_at(queue_state["offset"])
             if self._options.on_assigned:
                 self._state.events.append((True, owned))
             return
-        again = owned.failures > 0
-        owned.rest(most_s=PAUSE_S)
-        if item["state"] != "unavailable":
-            # Fenced: it went on to another member already, or comes with a higher epoch.
+        was_refused_before = owned.failures > 0
+        # A missing or unavailable queue may come back: its node may be down, or slow.
+        owned.back_off(max_s=MAX_PAUSE_S)
+        if queue_state["state"] != "unavailable":
+            # Fenced: the queue belongs to another member, or to us under a higher epoch. A
+            # heartbeat brings the current assignment.
             self._state.heartbeat_wanted = True
-        level = logging.INFO if item["state"] == "fenced" else logging.WARNING
-        level = logging.DEBUG if again else level
-        log.log(level, "%s: acquire answered %s", owned, item["state"])
+        level = logging.INFO if queue_state["state"] == "fenced" else logging.WARNING
+        level = logging.DEBUG if was_refused_before else level
+        log.log(level, "%s: acquire answered %s", owned, queue_state["state"])
 
-    def _listen(self, consumer_id: str, generation: int) -> None:
-        """A pull of nothing, for the generation in its answer."""
-        self._listen_at = time.monotonic() + LISTEN_S
+    def _check_generation(self, consumer_id: str, generation: int) -> None:
+        """Send a pull without queues, for the generation in its answer."""
+        self._check_at = time.monotonic() + CHECK_S
         body = {
             "generation": generation,
             "queues": [],
@@ -159,7 +193,7 @@ class Acquirer(Part):
         try:
             answer = self._post("consumers", consumer_id, "pull", body=body)
         except CatmqError as error:
-            self._listen_at = time.monotonic() + PAUSE_S
-            self._settle(error, consumer_id)
+            self._check_at = time.monotonic() + MAX_PAUSE_S
+            self._handle_error(error, consumer_id)
             return
-        self._state.hear(answer["generation"])
+        self._state.note_generation(answer["generation"])

@@ -1,13 +1,14 @@
-"""The clock that leases are measured with."""
+"""The clock that measures leases."""
 
 from __future__ import annotations
 
 import time
 
-# CLOCK_BOOTTIME goes on while a laptop sleeps or a machine is suspended; a lease must too.
+# CLOCK_BOOTTIME also counts the time that a laptop sleeps or a virtual machine is
+# suspended. A lease must end in that time, because the broker's clock does not stop.
 _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that never goes back and never stands still."""
+    """Return the seconds of a clock that never goes back and never stops."""
     return time.clock_gettime(_LEASE_CLOCK)

@@ -1,10 +1,10 @@
-"""Stores progress: the lowest unfinished offset of each queue, and releases revoked queues
-after it.
+"""Store progress: commit the lowest unfinished offset of each queue, and release revoked
+queues.
 
-Commits go out every auto_commit_interval_ms, when commit() is called and on close; and
-those of revoked queues at once, in a thread and requests of their own, so that a move waits
-for no other queue and no other node. The node keeps the highest offset of an epoch, so
-their order does not matter.
+Commits are sent every auto_commit_interval_ms, when commit() is called, and on close. The
+last commits of revoked queues are sent at once, in a thread and requests of their own, so
+that a rebalance does not wait for other queues or other nodes. Two commits of a queue may
+arrive in any order, because the node keeps the highest offset of an epoch.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from catmq_client.errors import CatmqError, CommitFailed, OptionError, Unavailab
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
+from catmq_client.reading.component import Component
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# What brokers take in one request.
-MOST_OFFSETS = 1_000
-# How often it is looked whether a revoked queue has run out of time.
-LATE_S = 0.25
+# Limit of brokers for one request.
+MAX_OFFSETS = 1_000
+# Interval of the check whether a revoked queue has run out of time.
+CHECK_S = 0.25
 
 Commit = tuple[OwnedQueue, int]
 
 
-class Fates(NamedTuple):
+class CommitOutcome(NamedTuple):
     """Commits that were not stored, by cause."""
 
-    gone: list[OwnedQueue]  # the queue had gone to another member
-    unavailable: list[Commit]  # its node cannot store it now
-    above_head: list[Commit]  # there is no such offset
+    lost_queues: list[OwnedQueue]  # the queue was fenced: another member owns it
+    unavailable: list[Commit]  # the node cannot store the offset now; a repeat may help
+    above_head: list[Commit]  # the offset is above the log end offset
 
 
-class Committer(Part):
-    """Commits for one consumer; `run` and `run_releases` are its threads."""
+class Committer(Component):
+    """Commits for one consumer; `run` and `run_releases` are the bodies of its threads."""
 
     def __init__(self, *, transport: Transport, state: GroupState) -> None:
         super().__init__(transport=transport, state=state)
-        self._one_at_a_time = threading.Lock()
-        # Revoked queues whose last commit failed, perhaps on a slow node: others do not
-        # wait for them.
-        self._failed: set[OwnedQueue] = set()
+        self._commit_lock = threading.Lock()
+        # Revoked queues whose last commit failed, perhaps because their node is slow. They
+        # are retried in requests of their own, so that other releases do not wait for them.
+        self._retried_releases: set[OwnedQueue] = set()
 
     def run(self) -> None:
+        """Commit finished offsets periodically until the consumer is closed."""
         state = self._state
         interval_s = self._options.auto_commit_interval_ms / 1000
         failures = FailureLog(log, "committing, which is repeated,")
@@ -60,7 +61,7 @@ class Committer(Part):
             if not self._options.enable_auto_commit:
                 continue
             try:
-                self.commit(self.due())
+                self.commit(self.due_commits())
                 backoff.reset()
                 failures.ended()
             except CatmqError as error:
@@ -71,12 +72,17 @@ class Committer(Part):
                 state.wait(backoff.next_s())
 
     def run_releases(self) -> None:
+        """Release revoked queues as soon as nothing of them is at work, or their time is
+        over.
+        """
         state = self._state
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
-        while state.wait(LATE_S, self._has_new_release):
+        # A new release ends the wait at once. CHECK_S only finds the queues whose time has
+        # run out.
+        while state.wait(CHECK_S, self._has_new_release):
             try:
                 self.release()
-                if not self._failed:
+                if not self._retried_releases:
                     backoff.reset()
                     continue
             except Exception:
@@ -84,52 +90,65 @@ class Committer(Part):
             state.wait(backoff.next_s(), self._has_new_release)
 
     def release(self) -> None:
+        """Commit and release the revoked queues that may go, new ones apart from failed
+        ones.
+        """
         with self._state.changed:
-            going = [owned for owned in self._state.queues.values() if self._may_go(owned)]
-            self._let_go(going, tried=False)
-            left = {owned for owned in going if not owned.lost}
-            self._failed &= left
-        if new := left - self._failed:
-            self._release(new)
-        if self._failed and not self._has_new_release():
-            self._release(set(self._failed))
+            releasable = [
+                owned for owned in self._state.queues.values() if self._may_release(owned)
+            ]
+            self._release_stored(releasable, was_tried=False)
+            unreleased = {owned for owned in releasable if not owned.lost}
+            self._retried_releases &= unreleased
+        if new_releases := unreleased - self._retried_releases:
+            self._commit_and_release(new_releases)
+        if self._retried_releases and not self._has_new_release():
+            self._commit_and_release(set(self._retried_releases))
 
-    def _release(self, batch: set[OwnedQueue]) -> None:
-        """One commit of these queues, and the release of those that it stored, or that are
-        late.
+    def _commit_and_release(self, batch: set[OwnedQueue]) -> None:
+        """Commit the queues in one request.
+
+        Release those that are stored, or whose time is over.
         """
         with self._state.changed:
             commits = [(owned, owned.committable()) for owned in batch]
         try:
-            self._store(commits)
+            self._send_commits(commits)
         except CatmqError as error:
             log.warning("the last commit of revoked queues failed: %s", error)
         with self._state.changed:
-            self._let_go(batch, tried=True)
-            self._failed = (self._failed - batch) | {
+            self._release_stored(batch, was_tried=True)
+            self._retried_releases = (self._retried_releases - batch) | {
                 owned for owned in batch if not owned.lost
             }
 
-    def _let_go(self, batch: Iterable[OwnedQueue], *, tried: bool) -> None:
-        """Release those that have nothing left to commit or, after a last try, no time
-        left.
+    def _release_stored(self, batch: Iterable[OwnedQueue], *, was_tried: bool) -> None:
+        """Release the queues with nothing left to commit.
+
+        After a try, also those out of time.
         """
         for owned in batch:
-            if self._may_go(owned) and (
-                self._is_stored(owned) or (tried and _is_late(owned))
+            if self._may_release(owned) and (
+                self._is_stored(owned) or (was_tried and _is_overdue(owned))
             ):
                 self._state.release(owned)
 
-    def due(self) -> list[Commit]:
-        """Return the commits due: offsets done and not yet committed, of all queues."""
+    def due_commits(self) -> list[Commit]:
+        """Return the commits due: finished offsets that are not committed, of all queues."""
         with self._state.changed:
             pairs = [
-                (o, o.committable()) for o in self._state.queues.values() if o.acquired
+                (owned, owned.committable())
+                for owned in self._state.queues.values()
+                if owned.acquired
             ]
         return [(owned, offset) for owned, offset in pairs if offset > owned.committed]
 
-    def explicit(self, offsets: Mapping[int, int]) -> list[Commit]:
-        """Commits that the application names, by queue."""
+    def commits_at(self, offsets: Mapping[int, int]) -> list[Commit]:
+        """Return the commits of offsets that the application names, by queue.
+
+        Raises CommitFailed if a queue is not owned, and Unavailable if a commit would pass
+        a failed message that is not stored for its retry yet.
+        """
         with self._state.changed:
             missing = sorted(set(offsets) - set(self._state.queues))
             if missing:
@@ -137,41 +156,42 @@ class Committer(Part):
             commits = [
                 (self._state.queues[queue], offset) for queue, offset in offsets.items()
             ]
-            held = [
-                one
-                for one in commits
-                if any(failed < one[1] for failed in one[0].reporting)
+            blocked = [
+                commit
+                for commit in commits
+                if any(failed_offset < commit[1] for failed_offset in commit[0].reporting)
             ]
-            if held:
+            if blocked:
                 raise Unavailable(
-                    f"a failed message is not stored for its retry yet: {_named(held)}"
+                    f"a failed message is not stored for its retry yet: {_describe(blocked)}"
                 )
             return commits
 
-    def commit(self, commits: list[Commit]) -> Fates:
-        """Store the offsets; return those that were not stored."""
+    def commit(self, commits: list[Commit]) -> CommitOutcome:
+        """Store the offsets. Return those that were not stored."""
         if not commits:
-            return Fates([], [], [])
-        with self._one_at_a_time:
-            return self._store(commits)
+            return CommitOutcome([], [], [])
+        with self._commit_lock:
+            return self._send_commits(commits)
 
-    def _store(self, commits: list[Commit]) -> Fates:
-        fates = Fates([], [], [])
-        for first in range(0, len(commits), MOST_OFFSETS):
-            self._store_part(commits[first : first + MOST_OFFSETS], fates)
-        return fates
+    def _send_commits(self, commits: list[Commit]) -> CommitOutcome:
+        """Store the offsets, in as many requests as the limit of brokers needs."""
+        outcome = CommitOutcome([], [], [])
+        for start in range(0, len(commits), MAX_OFFSETS):
+            self._send_batch(commits[start : start + MAX_OFFSETS], outcome)
+        return outcome
 
-    def _store_part(self, commits: list[Commit], fates: Fates) -> None:
-        """One request's worth. What another request stored is stored, even if the queue has
-        gone since.
-        """
+    def _send_batch(self, commits: list[Commit], outcome: CommitOutcome) -> None:
+        """Store the offsets of one request, and add those that failed to `outcome`."""
         consumer_id = self._state.consumer_id
+        # An offset that an earlier request has stored counts as stored, even if the queue
+        # was lost since.
         commits = [
             (owned, offset)
             for owned, offset in commits
             if offset > owned.committed or not owned.lost
         ]
-        fates.gone.extend(
+        outcome.lost_queues.extend(
             owned for owned, _ in commits if owned.lost or consumer_id is None
         )
         commits = [(owned, offset) for owned, offset in commits if not owned.lost]
@@ -179,36 +199,38 @@ class Committer(Part):
             return
         body = {
             "offsets": [
-                {"queue": o.queue, "epoch": o.epoch, "offset": n} for o, n in commits
+                {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+                for owned, offset in commits
             ]
         }
-        answer = self._post("consumers", consumer_id, "commit", body=body)
-        states = {item["queue"]: item["state"] for item in answer["results"]}
+        response = self._post("consumers", consumer_id, "commit", body=body)
+        states = {entry["queue"]: entry["state"] for entry in response["results"]}
         with self._state.changed:
-            self._state.hear(answer.get("generation", 0))
+            self._state.note_generation(response.get("generation", 0))
             for owned, offset in commits:
-                self._after_commit(owned, offset, states.get(owned.queue), fates)
+                self._apply_result(owned, offset, states.get(owned.queue), outcome)
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
-        """Store the offsets, trying for `within_s` seconds; return the queues that had gone
-        to others.
+        """Store the offsets, trying for `within_s` seconds.
 
-        Raises Unavailable when some could not be stored in time, OptionError for an offset
-        above the head.
+        Return the queues that were lost.
+
+        Raises Unavailable if some could not be stored in time, and OptionError for an
+        offset above the log end offset.
         """
         give_up_at = time.monotonic() + within_s
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
-        gone: list[OwnedQueue] = []
+        lost_queues: list[OwnedQueue] = []
         while True:
             try:
-                fates = self.commit(commits)
-                gone += fates.gone
-                self._check_above_head(fates.above_head)
-                if not fates.unavailable:
-                    return gone
-                commits = fates.unavailable
+                outcome = self.commit(commits)
+                lost_queues += outcome.lost_queues
+                self._raise_if_above_head(outcome.above_head)
+                if not outcome.unavailable:
+                    return lost_queues
+                commits = outcome.unavailable
                 raise Unavailable(
-                    f"not committed now: {_named(commits)}", code="node_unavailable"
+                    f"not committed now: {_describe(commits)}", code="node_unavailable"
                 )
             except CatmqError as error:
                 delay_s = backoff.next_s(error)
@@ -216,60 +238,69 @@ class Committer(Part):
                     not (error.retriable or error.outcome_unknown)
                     or time.monotonic() + delay_s > give_up_at
                 ):
+                    # The caller does not learn of the lost queues now, so the next commit()
+                    # reports them.
                     with self._state.changed:
                         self._state.unreported.update(
-                            {owned.queue: owned for owned in gone}
+                            {owned.queue: owned for owned in lost_queues}
                         )
                     raise
                 self._state.wait(delay_s)
 
-    def _check_above_head(self, commits: list[Commit]) -> None:
+    def _raise_if_above_head(self, commits: list[Commit]) -> None:
         if commits:
-            raise OptionError(f"not committed, above the log end offset: {_named(commits)}")
+            raise OptionError(
+                f"not committed, above the log end offset: {_describe(commits)}"
+            )
 
-    def _after_commit(
-        self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates
+    def _apply_result(
+        self, owned: OwnedQueue, offset: int, result: str | None, outcome: CommitOutcome
     ) -> None:
-        """Remember a stored offset, or what became of it."""
-        if answered == "ok" or (owned.lost and offset <= owned.committed):
+        """Apply the result of one commit to its queue, or add it to `outcome`."""
+        if result == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
-        elif answered == "fenced":
+        elif result == "fenced":
             log.warning(
                 "%s: not committed, another member owns it (epoch %d is fenced)",
                 owned,
                 owned.epoch,
             )
             self._state.lose(owned)
+            # The heartbeat brings the assignment that the node already knows of.
             self._state.want_heartbeat()
-            fates.gone.append(owned)
-        elif answered == "out_of_range":
+            outcome.lost_queues.append(owned)
+        elif result == "out_of_range":
             log.error(
                 "%s: offset %d not committed: it is above the log end offset", owned, offset
             )
-            fates.above_head.append((owned, offset))
+            outcome.above_head.append((owned, offset))
         else:
-            log.warning("%s: not committed (%s); will retry", owned, answered)
-            fates.unavailable.append((owned, offset))
+            log.warning("%s: not committed (%s); will retry", owned, result)
+            outcome.unavailable.append((owned, offset))
 
     def _has_new_release(self) -> bool:
+        """Return True if a revoked queue may be released that has not failed before."""
         return any(
-            self._may_go(o) and o not in self._failed for o in self._state.queues.values()
+            self._may_release(owned) and owned not in self._retried_releases
+            for owned in self._state.queues.values()
         )
 
-    def _may_go(self, owned: OwnedQueue) -> bool:
+    def _may_release(self, owned: OwnedQueue) -> bool:
+        """Return True if a queue is revoked and idle, or its time is over."""
         if owned.revoked_until is None or owned.lost:
             return False
-        return self._state.is_idle(owned) or _is_late(owned)
+        return self._state.is_idle(owned) or _is_overdue(owned)
 
     def _is_stored(self, owned: OwnedQueue) -> bool:
+        """Return True if the queue has nothing to commit."""
         if not self._options.enable_auto_commit or not owned.acquired:
             return True
         return owned.committable() <= owned.committed
 
 
-def _is_late(owned: OwnedQueue) -> bool:
+def _is_overdue(owned: OwnedQueue) -> bool:
     return owned.revoked_until is not None and time.monotonic() > owned.revoked_until
 
 
-def _named(commits: list[Commit]) -> str:
+def _describe(commits: list[Commit]) -> str:
     return ", ".join(f"{owned} offset {offset}" for owned, offset in commits)

@@ -1,10 +1,17 @@
-"""The messages of run() in slots: which may be handled now, and in which order.
+"""Order the messages of run(): which message may be handled now, and which must wait.
 
-A slot is a key of a queue (order="key"), a queue (order="queue") or a single message
-(order="none", and messages without a key). One handler at a time is at work on a slot.
-Slots of a queue that an operator stopped, or whose subscription's breaker is open, rest and
-hold no thread; one that retries in place waits for its time. Nothing here calls handlers:
-workers take a job, and say with `done` or `back` what became of it.
+Messages wait in slots. A slot is a key of a queue (order="key"), a queue (order="queue") or
+a single message (order="none", and messages without a key). One handler at a time works on
+a slot, which keeps the order within it.
+
+    ready     in `_ready`, until a worker takes its first messages
+    at work   in a job of a worker, until done() or give_back()
+    delayed   in `_delayed`, until the pause before a retry in place is over
+    resting   in `_resting`, while an operator has stopped the queue, heartbeats are not
+              recorded, or the circuit breaker of the subscription is open
+
+A slot that waits holds no thread. Handlers are called by the workers (workers.py), not
+here.
 """
 
 from __future__ import annotations
@@ -25,12 +32,12 @@ from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
 
 ORDERS = ("key", "queue", "none")
-# How long the clock sleeps when nothing has a time; what has one wakes it.
+# Longest sleep of the timer. An earlier event wakes it.
 IDLE_S = 60.0
 
 
 class Task(NamedTuple):
-    """A message to handle; `version` tells whether a seek has made it void."""
+    """A message to handle. It is void if a seek has raised the version of its queue since."""
 
     owned: OwnedQueue
     version: int
@@ -43,106 +50,115 @@ class Slot:
 
     key: Any
     tasks: deque[Task] = field(default_factory=deque)
-    # Failed tries of the first one, in place.
+    # Failed tries of the first message in place.
     tries: int = 0
-    # How many of the first ones are handled alone: the batch they were in failed.
-    alone: int = 0
+    # Number of first messages that are handled one by one, because their batch failed.
+    alone_count: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Job:
     """Messages for one call of the handler: the first ones of slots of one subscription."""
 
-    # Whether the breaker lets it through to see how things are.
+    # True for the one message that an open breaker lets through as a test.
     is_probe: bool
-    parts: list[tuple[Slot, int]] = field(default_factory=list)
+    slot_counts: list[tuple[Slot, int]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    # Monotonic: when the handler began, and when it has failed if it has not returned by
-    # then.
+    # Monotonic: when the handler began, and when it counts as failed if it has not
+    # returned.
     began: float = 0.0
     deadline: float | None = None
     thread: int = 0
-    # Whether it was said what became of it; a handler that returns after that is not
-    # listened to.
-    is_over: bool = False
+    # True once the outcome is known. A handler that returns after its deadline changes
+    # nothing.
+    has_outcome: bool = False
 
-    def join(self, slot: Slot, count: int) -> None:
-        """Take the first messages of one more slot, too."""
-        first = list(itertools.islice(slot.tasks, count))
-        self.parts.append((slot, len(first)))
-        self.tasks += first
+    def add_messages(self, slot: Slot, count: int) -> None:
+        """Add the first `count` messages of a slot."""
+        tasks_to_add = list(itertools.islice(slot.tasks, count))
+        self.slot_counts.append((slot, len(tasks_to_add)))
+        self.tasks += tasks_to_add
 
     @property
     def slot(self) -> Slot:
-        """The slot of a job of one message."""
-        return self.parts[0][0]
+        """Return the slot of a job of one message."""
+        return self.slot_counts[0][0]
 
 
 class Breaker:
-    """The circuit breaker of a subscription: after failures in a row its handler rests,
-    then gets a message.
+    """The circuit breaker of a subscription.
 
-    Not locked; times are monotonic seconds.
+    After `limit` failures in a row it opens: no handler begins for `pause_s`. Then one
+    message is tried, the probe. Its success closes the breaker, its failure begins another
+    pause.
+
+    Not locked. Times are monotonic seconds.
 
     >>> breaker = Breaker()
-    >>> breaker.failed(limit=2, pause_s=30, now=0), breaker.failed(limit=2, pause_s=30, now=1)
-    (False, True)
-    >>> breaker.bars(now=30), breaker.bars(now=31), breaker.begin(), breaker.bars(now=31)
+    >>> breaker.record_failure(limit=2, pause_s=30, now=0)
+    False
+    >>> breaker.record_failure(limit=2, pause_s=30, now=1)
+    True
+    >>> breaker.blocks(now=30), breaker.blocks(now=31), breaker.begin(), breaker.blocks(now=31)
     (True, False, True, True)
-    >>> breaker.succeeded(), breaker.bars(now=31)
+    >>> breaker.record_success(), breaker.blocks(now=31)
     (True, False)
     """
 
     def __init__(self) -> None:
         self.failures = 0
-        # Set while it is open: when one message may be tried.
+        # Set while the breaker is open: the time from which one message may be tried.
         self.open_until: float | None = None
-        self._probing = False
+        self._is_probing = False
 
-    def bars(self, now: float) -> bool:
+    def blocks(self, now: float) -> bool:
         """Return True if no handler may begin now."""
-        return self.open_until is not None and (self._probing or now < self.open_until)
+        return self.open_until is not None and (self._is_probing or now < self.open_until)
 
     def begin(self) -> bool:
-        """A handler begins; return True if its message is the one that is tried."""
-        self._probing = self.open_until is not None
-        return self._probing
+        """Note that a handler begins. Return True if its message is the probe."""
+        self._is_probing = self.open_until is not None
+        return self._is_probing
 
-    def succeeded(self, *, probe: bool = True) -> bool:
-        """A handler returned; return True if that closes it: while open only the tried
-        message counts.
+    def record_success(self, *, is_probe: bool = True) -> bool:
+        """Note a success.
+
+        Return True if it closes the breaker; while open, only the probe can.
         """
-        if self.open_until is not None and not probe:
+        if self.open_until is not None and not is_probe:
             return False
-        closes = self.open_until is not None
+        closed = self.open_until is not None
         self.reset()
-        return closes
+        return closed
 
-    def failed(
-        self, *, limit: int | None, pause_s: float, now: float, probe: bool = False
+    def record_failure(
+        self, *, limit: int | None, pause_s: float, now: float, is_probe: bool = False
     ) -> bool:
-        """A handler failed; return True if that opens it, or keeps it open for another
-        pause.
+        """Note a failure.
+
+        Return True if it opens the breaker, or keeps it open after a probe.
         """
         self.failures += 1
-        if limit is None or (self.open_until is not None and not probe):
+        if limit is None or (self.open_until is not None and not is_probe):
             return False
-        if not probe and self.failures < limit:
+        if not is_probe and self.failures < limit:
             return False
-        self.open_until, self._probing = now + pause_s, False
+        self.open_until, self._is_probing = now + pause_s, False
         return True
 
-    def let_go(self) -> None:
-        """The message that was to be tried was not: another one may be."""
-        self._probing = False
+    def cancel_probe(self) -> None:
+        """Note that the probe was not handled, so that another message may be the probe."""
+        self._is_probing = False
 
     def reset(self) -> None:
-        self.failures, self.open_until, self._probing = 0, None, False
+        self.failures, self.open_until, self._is_probing = 0, None, False
 
 
 class Dispatcher:
-    """Safe to share between threads. Never asks for the state's lock while it holds its
-    own.
+    """Gives jobs to the workers of run(). Any thread may call it.
+
+    Lock order: a thread may hold the state's lock when it calls a method here. So nothing
+    here takes the state's lock while it holds its own.
     """
 
     def __init__(self, *, state: GroupState, order: str) -> None:
@@ -153,19 +169,20 @@ class Dispatcher:
         self._slots: dict[Any, Slot] = {}
         self._ready: deque[Slot] = deque()
         self._resting: list[Slot] = []
-        self._later: list[tuple[float, int, Slot]] = []
+        self._delayed: list[tuple[float, int, Slot]] = []
         self._numbers = itertools.count()
         self._breakers: dict[str, Breaker] = {}
-        self._limited: set[Job] = set()
+        self._jobs_with_deadline: set[Job] = set()
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._clock = threading.Condition(self._lock)
-        self._clock_wakes_at = 0.0
-        self._surplus = 0
+        self._timer = threading.Condition(self._lock)
+        self._timer_wakes_at = 0.0
+        self._workers_to_retire = 0
         self.ending = False
-        state.on_start = self.rouse
+        state.on_runnable = self.wake_resting_slots
 
     def dispatch(self, taken: list[tuple[OwnedQueue, Message]]) -> None:
+        """Put messages into their slots, in the order in which they were handed out."""
         with self._lock:
             for owned, message in taken:
                 task = Task(owned, owned.version, message)
@@ -178,113 +195,132 @@ class Dispatcher:
                 slot.tasks.append(task)
                 self._ready.append(slot)
             self._work.notify(len(taken))
-        self.rouse()
+        self.wake_resting_slots()
 
-    def rouse(self) -> None:
-        """Go on with the slots that rest, or wait, for no reason any more."""
+    def wake_resting_slots(self) -> None:
+        """Make slots ready that need not rest any more, and drop delayed slots that are
+        void.
+        """
         with self._lock:
             if self._resting:
                 resting, self._resting = self._resting, []
-                self._go_on(resting)
-            if any(self.is_void(slot.tasks[0]) for _, _, slot in self._later):
-                void = [slot for _, _, slot in self._later if self.is_void(slot.tasks[0])]
-                self._later = [entry for entry in self._later if entry[2] not in void]
-                heapq.heapify(self._later)
-                self._go_on(void)
+                self._requeue(resting)
+            if any(self.is_void(slot.tasks[0]) for _, _, slot in self._delayed):
+                # A delayed slot whose queue was lost would keep its messages until its
+                # pause ends.
+                void_slots = [
+                    slot for _, _, slot in self._delayed if self.is_void(slot.tasks[0])
+                ]
+                self._delayed = [
+                    entry for entry in self._delayed if entry[2] not in void_slots
+                ]
+                heapq.heapify(self._delayed)
+                self._requeue(void_slots)
 
     def take(self, batch: int) -> Job | None:
-        """The next job, of at most `batch` messages; None when the worker is to end."""
+        """Wait for a job of at most `batch` messages. Return None if the worker is to end."""
         with self._lock:
             while True:
-                self._work.wait_for(lambda: self.ending or self._surplus or self._ready)
-                if self.ending or self._surplus:
-                    self._surplus -= not self.ending
+                self._work.wait_for(
+                    lambda: self.ending or self._workers_to_retire or self._ready
+                )
+                if self.ending or self._workers_to_retire:
+                    self._workers_to_retire -= not self.ending
                     return None
                 slot = self._ready.popleft()
-                if self._rests(slot):
+                if self._must_rest(slot):
                     self._resting.append(slot)
                 else:
-                    return self._job(slot, batch)
+                    return self._build_job(slot, batch)
 
     def begin(self, job: Job, limit_s: float | None) -> None:
-        """The handler is called now, and has failed if it has not returned after so many
-        seconds.
+        """Note that the handler is called now.
+
+        It has failed if it takes longer than `limit_s`.
         """
         job.began = time.monotonic()
         job.thread = threading.get_ident()
         if limit_s is not None:
             with self._lock:
                 job.deadline = job.began + limit_s
-                self._limited.add(job)
-                self._wake_clock(job.deadline)
+                self._jobs_with_deadline.add(job)
+                self._wake_timer_before(job.deadline)
 
-    def unlimit(self, job: Job) -> None:
-        """Let a handler take its time after all."""
+    def remove_deadline(self, job: Job) -> None:
+        """Remove the deadline of a job, so that its handler may take any time."""
         with self._lock:
-            self._limited.discard(job)
+            self._jobs_with_deadline.discard(job)
             job.deadline = None
 
-    def close(self, job: Job) -> bool:
-        """Close a job; return True if this is the first word on what became of it."""
+    def claim_outcome(self, job: Job) -> bool:
+        """Claim the outcome of a job. Return False if another thread has claimed it.
+
+        The worker claims it when the handler returns, the timer when the deadline passes.
+        Only the first of them may act on the outcome.
+        """
         if job.deadline is None:
-            # Only its worker speaks of it.
+            # Without a deadline the timer never claims the job, so its worker needs no
+            # lock.
             return True
         with self._lock:
-            self._limited.discard(job)
-            first, job.is_over = not job.is_over, True
-            return first
+            self._jobs_with_deadline.discard(job)
+            is_first, job.has_outcome = not job.has_outcome, True
+            return is_first
 
     def done(self, job: Job) -> None:
-        """All messages of a job are over, however they ended."""
+        """Drop all messages of a job from their slots, whether they succeeded or failed."""
         with self._lock:
-            for slot, count in job.parts:
+            for slot, count in job.slot_counts:
                 for _ in range(count):
                     slot.tasks.popleft()
-                slot.tries, slot.alone = 0, max(0, slot.alone - count)
-            self._go_on(slot for slot, _ in job.parts)
+                slot.tries, slot.alone_count = 0, max(0, slot.alone_count - count)
+            self._requeue(slot for slot, _ in job.slot_counts)
 
-    def back(self, job: Job, *, later_s: float = 0.0, alone: bool = False) -> None:
-        """The messages of a job are to be handled again, after `later_s` seconds, or one by
-        one.
-        """
+    def give_back(self, job: Job, *, pause_s: float = 0.0, alone: bool = False) -> None:
+        """Have the messages of a job handled again: after `delay_s`, or each one by itself."""
         with self._lock:
             if job.is_probe:
-                self._breaker(job).let_go()
-                self.rouse()
-            for slot, count in job.parts:
-                slot.alone = count if alone else slot.alone
-            if later_s <= 0:
-                self._go_on(slot for slot, _ in job.parts)
+                self._breaker_of(job).cancel_probe()
+                self.wake_resting_slots()
+            for slot, count in job.slot_counts:
+                slot.alone_count = count if alone else slot.alone_count
+            if pause_s <= 0:
+                self._requeue(slot for slot, _ in job.slot_counts)
                 return
-            at = time.monotonic() + later_s
-            for slot, _ in job.parts:
-                heapq.heappush(self._later, (at, next(self._numbers), slot))
-            self._wake_clock(at)
+            due_at = time.monotonic() + pause_s
+            for slot, _ in job.slot_counts:
+                heapq.heappush(self._delayed, (due_at, next(self._numbers), slot))
+            self._wake_timer_before(due_at)
 
-    def succeeded(self, job: Job) -> bool:
-        """Tell the breaker; return True if that closed it."""
+    def record_success(self, job: Job) -> bool:
+        """Note a success for the breaker. Return True if that closed it."""
         breaker = self._breakers.get(job.tasks[0].owned.subscription)
+        # Read without the lock: most subscriptions never fail, and this runs for every
+        # message.
         if breaker is None or not breaker.failures:
             return False
         with self._lock:
-            closed = breaker.succeeded(probe=job.is_probe)
+            closed = breaker.record_success(is_probe=job.is_probe)
             if closed:
-                self.rouse()
+                self.wake_resting_slots()
             return closed
 
-    def failed(self, job: Job, settings: Settings) -> bool:
-        """Tell the breaker; return True if that opened it."""
+    def record_failure(self, job: Job, settings: Settings) -> bool:
+        """Note a failure for the breaker. Return True if that opened it."""
         with self._lock:
-            breaker = self._breaker(job)
+            breaker = self._breaker_of(job)
             pause_s = float(settings.breaker_pause_s)
-            limit, probe, now = settings.breaker_failures, job.is_probe, time.monotonic()
-            opened = breaker.failed(limit=limit, pause_s=pause_s, now=now, probe=probe)
+            limit, is_probe, now = settings.breaker_failures, job.is_probe, time.monotonic()
+            opened = breaker.record_failure(
+                limit=limit, pause_s=pause_s, now=now, is_probe=is_probe
+            )
             if breaker.open_until is not None:
-                self._wake_clock(breaker.open_until)
+                self._wake_timer_before(breaker.open_until)
             job.is_probe = False
             return opened
 
-    def paused_topics(self) -> set[str]:
+    def open_breaker_topics(self) -> set[str]:
+        """Return the topics whose breaker is open."""
         with self._lock:
             return {
                 topic
@@ -293,114 +329,146 @@ class Dispatcher:
             }
 
     def close_breakers(self, topics: Iterable[str]) -> None:
-        """Close the breakers of subscriptions that have none any more."""
+        """Remove the breakers of subscriptions whose settings have none any more."""
         with self._lock:
             for topic in topics:
                 self._breakers.pop(topic, None)
-        self.rouse()
+        self.wake_resting_slots()
 
-    def dismiss(self, count: int) -> None:
-        """Let so many workers end when they come for their next job."""
+    def retire_workers(self, count: int) -> None:
+        """Let this many workers end when they ask for their next job."""
         with self._lock:
-            self._surplus += count
+            self._workers_to_retire += count
             self._work.notify_all()
 
     def end(self) -> None:
+        """Let all workers and the timer end."""
         with self._lock:
             self.ending = True
             self._work.notify_all()
-            self._clock.notify_all()
+            self._timer.notify_all()
 
-    def tick(self) -> list[Job]:
-        """Wait for the next time that something has, go on with what waited for it, and
-        return the jobs whose handlers took too long."""
+    def wait_for_overdue_jobs(self) -> list[Job]:
+        """Wait for the next timer event, then make delayed and resting slots ready that are
+        due.
+
+        Return the jobs whose handlers have passed their deadline.
+        """
         with self._lock:
-            self._clock_wakes_at = self._next_time()
-            self._clock.wait(max(0.0, self._clock_wakes_at - time.monotonic()))
+            self._timer_wakes_at = self._next_timer_event()
+            self._timer.wait(max(0.0, self._timer_wakes_at - time.monotonic()))
             now = time.monotonic()
-            while self._later and self._later[0][0] <= now:
-                self._go_on([heapq.heappop(self._later)[2]])
+            while self._delayed and self._delayed[0][0] <= now:
+                self._requeue([heapq.heappop(self._delayed)[2]])
             if any(breaker.open_until is not None for breaker in self._breakers.values()):
-                self.rouse()
+                self.wake_resting_slots()
             return [
                 job
-                for job in self._limited
+                for job in self._jobs_with_deadline
                 if job.deadline is not None and job.deadline <= now
             ]
 
     def is_void(self, task: Task) -> bool:
-        """Return True if nothing is to be done about a message any more."""
+        """Return True if a message must not be handled here any more: its queue was lost or
+        moved.
+        """
         owned = task.owned
-        gone = owned.lost or owned.halted or owned.revoked_until is not None
-        return gone or self.ending or owned.has_left(task.message.offset, task.version)
+        queue_ended = owned.lost or owned.halted or owned.revoked_until is not None
+        return (
+            queue_ended
+            or self.ending
+            or owned.is_outdated(task.message.offset, task.version)
+        )
 
     def is_barred(self, task: Task) -> bool:
-        """Return True if no handler may begin on a message."""
-        return task.owned.rests() or self.is_void(task)
+        """Return True if no handler may begin on a message now."""
+        return task.owned.blocks_handlers() or self.is_void(task)
 
     def _slot_key(self, task: Task) -> Any:
+        """Return the key of the slot of a message; messages of one key are handled in
+        order.
+        """
         message = task.message
-        ordered = self._state.settings_of(task.owned).ordered
-        if self._order == "queue" or (self._order == "none" and ordered):
+        is_ordered = self._state.settings_of(task.owned).ordered
+        if self._order == "queue" or (self._order == "none" and is_ordered):
             return message.queue
         if self._order == "key" and message.key is not None:
             return message.queue, message.key
         return task.owned, message.offset, None
 
-    def _job(self, slot: Slot, batch: int) -> Job:
-        """A job of this slot, filled up from other slots of the same subscription."""
+    def _build_job(self, slot: Slot, batch: int) -> Job:
+        """Build a job of a slot, and fill it up from ready slots of the same subscription."""
         topic = slot.tasks[0].owned.subscription
         breaker = self._breakers.get(topic)
         is_probe = breaker is not None and breaker.begin()
-        size = 1 if is_probe or slot.tries or slot.alone else batch
+        # A probe risks one message only, and a message that is retried must fail alone.
+        size = 1 if is_probe or slot.tries or slot.alone_count else batch
         job = Job(is_probe)
-        job.join(slot, size)
+        job.add_messages(slot, size)
         while (
             len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic)
         ):
-            job.join(self._ready.popleft(), size - len(job.tasks))
+            job.add_messages(self._ready.popleft(), size - len(job.tasks))
         return job
 
     def _may_join(self, slot: Slot, topic: str) -> bool:
-        same = slot.tasks[0].owned.subscription == topic
-        return same and not (slot.tries or slot.alone or self._rests(slot))
+        """Return True if a slot may add its messages to a job of a subscription."""
+        same_subscription = slot.tasks[0].owned.subscription == topic
+        return same_subscription and not (
+            slot.tries or slot.alone_count or self._must_rest(slot)
+        )
 
-    def _go_on(self, slots: Iterable[Slot]) -> None:
-        """Each slot's next message is ready, or rests; the slot ends if there is none."""
+    def _requeue(self, slots: Iterable[Slot]) -> None:
+        """Make slots ready or let them rest.
+
+        Void messages are dropped, and slots without messages.
+        """
         for slot in slots:
             while slot.tasks and self.is_void(slot.tasks[0]):
                 slot.tasks.popleft()
-                slot.tries, slot.alone = 0, max(0, slot.alone - 1)
+                slot.tries, slot.alone_count = 0, max(0, slot.alone_count - 1)
             if not slot.tasks:
                 del self._slots[slot.key]
-            elif self._rests(slot):
+            elif self._must_rest(slot):
                 self._resting.append(slot)
             else:
                 self._ready.append(slot)
                 self._work.notify()
 
-    def _rests(self, slot: Slot) -> bool:
-        # Without the state's lock: whoever starts a queue says so first, and rouses its
-        # slots then.
+    def _must_rest(self, slot: Slot) -> bool:
+        """Return True if the first message of a slot must wait for its queue or its
+        breaker.
+        """
+        # Reads the queue without the state's lock. A change of the queue is written before
+        # wake_resting_slots() is called, so a slot that rests by an old value is woken.
         task = slot.tasks[0]
         if self.is_void(task):
             return False
         breaker = self._breakers.get(task.owned.subscription)
-        return task.owned.rests() or (
-            breaker is not None and breaker.bars(time.monotonic())
+        return task.owned.blocks_handlers() or (
+            breaker is not None and breaker.blocks(time.monotonic())
         )
 
-    def _breaker(self, job: Job) -> Breaker:
+    def _breaker_of(self, job: Job) -> Breaker:
         return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())
 
-    def _next_time(self) -> float:
+    def _next_timer_event(self) -> float:
+        """Return the time of the next timer event, monotonic."""
         now = time.monotonic()
-        times = [now + IDLE_S, *(at for at, _, _ in self._later[:1])]
-        times += [job.deadline for job in self._limited if job.deadline is not None]
-        opens = (b.open_until for b in self._breakers.values() if b.open_until is not None)
-        # One whose time has come waits for the message that is tried, not for the clock.
-        return min([*times, *(at for at in opens if at > now)])
+        times = [now + IDLE_S, *(at for at, _, _ in self._delayed[:1])]
+        times += [
+            job.deadline for job in self._jobs_with_deadline if job.deadline is not None
+        ]
+        probe_times = (
+            breaker.open_until
+            for breaker in self._breakers.values()
+            if breaker.open_until is not None
+        )
+        # A breaker whose pause is over waits for the outcome of its probe, not for the
+        # timer.
+        return min([*times, *(at for at in probe_times if at > now)])
 
-    def _wake_clock(self, at: float) -> None:
-        if at < self._clock_wakes_at:
-            self._clock.notify_all()
+    def _wake_timer_before(self, at: float) -> None:
+        """Wake the timer if it would sleep past `at`."""
+        if at < self._timer_wakes_at:
+            self._timer.notify_all()

@@ -1,10 +1,10 @@
-"""Reports failed messages, so that the broker stores each for a later retry before it
-counts as done here.
+"""Report failed messages, so that the broker stores each of them for a later retry.
 
-Handlers do not wait for it: a report is queued, sent together with others, and only its
-answer finishes the message. Until then no commit passes it. What a node cannot take now is
-repeated, in a thread of its own, so that other queues' reports do not wait; a message of a
-queue that went to another member is repeated there.
+A handler does not wait for its report. The report is queued and sent together with others.
+The message stays unfinished until the broker has answered, so no commit passes it. Reports
+that a node cannot store now are repeated in a thread of their own, so that those of other
+queues do not wait. If a queue moves to another member, its reports are dropped: that member
+gets the messages again.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.http.backoff import delay_s
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message
+from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# What brokers take in one request, and keep of an error's text.
-MOST_MESSAGES = 1_000
-MOST_ERROR_CHARS = 2_000
-# Longest pause before a report is repeated, and how long there may be nothing to do.
-PAUSE_S = 5.0
+# Limits of brokers: messages of one request, and characters of an error text.
+MAX_MESSAGES = 1_000
+MAX_ERROR_CHARS = 2_000
+# Longest pause before a report is repeated, and longest sleep without work.
+MAX_PAUSE_S = 5.0
 IDLE_S = 60.0
 
 
 @dataclass(eq=False, slots=True)
 class Report:
-    """A failed message. Whatever becomes of the request, its repeat says the same."""
+    """A failed message.
+
+    A repeat of the report has the same content, so the broker can recognize it if the first
+    answer was lost.
+    """
 
     owned: OwnedQueue
     offset: int
     version: int
     error: str
-    # What is to become of it, if not its next retry after the subscription's delay.
-    fate: dict[str, Any]
+    # Overrides what the subscription's settings say about the next retry; see Reporter.add.
+    disposition: dict[str, Any]
     first_failed_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     tries: int = 0
     not_before: float = 0.0
@@ -53,137 +57,165 @@ class Report:
         return f"{self.owned} offset {self.offset}"
 
     def view(self) -> dict[str, Any]:
+        """Return the report as an entry of the request."""
         owned = self.owned
         view: dict[str, Any] = {
             "queue": owned.queue,
             "offset": self.offset,
-            **owned.fence(),
+            **owned.fencing_fields(),
         }
         return (
             view
             | {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms}
-            | self.fate
+            | self.disposition
         )
 
 
-class Reporter(Part):
-    """Reports for one consumer; its two threads begin with the first failure."""
+class Reporter(Component):
+    """Reports the failed messages of one consumer.
 
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    Its two threads start with the first failure.
+    """
+
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         self._started = False
         self._new: deque[Report] = deque()
-        self._again: list[Report] = []
-        # Under way for the first time, and for a later one.
-        self._sending = 0
-        self._repeating = 0
+        self._repeats: list[Report] = []
+        # Number of reports that are being sent for the first time, and again.
+        self._send_count = 0
+        self._repeat_count = 0
 
-    def add(self, owned: OwnedQueue, message: Message, error: object, **fate: Any) -> None:
-        """Queue a report; the message is done once it is answered.
+    def add(
+        self, owned: OwnedQueue, message: Message, error: object, **disposition: Any
+    ) -> None:
+        """Queue a report. The message is finished when the report is answered.
 
-        `fate`: last=True if its retries are used up in place; in a share group final=True
-        makes it a dead letter, too, and delay_ms comes before the next delivery.
+        `disposition`: last=True if the retries in place are used up. In a share group,
+        final=True makes the message a dead letter, and delay_ms is the pause before the
+        next delivery.
         """
         text = (
             f"{type(error).__name__}: {error}"
             if isinstance(error, BaseException)
             else str(error or "")
         )
-        # No codec writes half of a surrogate pair; the report would be repeated without
-        # end.
+        # A lone surrogate cannot be encoded as UTF-8: the request would fail forever.
         text = text.encode(errors="replace").decode()
         with self._state.changed:
             if message.failed:
                 return
             message.failed = True
-            owned.report(message.offset)
-            fate = {
+            # From here on the offset is unfinished until reported(), whatever the handler
+            # does.
+            owned.mark_failed(message.offset)
+            disposition = {
                 name: value
-                for name, value in fate.items()
+                for name, value in disposition.items()
                 if value is not None and value is not False
             }
             report = Report(
-                owned, message.offset, owned.version, text[:MOST_ERROR_CHARS], fate
+                owned, message.offset, owned.version, text[:MAX_ERROR_CHARS], disposition
             )
             self._new.append(report)
-            self._start()
+            self._start_threads()
             self._state.changed.notify_all()
 
-    def settle_new(self, within_s: float) -> bool:
-        """Wait until every report was tried once; return True if that came about in time."""
+    def await_first_attempts(self, within_s: float) -> bool:
+        """Wait until every report was sent once.
+
+        Return False if that takes longer than `within_s`.
+        """
         with self._state.changed:
             return self._state.changed.wait_for(
-                lambda: not self._new and not self._sending, within_s
+                lambda: not self._new and not self._send_count, within_s
             )
 
     def flush(self, within_s: float) -> bool:
-        """Wait until no report is left; return True if that came about in time."""
+        """Wait until no report is left. Return False if that takes longer than `within_s`."""
         with self._state.changed:
-            return self._state.changed.wait_for(lambda: not self._left(), within_s)
+            return self._state.changed.wait_for(lambda: not self._has_reports(), within_s)
 
-    def _left(self) -> bool:
-        return bool(self._new or self._sending or self._again or self._repeating)
+    def _has_reports(self) -> bool:
+        return bool(self._new or self._send_count or self._repeats or self._repeat_count)
 
-    def _start(self) -> None:
+    def _start_threads(self) -> None:
         if not self._started:
             self._started = True
-            for part in (self._run_new, self._run_again):
-                threading.Thread(target=part, name="catmq-failures", daemon=True).start()
+            for thread_body in (self._run_new, self._run_repeats):
+                threading.Thread(
+                    target=thread_body, name="catmq-failures", daemon=True
+                ).start()
 
     def _run_new(self) -> None:
+        """Send new reports until the consumer is closed. Body of the first thread."""
         state = self._state
         while state.wait(IDLE_S, lambda: bool(self._new)):
             with state.changed:
                 batch = [
-                    self._new.popleft() for _ in range(min(len(self._new), MOST_MESSAGES))
+                    self._new.popleft() for _ in range(min(len(self._new), MAX_MESSAGES))
                 ]
-                self._sending = len(batch)
-            self._send_safely(batch)
+                self._send_count = len(batch)
+            self._send_or_repeat(batch)
             with state.changed:
-                self._sending = 0
+                self._send_count = 0
                 state.changed.notify_all()
 
-    def _run_again(self) -> None:
+    def _run_repeats(self) -> None:
+        """Repeat reports that failed until the consumer is closed.
+
+        Body of the second thread.
+        """
         state = self._state
-        while self._await_due():
+        while self._wait_until_due():
             now = time.monotonic()
             with state.changed:
-                due = [one for one in self._again if one.not_before <= now]
-                batch = due[:MOST_MESSAGES]
-                self._again = [one for one in self._again if one.not_before > now] + due[
-                    MOST_MESSAGES:
+                due_reports = [
+                    report for report in self._repeats if report.not_before <= now
                 ]
-                self._repeating = len(batch)
-            self._send_safely(batch)
+                batch = due_reports[:MAX_MESSAGES]
+                self._repeats = [
+                    report for report in self._repeats if report.not_before > now
+                ] + due_reports[MAX_MESSAGES:]
+                self._repeat_count = len(batch)
+            self._send_or_repeat(batch)
             with state.changed:
-                self._repeating = 0
+                self._repeat_count = 0
                 state.changed.notify_all()
 
-    def _await_due(self) -> bool:
-        """Wait until a report is due, or one came that is due sooner; return True if the
-        consumer goes on.
+    def _wait_until_due(self) -> bool:
+        """Wait until a report is due, or until a new one is due earlier.
+
+        Return False if the consumer is closed.
         """
-        due_at = self._due_at()
+        due_at = self._next_due_at()
         rest_s = min(IDLE_S, due_at - time.monotonic())
-        return self._state.wait(rest_s, lambda: self._due_at() < due_at)
+        return self._state.wait(rest_s, lambda: self._next_due_at() < due_at)
 
-    def _due_at(self) -> float:
+    def _next_due_at(self) -> float:
         with self._state.changed:
-            return min((one.not_before for one in self._again), default=math.inf)
+            return min((report.not_before for report in self._repeats), default=math.inf)
 
-    def _send_safely(self, batch: list[Report]) -> None:
+    def _send_or_repeat(self, batch: list[Report]) -> None:
+        """Send reports.
+
+        An internal error must not end the thread, so it only puts them off.
+        """
         try:
             self._send(batch)
         except Exception:
             log.exception("internal error while reporting failures; continuing")
             with self._state.changed:
-                self._repeat(batch)
+                self._schedule_repeats(batch)
 
     def _send(self, batch: list[Report]) -> None:
+        """Send reports in one request, and apply the answer or the error."""
         state = self._state
         with state.changed:
             consumer_id = state.consumer_id
-            batch = [report for report in batch if not self._is_void(report)]
+            batch = [report for report in batch if not self._drop_if_lost(report)]
         if not batch or consumer_id is None:
             return
         try:
@@ -193,11 +225,11 @@ class Reporter(Part):
             self._after_error(error, consumer_id, batch)
             return
         with state.changed:
-            state.hear(answer.get("generation", 0))
-            self._take_over(answer, batch)
+            state.note_generation(answer.get("generation", 0))
+            self._apply_answer(answer, batch)
 
-    def _is_void(self, report: Report) -> bool:
-        """Return True if the queue went to another member: the message is repeated there."""
+    def _drop_if_lost(self, report: Report) -> bool:
+        """Drop a report whose queue was lost. Return True if it was dropped."""
         if report.owned.lost:
             report.owned.reporting.discard(report.offset)
         return report.owned.lost
@@ -205,19 +237,22 @@ class Reporter(Part):
     def _after_error(
         self, error: CatmqError, consumer_id: str, batch: list[Report]
     ) -> None:
-        if self._settle(error, consumer_id):
+        """Repeat the reports of a failed request, or halt their queues if no repeat can
+        help.
+        """
+        if self._handle_error(error, consumer_id):
             return
         state = self._state
         with state.changed:
             if error.code == "no_failure_topic":
-                batch = self._go_back(batch)
+                batch = self._rewind_queues(batch)
             if error.retriable or error.outcome_unknown:
                 log.warning(
                     "%d failed messages could not be reported, will retry: %s",
                     len(batch),
                     error,
                 )
-                self._repeat(batch, least_s=(error.retry_after_ms or 0) / 1000)
+                self._schedule_repeats(batch, min_s=(error.retry_after_ms or 0) / 1000)
                 return
             for report in batch:
                 failure = HandlerFailed(
@@ -229,71 +264,85 @@ class Reporter(Part):
                 log.error("%s", failure)
                 state.halt(report.owned, failure)
 
-    def _go_back(self, batch: list[Report]) -> list[Report]:
-        """Move queues back to failed messages where nothing can be stored for a retry: from
-        then on run() tries those in place, and whoever polls gets them once more. Return
-        the reports that this does not settle."""
-        in_place = self._state.in_place
-        going = [
-            one
-            for one in batch
-            if self._state.in_run or one.owned.subscription not in in_place
+    def _rewind_queues(self, batch: list[Report]) -> list[Report]:
+        """Rewind queues to failed messages that cannot be stored, because there is no retry
+        topic.
+
+        From then on run() retries messages of these topics in place. After poll() the
+        application gets the failed messages once more, and if they fail again the queue
+        halts. Return the reports that are not settled by this.
+        """
+        no_retry_topics = self._state.no_retry_topics
+        rewound_reports = [
+            report
+            for report in batch
+            if self._state.in_run or report.owned.subscription not in no_retry_topics
         ]
-        in_place |= {report.owned.subscription for report in going}
-        for owned in {report.owned for report in going}:
+        no_retry_topics |= {report.owned.subscription for report in rewound_reports}
+        for owned in {report.owned for report in rewound_reports}:
             what = "%s: there is no retry topic: failed messages are retried in place"
             log.warning(what, owned.subscription)
             self._state.seek(owned, owned.committable())
-        self._state.on_gain()
+        self._state.on_readable()
         return [report for report in batch if report.version == report.owned.version]
 
-    def _repeat(self, batch: list[Report], *, least_s: float = 0.0) -> None:
-        """Put reports off: longer with each try, and each for a while of its own."""
+    def _schedule_repeats(self, batch: list[Report], *, min_s: float = 0.0) -> None:
+        """Put reports off. The pause of each grows with its tries, and has its own jitter."""
         options = self._options
         base_s, max_s = (
             options.retry_backoff_ms / 1000,
-            min(PAUSE_S, options.retry_backoff_max_ms / 1000),
+            min(MAX_PAUSE_S, options.retry_backoff_max_ms / 1000),
         )
         for report in batch:
             pause_s = delay_s(report.tries, base_s=base_s, max_s=max_s)
             report.tries += 1
-            report.not_before = time.monotonic() + max(least_s, pause_s)
-        self._again += batch
+            report.not_before = time.monotonic() + max(min_s, pause_s)
+        self._repeats += batch
         self._state.changed.notify_all()
 
-    def _take_over(self, answer: dict[str, Any], batch: list[Report]) -> None:
-        """Each message's fate; one that is not told is asked about again, which is
-        harmless.
+    def _apply_answer(self, answer: dict[str, Any], batch: list[Report]) -> None:
+        """Apply the outcome of each report.
+
+        One without an outcome is repeated, which is harmless.
         """
         stored = {
-            (one["queue"], one["offset"]): one
-            for one in [*answer["retried"], *answer["dead"]]
+            (entry["queue"], entry["offset"]): entry
+            for entry in [*answer["retried"], *answer["dead"]]
         }
-        dead = {(one["queue"], one["offset"]) for one in answer["dead"]}
-        refused = {(one["queue"], one["offset"]): one["state"] for one in answer["refused"]}
+        dead = {(entry["queue"], entry["offset"]) for entry in answer["dead"]}
+        refused = {
+            (entry["queue"], entry["offset"]): entry["state"] for entry in answer["refused"]
+        }
         for report in batch:
-            place = report.owned.queue, report.offset
-            if place in stored:
-                level = logging.ERROR if place in dead else logging.INFO
-                what = "is a dead letter" if place in dead else "will be retried"
-                attempt = stored[place]["attempt"]
+            key = report.owned.queue, report.offset
+            if key in stored:
+                level = logging.ERROR if key in dead else logging.INFO
+                outcome = "is a dead letter" if key in dead else "will be retried"
+                attempt = stored[key]["attempt"]
                 log.log(
-                    level, "%s %s after failure %s: %s", report, what, attempt, report.error
+                    level,
+                    "%s %s after failure %s: %s",
+                    report,
+                    outcome,
+                    attempt,
+                    report.error,
                 )
-                self._done(report)
-            elif refused.get(place) == "fenced":
+                self._finish(report)
+            elif refused.get(key) == "fenced":
                 log.warning("%s: fenced, its new owner retries it", report)
+                # The next owner gets the message again, because no commit has passed it.
                 self._state.lose(report.owned)
                 self._state.want_heartbeat()
                 report.owned.reporting.discard(report.offset)
-            elif refused.get(place) == "missing":
+            elif refused.get(key) == "missing":
                 log.error("%s failed and is no longer stored: %s", report, report.error)
-                self._done(report)
+                self._finish(report)
             else:
                 log.warning("%s: its failure cannot be stored now; will retry", report)
-                self._repeat([report])
+                self._schedule_repeats([report])
 
-    def _done(self, report: Report) -> None:
+    def _finish(self, report: Report) -> None:
+        """Finish the message of a report."""
         owned = report.owned
-        owned.reported(report.offset, report.version)
+        owned.mark_failure_stored(report.offset, report.version)
         self._state.changed.notify_all()

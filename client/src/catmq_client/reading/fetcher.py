@@ -1,15 +1,17 @@
-"""Brings messages: pulls ahead into a bounded buffer.
+"""Fetch messages ahead of the application, into a bounded buffer.
 
-One pull at a time, waiting at the broker until something comes. A seek, a resume, or a
-queue that was just acquired must not wait for such a pull to end: it makes the pull's
-ticket invalid and starts another thread; what the old one brings is thrown away. Pulls
-carry the newest generation that any answer told of: one that waits ends when the next one
-comes, and none is answered empty for news that a heartbeat already fetches.
+There is one pull at a time. It waits at the broker until messages come. A seek, a resume or
+a newly acquired queue cannot wait for such a pull to end, so it interrupts it
+(component.py): another thread pulls, and the answer of the old pull is dropped.
 
-What was fetched is kept: dropping it to make room means fetching it again, and a group that
-falls behind would pull the same messages for ever. So when the bound is reached, queues of
-which nothing is held are still asked, beyond it, for a part of a queue's share at a time:
-together less than half as much again.
+Each pull carries the newest generation that any answer had. The broker ends a waiting pull
+when the group gets a newer one, and does not answer empty for a generation that the next
+heartbeat fetches anyway.
+
+Fetched messages are never dropped to make room. They would have to be fetched again, and a
+consumer that is slower than its producers would pull the same messages endlessly. So at the
+bound, queues with nothing in the buffer are still pulled, each for a fraction of its share.
+That exceeds the bound by less than half.
 """
 
 from __future__ import annotations
@@ -22,105 +24,113 @@ from typing import Any
 from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
+from catmq_client.reading.component import MAX_ABANDONED, ErrorHandler, LongPoll
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import MAX_ABANDONED, LongPoll, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# What brokers take in one request. Who owns more asks for a part at a time, …
-MOST_QUEUES = 1_000
-# … and lets none of them wait longer than this at the broker.
-PART_WAIT_MS = 100
-# Longest time that a queue is left alone that its node, or the broker, cannot serve now.
-PAUSE_S = 1.0
-# The longest that a broker's wish to be asked later is followed.
-MOST_PAUSE_S = 10.0
-# An application that takes messages all the time makes room within it, and nobody else need
-# be told.
-MOMENT_S = 0.1
-# A hole that nobody declared waits for a person; asking every second would only fill logs.
+# Limit of brokers for one request. A consumer with more queues pulls some of them at a
+# time, …
+MAX_QUEUES = 1_000
+# … and such a pull waits no longer than this at the broker, ms.
+PARTIAL_WAIT_MS = 100
+# Longest pause before a queue is pulled again that its node or the broker cannot serve now.
+MAX_PAUSE_S = 1.0
+# Upper limit of a broker's retry_after_ms, s.
+MAX_RETRY_AFTER_S = 10.0
+# An application that takes messages all the time makes room within this time. Only after it
+# the acquirer must ask for the generation instead.
+ROOM_WAIT_S = 0.1
+# A corrupt queue waits for an operator. Pulling it every second would only fill logs.
 CORRUPT_PAUSE_S = 5.0
-# While the application is behind on some queues, the others are asked at least this often.
-BEHIND_S = 0.1
-# run() holds more than its bound only if it is done with it within this time; else it asks
-# for more when
-# this part of the bound is free.
+# While some queues are at their share and are not pulled, the others are pulled at least
+# this often.
+FULL_QUEUES_PAUSE_S = 0.1
+# run() holds more than its bound only if it finishes that within this time. Otherwise it
+# pulls when this fraction of the bound is free.
 AHEAD_S = 1.0
-ROOM_PART = 4
-# Messages to ask for at least, of queues of which nothing is held.
-LEAST_ASKED = 16
-# How long pulls wait while queues may come within moments, and for how long after the news.
+ROOM_FRACTION = 4
+# Messages to pull at least, of queues with nothing in the buffer.
+MIN_MESSAGES = 16
+# How long pulls wait while new queues are expected, and how long after a change they are.
 UNSETTLED_WAIT_MS = 100
 UNSETTLED_S = 1.0
-# A pull that ends by itself so soon is not given up for a queue that came.
-SOON_S = 0.15
-# While MAX_ABANDONED pulls still wait at the broker that were given up, none waits long.
+# A pull that ends by itself within this time is not interrupted for a new queue.
+ENDING_SOON_S = 0.15
+# While MAX_ABANDONED abandoned pulls wait at the broker, a pull waits no longer than this.
 ABANDONED_WAIT_MS = 500
-# Over how long the pace is measured, s.
+# Time over which the pace is measured, s.
 PACE_WINDOW_S = 1.0
-# The shortest time that says anything, s: two threads may end in the same millisecond.
-LEAST_PACE_S = 0.02
+# Shortest measured time, s: two threads may finish a message in the same millisecond.
+MIN_PACE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The next pull: its queues, with the offset and version of each, and its limits."""
+
     consumer_id: str
     generation: int
-    pull: list[tuple[OwnedQueue, int, int]]  # with offset and version when asked
+    queues: list[tuple[OwnedQueue, int, int]]
     wait_ms: int
-    limit: int
-    most_bytes: int
-    some_are_full: bool
+    max_messages: int
+    max_bytes: int
+    has_full_queues: bool
 
 
-def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
-    """Return the seconds to pause after a pull that brought nothing, 0 if it waited at the
+def _pause_after_empty_pull_s(plan: Plan, answer: dict[str, Any]) -> float:
+    """Return the seconds to pause after a pull without messages, or 0 if it waited at the
     broker.
     """
-    # A broker where as many wait as may says when to ask again.
-    turned_away_s: float = min(MOST_PAUSE_S, answer.get("retry_after_ms", 0) / 1000)
-    return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
+    # A broker that already holds its maximum of waiting pulls sends a time to come back.
+    retry_after_s: float = min(MAX_RETRY_AFTER_S, answer.get("retry_after_ms", 0) / 1000)
+    return max(retry_after_s, FULL_QUEUES_PAUSE_S if plan.has_full_queues else 0.0)
 
 
 class Pace:
-    """Messages a second that run() is done with, from a count that only rises."""
+    """Messages that run() finishes per second, measured from a count that only rises."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._count = 0
-        self._former = 0.0
+        self._previous_pace = 0.0
 
     def per_s(self, count: int) -> float:
-        """The pace, given the count now."""
+        """Return the pace, given the count now."""
         now = time.monotonic()
         passed_s = now - self._since
-        pace = (count - self._count) / max(passed_s, LEAST_PACE_S)
+        pace = (count - self._count) / max(passed_s, MIN_PACE_S)
         if passed_s > PACE_WINDOW_S:
-            self._since, self._count, self._former = now, count, pace
+            self._since, self._count, self._previous_pace = now, count, pace
         elif passed_s < PACE_WINDOW_S / 4:
-            pace = max(pace, self._former)  # too soon to say that it fell
+            # too short to conclude that the pace has fallen
+            pace = max(pace, self._previous_pace)
         return pace
 
 
 class Fetcher(LongPoll):
-    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
-        super().__init__(transport=transport, state=state, settle=settle)
+    """Pulls messages for one consumer; `run` is the body of its thread."""
+
+    def __init__(
+        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=state, handle_error=handle_error)
         # When the pull under way ends by itself, monotonic.
         self._ends_at = 0.0
-        self._turn = 0
-        self._brought = False
+        self._first_queue = 0
+        self._last_pull_had_messages = False
         self._pace = Pace()
 
     def nudge(self) -> None:
-        """The same, but a pull that ends within moments is let be."""
+        """Interrupt the waiting pull for a new queue, unless it ends within moments."""
         with self._state.changed:
-            self._pokes += 1
-            if self._ends_at - time.monotonic() > SOON_S:
+            self._wake_count += 1
+            if self._ends_at - time.monotonic() > ENDING_SOON_S:
                 self.interrupt()
 
-    def _step(self, ticket: int, backoff: Backoff) -> None:
+    def _pull_once(self, ticket: int, backoff: Backoff) -> None:
         state = self._state
         with state.changed:
             plan = self._plan()
@@ -137,100 +147,119 @@ class Fetcher(LongPoll):
             return
         backoff.reset()
         with state.changed:
-            state.hear(answer["generation"])
+            state.note_generation(answer["generation"])
+            # An abandoned pull: its positions may be outdated by a seek, so its messages
+            # are dropped.
             if ticket != self._ticket:
                 return
             self._in_pull = False
             if state.consumer_id != plan.consumer_id:
-                # It left, or is another member by now.
+                # The consumer has left the group, or registered again, while the pull was
+                # under way.
                 return
-            self._brought = self._take_over(plan, answer)
-            if not self._brought and (pause_s := _pause_s(plan, answer)):
+            self._last_pull_had_messages = self._apply_answer(plan, answer)
+            if not self._last_pull_had_messages and (
+                pause_s := _pause_after_empty_pull_s(plan, answer)
+            ):
                 state.changed.wait(pause_s)
 
     def _wait_for_room(self) -> None:
-        """Wait until a pull may be possible; if that takes long, the acquirer listens
+        """Wait until a pull may be possible.
+
+        If that takes long, set `full_since`, so that the acquirer asks for the generation
         meanwhile.
         """
         state = self._state
         if state.full_since is not None:
-            state.changed.room.wait(PAUSE_S)
-        elif not state.changed.room.wait(MOMENT_S) and state.consumer_id is not None:
+            state.changed.room.wait(MAX_PAUSE_S)
+        elif not state.changed.room.wait(ROOM_WAIT_S) and state.consumer_id is not None:
             state.full_since = time.monotonic()
             state.changed.notify_all()
         if state.consumer_id is None:
             state.full_since = None
 
     def _plan(self) -> Plan | None:
-        """Return the plan of the next pull; None when there is nothing to do or no room."""
+        """Return the next pull, or None if there is nothing to pull or no room."""
         state = self._state
         consumer_id = state.consumer_id
         if consumer_id is None:
             return None
         now = time.monotonic()
-        wanted = [
-            o for o in state.queues.values() if o.acquired and o.revoked_until is None
+        pullable = [
+            owned
+            for owned in state.queues.values()
+            if owned.acquired and owned.revoked_until is None
         ]
-        open_ones = [o for o in wanted if not o.is_shut()]
-        readable = [o for o in open_ones if o.not_before <= now]
-        room = self._room()
-        pull = [(o, o.position, o.version) for o in readable if self._may_ask(o, room)]
-        some_are_full = len(pull) < len(readable)
-        if not pull and (some_are_full or not room or state.is_unsettled(UNSETTLED_S)):
-            # The first queue to read may come any moment: that ends a wait in here at once.
+        active = [owned for owned in pullable if not owned.is_suspended()]
+        readable = [owned for owned in active if owned.not_before <= now]
+        free = self._room()
+        queues = [
+            (owned, owned.position, owned.version)
+            for owned in readable
+            if self._may_pull(owned, free)
+        ]
+        has_full_queues = len(queues) < len(readable)
+        if not queues and (has_full_queues or not free or state.is_unsettled(UNSETTLED_S)):
+            # A new queue may come any moment. It wakes a wait in here at once, but not one
+            # at the broker.
             return None
-        rests = [o.not_before - now for o in open_ones if o.not_before > now]
-        most_bytes = self._options.fetch_max_bytes
+        pauses = [owned.not_before - now for owned in active if owned.not_before > now]
+        max_bytes = self._options.fetch_max_bytes
         return Plan(
             consumer_id=consumer_id,
-            generation=state.heard,
-            pull=self._part(pull),
+            generation=state.newest_generation,
+            queues=self._select_queues(queues),
             wait_ms=0
-            if some_are_full
-            else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
-            limit=self._limit(len(pull), room, some_are_full=some_are_full),
-            most_bytes=most_bytes
-            if room
-            else max(1, most_bytes // max(1, len(state.queues))),
-            some_are_full=some_are_full,
+            if has_full_queues
+            else self._wait_ms(pauses, is_partial=len(queues) > MAX_QUEUES),
+            max_messages=self._message_limit(
+                len(queues), free, has_full_queues=has_full_queues
+            ),
+            max_bytes=max_bytes if free else max(1, max_bytes // max(1, len(state.queues))),
+            has_full_queues=has_full_queues,
         )
 
-    def _may_ask(self, owned: OwnedQueue, room: int) -> bool:
-        """Return True if more of a queue may be held."""
+    def _may_pull(self, owned: OwnedQueue, free: int) -> bool:
+        """Return True if more messages of a queue may be buffered.
+
+        `free` is what all may buffer.
+        """
         state = self._state
-        if room:
-            return len(owned.buffer) < state.share() and not state.is_stuck(owned)
-        # Only run() holds messages that it cannot give out; poll() gives all to the next
-        # call.
+        if free:
+            return len(owned.buffer) < state.share_per_queue() and not state.is_stuck(owned)
+        # poll() gives all buffered messages to the next call, so its full buffer empties by
+        # itself. In run() a slow queue could keep the others from being pulled.
         return state.in_run and not owned.buffer and not owned.in_hand
 
-    def _limit(self, queues: int, room: int, *, some_are_full: bool) -> int:
-        """Return how many messages to ask for: while some queues are full, at most the
-        others' shares.
+    def _message_limit(self, queue_count: int, free: int, *, has_full_queues: bool) -> int:
+        """Return how many messages to pull: while some queues are full, at most the others'
+        shares.
         """
-        share = self._state.share()
-        if not room:
-            return max(LEAST_ASKED, share // ROOM_PART)
-        return min(room, max(1, queues) * share) if some_are_full else room
+        share_per_queue = self._state.share_per_queue()
+        if not free:
+            return max(MIN_MESSAGES, share_per_queue // ROOM_FRACTION)
+        return min(free, max(1, queue_count) * share_per_queue) if has_full_queues else free
 
-    def _part(
-        self, pull: list[tuple[OwnedQueue, int, int]]
+    def _select_queues(
+        self, queues: list[tuple[OwnedQueue, int, int]]
     ) -> list[tuple[OwnedQueue, int, int]]:
-        """As many as one request takes, beginning with another queue each time."""
-        count = max(1, len(pull))
-        self._turn = (self._turn + (1 if count <= MOST_QUEUES else MOST_QUEUES)) % count
-        return (pull[self._turn :] + pull[: self._turn])[:MOST_QUEUES]
+        """Return the queues of one request. Each request begins with another queue."""
+        count = max(1, len(queues))
+        self._first_queue = (
+            self._first_queue + (1 if count <= MAX_QUEUES else MAX_QUEUES)
+        ) % count
+        return (queues[self._first_queue :] + queues[: self._first_queue])[:MAX_QUEUES]
 
-    def _wait_ms(self, rests: list[float], *, in_parts: bool) -> int:
-        """As long as allowed, but no longer than until there may be another queue to ask
-        for.
+    def _wait_ms(self, pauses: list[float], *, is_partial: bool) -> int:
+        """Return how long the pull may wait at the broker: until another queue may be
+        pulled.
         """
         waits = [
             self._state.limits.fetch_max_wait_ms,
-            *(max(50, int(rest_s * 1000)) for rest_s in rests),
+            *(max(50, int(pause_s * 1000)) for pause_s in pauses),
         ]
-        if in_parts:
-            waits.append(0 if self._brought else PART_WAIT_MS)
+        if is_partial:
+            waits.append(0 if self._last_pull_had_messages else PARTIAL_WAIT_MS)
         if self._state.is_unsettled(UNSETTLED_S):
             waits.append(UNSETTLED_WAIT_MS)
         if self._abandoned >= MAX_ABANDONED:
@@ -238,101 +267,110 @@ class Fetcher(LongPoll):
         return min(waits)
 
     def _room(self) -> int:
-        """Return how many more messages may be held.
+        """Return how many more messages may be buffered.
 
-        In run() those at its handlers are held, too. While they are many they count, unless
-        it will be through with all of them within moments; and room is a part of the bound,
-        so that pulls stay large.
+        In run(), messages at the handlers count too, unless the handlers will finish all of
+        them within AHEAD_S. Less than a fraction of the bound counts as 0, so that pulls
+        stay large.
         """
-        state, most = self._state, self._state.limits.max_poll_records
-        if state.buffered_bytes >= self._options.fetch_max_bytes or state.buffered >= most:
+        state, bound = self._state, self._state.limits.max_poll_records
+        if state.buffered_bytes >= self._options.fetch_max_bytes or state.buffered >= bound:
             return 0
-        held = state.held() if state.in_run else 0
-        if held <= self._pace.per_s(state.finished) * AHEAD_S:
-            return most
-        room = most - held
-        return room if room >= max(1, most // ROOM_PART) else 0
+        unfinished = state.count_unfinished() if state.in_run else 0
+        if unfinished <= self._pace.per_s(state.finished) * AHEAD_S:
+            return bound
+        free = bound - unfinished
+        return free if free >= max(1, bound // ROOM_FRACTION) else 0
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
-        queues = [
-            {"queue": o.queue, "epoch": o.epoch, "offset": offset}
-            for o, offset, _ in plan.pull
+        """Send the pull."""
+        entries = [
+            {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+            for owned, offset, _ in plan.queues
         ]
-        body = {"generation": plan.generation, "queues": queues, "wait_ms": plan.wait_ms}
-        body |= {"max_messages": plan.limit, "max_bytes": plan.most_bytes}
+        body = {"generation": plan.generation, "queues": entries, "wait_ms": plan.wait_ms}
+        body |= {"max_messages": plan.max_messages, "max_bytes": plan.max_bytes}
         timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
         return self._post(
             "consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s
         )
 
-    def _take_over(self, plan: Plan, answer: dict[str, Any]) -> bool:
-        """Add the messages of an answer; return True if there were any."""
-        pulled = {item["queue"]: item for item in answer["queues"]}
-        brought = False
-        for owned, offset, version in plan.pull:
-            item = pulled.get(owned.queue)
-            stale = (
+    def _apply_answer(self, plan: Plan, answer: dict[str, Any]) -> bool:
+        """Apply the result of each queue. Return True if there were messages."""
+        results = {result["queue"]: result for result in answer["queues"]}
+        has_messages = False
+        for owned, offset, version in plan.queues:
+            result = results.get(owned.queue)
+            # A seek, an eviction or a revocation may have changed the queue while the pull
+            # was under way.
+            is_stale = (
                 owned.lost or owned.revoked_until is not None or owned.version != version
             )
-            if item is None or stale or owned.is_shut() or owned.position != offset:
+            if (
+                result is None
+                or is_stale
+                or owned.is_suspended()
+                or owned.position != offset
+            ):
                 continue
-            if item["state"] == "ok":
+            if result["state"] == "ok":
                 owned.failures = 0
-                brought = self._add(owned, item) or brought
+                has_messages = self._buffer_messages(owned, result) or has_messages
             else:
-                self._handle_state(owned, item)
-        return brought
+                self._handle_state(owned, result)
+        return has_messages
 
-    def _add(self, owned: OwnedQueue, item: dict[str, Any]) -> bool:
+    def _buffer_messages(self, owned: OwnedQueue, result: dict[str, Any]) -> bool:
+        """Buffer the messages of a queue. Return True if there were any."""
         source = Source(owned.subscription, owned.queue, owned.epoch)
-        messages = messages_of(item, source, Message)
-        self._state.fill(owned, messages, item["next_offset"])
+        messages = parse_messages(result, source, Message)
+        self._state.fill(owned, messages, result["next_offset"])
         return bool(messages)
 
-    def _handle_state(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
-        """A queue that could not be served; see `state` in the pull's answer."""
-        state = item["state"]
+    def _handle_state(self, owned: OwnedQueue, result: dict[str, Any]) -> None:
+        """Handle a queue that could not be served; see `state` in the answer of a pull."""
+        state = result["state"]
         if state == "fenced":
-            # The queue was taken from us. If metadata still says it is ours, it is acquired
-            # anew.
+            # Another member has acquired the queue. If metadata still assigns it to this
+            # member, it is acquired again.
             log.warning(
                 "%s: another member owns it (epoch %d is fenced)", owned, owned.epoch
             )
             self._state.lose(owned)
             self._state.want_heartbeat()
         elif state in ("cleaned", "out_of_range"):
-            self._reset(owned, item)
+            self._reset(owned, result)
         elif state == "lost_tail":
-            target = int(item["next_offset"])
-            what = (
+            target = int(result["next_offset"])
+            text = (
                 "%s: its node was replaced; messages at offsets %d to %d are lost, "
                 "continuing at %d"
             )
-            log.error(what, owned, owned.position, target - 1, target)
+            log.error(text, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
-            # Told before the heartbeat tells it, or by a broker that does not know of a
+            # The pull may know of a stop before the next heartbeat, or may not know of a
             # start yet.
             log.info("%s: paused by an operator", owned)
-            owned.rest(most_s=PAUSE_S)
+            owned.back_off(max_s=MAX_PAUSE_S)
             self._state.set_stopped(owned, True)
             self._state.want_heartbeat()
         elif state == "corrupt":
             log.error("%s: corrupt: messages are missing; run manage.py verify", owned)
-            owned.rest(least_s=CORRUPT_PAUSE_S, most_s=CORRUPT_PAUSE_S)
+            owned.back_off(min_s=CORRUPT_PAUSE_S, max_s=CORRUPT_PAUSE_S)
         else:
             log.error("%s: cannot be pulled now: %s", owned, state)
-            owned.rest(most_s=PAUSE_S)
+            owned.back_off(max_s=MAX_PAUSE_S)
 
-    def _reset(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
-        """The position is below what retention kept, or above the head."""
-        choice = self._options.auto_offset_reset
-        what = (
-            f"{owned}: offset {owned.position} is outside {item['low']} to {item['head']}"
-        )
-        if choice == "none":
-            self._state.die(OffsetReset(what))
+    def _reset(self, owned: OwnedQueue, result: dict[str, Any]) -> None:
+        """Apply auto_offset_reset: the position is below the log start offset or above the
+        log end.
+        """
+        policy = self._options.auto_offset_reset
+        text = f"{owned}: offset {owned.position} is outside {result['low']} to {result['head']}"
+        if policy == "none":
+            self._state.fail_with(OffsetReset(text))
             return
-        target = item["low"] if choice == "earliest" else item["head"]
-        log.warning("%s; continuing at %d", what, target)
+        target = result["low"] if policy == "earliest" else result["head"]
+        log.warning("%s; continuing at %d", text, target)
         owned.position = target

@@ -1,14 +1,14 @@
-"""Being a member of a group: register, heartbeat, follow the assignment, leave.
+"""Keep a consumer a member of its group: register, send heartbeats, apply the assignment,
+leave.
 
-The lease counts from when the last recorded heartbeat was *sent*; without it no message is
-handed out and no handler starts, so a member always stops before the broker gives its
-queues away. A heartbeat goes out at once after registering, when any answer tells of a new
-generation, and to confirm that revoked queues were released, those too that this member
-never took up.
+The lease counts from the time when the last recorded heartbeat was *sent*. Without a lease
+no message is handed out and no handler starts. So a member always stops before the broker
+gives its queues to others. A heartbeat is sent at once after registering, when an answer
+has a new generation, and to confirm that revoked queues are released, including queues that
+this member has never acquired.
 
-While no broker can record heartbeats, what they promise instead keeps the lease
-(promises.py), and a queue that was on its way to another member goes on here: nobody can
-take it.
+While no broker can record heartbeats, the brokers' promises extend the lease (promises.py).
+A queue that was being handed over to another member is then kept: nobody else can take it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from catmq_client.errors import (
     Unauthenticated,
 )
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import FailureLog, with_question
+from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.clocks import lease_clock
+from catmq_client.reading.component import Component
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part
 from catmq_client.reading.promises import Promises
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
@@ -46,22 +46,22 @@ from catmq_client.telemetry.process_report import ProcessReports
 
 log = logging.getLogger("catmq.consumer")
 
-# Answers that no repeating will change: the application has to know.
-HOPELESS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
-LEAVE_WITHIN_S = 3.0
-# After an answer that takes back a queue we do not hold, and that the heartbeat should have
-# given back.
-SOON_S = 0.2
-# How long a heartbeat that releases a queue is waited for, at least: a broker says within
-# it that metadata is
-# away, and without that answer nobody knows whose the queue is.
-RELEASE_S = 3.0
-# Codes of refusals after which certainly nothing was done.
-NOTHING_DONE = ("busy", "draining")
+# Errors that no repeat changes. The application has to know of them.
+PERMANENT_ERRORS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
+LEAVE_TIMEOUT_S = 3.0
+# Pause before the next heartbeat if an answer revokes a queue that this member does not
+# hold, although the last heartbeat should have released it.
+RECONFIRM_S = 0.2
+# Minimum timeout of a heartbeat that releases a queue. A broker needs up to this time to
+# answer that metadata is unavailable, and without that answer the owner of the queue is
+# unknown.
+RELEASE_TIMEOUT_S = 3.0
+# Error codes of requests that were certainly not executed.
+NOT_EXECUTED_CODES = ("busy", "draining")
 
 
-class Membership(Part):
-    """Keeps one consumer registered; `run` is its thread."""
+class Membership(Component):
+    """Keeps one consumer registered; `run` is the body of its thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Membership(Part):
         topics: list[str],
         name: str,
         sdk: str,
-        group_settings: Mapping[str, Any],  # they count when this member makes the group
+        group_settings: Mapping[str, Any],  # used only if this member creates the group
     ) -> None:
         super().__init__(transport=transport, state=state)
         self._group_settings = group_settings
@@ -80,17 +80,17 @@ class Membership(Part):
         self._topics = topics
         self._name = name
         self._sdk = sdk
-        # tells this process from an earlier one of the same name
+        # distinguishes this process from an earlier one of the same name
         self._incarnation = uuid7()
         self._backoff = Backoff(
             base_ms=state.options.retry_backoff_ms,
             max_ms=min(3_000, state.options.retry_backoff_max_ms),
         )
-        # since when answers contradict what we know, lease clock
-        self._doubt_since: float | None = None
+        # since when answers have contradicted the state here, lease clock
+        self._inconsistent_since: float | None = None
         self._promises = Promises()
-        # the broker that the next heartbeat goes to, if it is one
-        self._first: str | None = None
+        # the broker to send the next heartbeat to; None for any
+        self._next_broker: str | None = None
         self._reports = ProcessReports(state)
         self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
@@ -99,18 +99,20 @@ class Membership(Part):
         delay_s = 0.0
         while state.wait(delay_s, state.is_heartbeat_due) and state.fatal is None:
             try:
-                delay_s = self._step()
+                delay_s = self._send_heartbeat_or_register()
             except CatmqError as error:
-                delay_s = self._after_failure(error)
+                delay_s = self._after_error(error)
             except Exception:
                 log.exception(
                     "group %s: internal error in the heartbeat; continuing", self._group
                 )
                 delay_s = self._backoff.next_s()
 
-    def part(self) -> None:
-        """The end of a closed consumer: it leaves, or if its identity is static its queues
-        wait for it.
+    def end_membership(self) -> None:
+        """End the membership of a closed consumer.
+
+        It leaves the group. With a static identity it stays a member, so that its queues
+        wait for the next process; only its revoked queues are released.
         """
         state = self._state
         if not state.options.instance_id:
@@ -118,13 +120,16 @@ class Membership(Part):
             return
         with state.changed:
             consumer_id, state.consumer_id = state.consumer_id, None
-            body = self._beat(o for o in state.queues.values() if o.revoked_until is None)
+            body = self._heartbeat_body(
+                owned for owned in state.queues.values() if owned.revoked_until is None
+            )
         if consumer_id is None or len(body["owned"]) == len(state.queues):
             return
         try:
-            # What was on its way to others has no reason to wait.
+            # Revoked queues have new owners already, so they need not wait for the session
+            # timeout.
             self._post(
-                "consumers", consumer_id, "heartbeat", body=body, timeout_s=LEAVE_WITHIN_S
+                "consumers", consumer_id, "heartbeat", body=body, timeout_s=LEAVE_TIMEOUT_S
             )
         except CatmqError as error:
             log.info(
@@ -134,13 +139,13 @@ class Membership(Part):
             )
 
     def leave(self) -> None:
-        """Tell the broker that this member is gone; its queues move at once."""
+        """Leave the group, so that its queues move at once."""
         with self._state.changed:
             consumer_id, self._state.consumer_id = self._state.consumer_id, None
         if consumer_id is None:
             return
         try:
-            path, limit_s = api_path("consumers", consumer_id), LEAVE_WITHIN_S
+            path, limit_s = api_path("consumers", consumer_id), LEAVE_TIMEOUT_S
             request_until(
                 self._transport, "DELETE", path, within_s=limit_s, timeout_s=limit_s
             )
@@ -151,26 +156,28 @@ class Membership(Part):
                 error,
             )
 
-    def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Draw the consequences of an error of any of the consumer's requests, made under
+    def handle_error(self, error: CatmqError, consumer_id: str | None) -> bool:
+        """Apply an error of any of the consumer's requests, which was sent under
         `consumer_id`.
 
-        False when there are none: the request may be tried again.
+        Return False if nothing follows from it, so that the request may be tried again.
         """
         if isinstance(error, Gone) or error.code == "consumer_not_found":
-            self.lost(error, consumer_id)
+            self.handle_lost_session(error, consumer_id)
         elif isinstance(error, Unauthenticated | Forbidden | InvalidRequest):
-            self._state.die(error)
+            self._state.fail_with(error)
         else:
             return False
         return True
 
-    def lost(self, error: CatmqError, consumer_id: str | None) -> None:
-        """The broker no longer knows this member: `expired` registers again, `replaced`
-        ends it.
+    def handle_lost_session(self, error: CatmqError, consumer_id: str | None) -> None:
+        """Handle that the broker does not know this member any more.
+
+        After `expired` it registers again. After `replaced` the consumer ends.
         """
         state = self._state
         with state.changed:
+            # The answer belongs to an earlier membership of this consumer.
             if consumer_id != state.consumer_id:
                 return
             if error.code == "replaced":
@@ -189,14 +196,14 @@ class Membership(Part):
             state.lose_all()
             state.heartbeat_wanted = True
 
-    def _step(self) -> float:
-        """One heartbeat, or registration; the seconds until the next."""
+    def _send_heartbeat_or_register(self) -> float:
+        """Register, or send a heartbeat. Return the seconds until the next heartbeat."""
         state = self._state
-        self._check_silence()
+        self._leave_if_not_polled()
         with state.changed:
             state.heartbeat_wanted = False
-            state.asked_about = state.heard
-            if state.silence is not None:
+            state.requested_generation = state.newest_generation
+            if state.poll_timeout is not None:
                 return state.heartbeat_interval_s
             consumer_id = state.consumer_id
         if consumer_id is None:
@@ -205,9 +212,13 @@ class Membership(Part):
         return self._heartbeat(consumer_id)
 
     def _register(self) -> None:
+        """Register the member.
+
+        The first heartbeat follows at once and brings the assignment.
+        """
         state = self._state
         if state.options.auto_offset_reset == "latest":
-            self._subscribe_at_the_end()
+            self._subscribe_at_log_end()
         body: dict[str, Any] = {
             "name": self._name,
             "incarnation": self._incarnation,
@@ -228,12 +239,14 @@ class Membership(Part):
         self._backoff.reset()
         self._failures.ended()
         log.info("group %s: registered as %s", self._group, self._name)
+        # close() ran while the registration was under way, and found no membership to end.
         if state.closed:
-            self.part()
+            self.end_membership()
 
-    def _subscribe_at_the_end(self) -> None:
-        """Make missing subscriptions begin at the end; registering alone begins at the
-        earliest message.
+    def _subscribe_at_log_end(self) -> None:
+        """Create missing subscriptions that start at the log end.
+
+        Registering creates them, too, but those start at the earliest message.
         """
         for topic in self._topics:
             try:
@@ -241,48 +254,63 @@ class Membership(Part):
             except NotFound as error:
                 if error.code != "group_not_found":
                     raise
-                self._make({"name": self._group, **self._group_settings}, "groups")
+                self._create_if_missing(
+                    {"name": self._group, **self._group_settings}, "groups"
+                )
                 self._subscribe(topic)
 
     def _subscribe(self, topic: str) -> None:
+        """Subscribe the group to a topic from the log end, if the API key may do that."""
         try:
-            self._make(
+            self._create_if_missing(
                 {"topic": topic, "start": "latest"}, "groups", self._group, "subscriptions"
             )
         except Forbidden:
             log.debug("group %s: %s is subscribed by whoever may", self._group, topic)
 
-    def _make(self, body: dict[str, Any], *parts: str) -> None:
-        """Make something, unless it is there or another member is quicker."""
+    def _create_if_missing(self, body: dict[str, Any], *path: str) -> None:
+        """Create an object, unless it exists or another member is quicker."""
         with suppress(Conflict):
-            self._post(*parts, body=body)
+            self._post(*path, body=body)
 
-    def _beat(self, owned: Iterable[OwnedQueue]) -> dict[str, Any]:
-        holds = [{"queue": o.queue, "epoch": o.epoch} for o in owned]
-        return {"generation": self._state.generation, "owned": holds}
+    def _heartbeat_body(self, owned: Iterable[OwnedQueue]) -> dict[str, Any]:
+        """Return the body of a heartbeat that names these queues as owned."""
+        entries = [{"queue": item.queue, "epoch": item.epoch} for item in owned]
+        return {"generation": self._state.generation, "owned": entries}
 
     def _heartbeat(self, consumer_id: str) -> float:
-        """One heartbeat; the seconds until the next."""
+        """Send a heartbeat and apply the answer.
+
+        Return the seconds until the next heartbeat.
+        """
         state = self._state
         with state.changed:
-            body = self._beat(state.queues.values())
+            body = self._heartbeat_body(state.queues.values())
             self._reports.add_to(body)
             releases = {*state.unconfirmed}
         # Short enough to try another broker before the session ends.
-        timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
+        timeout_s = max(RELEASE_TIMEOUT_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
+        # Taken before the request is sent: the broker's session starts later, so it
+        # outlasts this lease.
         sent_at = lease_clock()
-        first, self._first = self._first, None  # once: it may be one that does not answer
+        # once only: this broker may be one that does not answer
+        first, self._next_broker = self._next_broker, None
         try:
-            parts = "consumers", consumer_id, "heartbeat"
-            answer = self._post(*parts, body=body, timeout_s=timeout_s, first=first)
+            path = "consumers", consumer_id, "heartbeat"
+            answer = self._post(*path, body=body, timeout_s=timeout_s, first=first)
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
-                return self._promised(consumer_id, error, sent_at)
+                return self._continue_on_promises(consumer_id, error, sent_at)
             if self._reports.was_refused(error):
                 return 0.0
-            if not isinstance(error, ConnectFailed) and error.code not in NOTHING_DONE:
-                self._confirm(releases)  # it may be known: they are gone for good
+            if (
+                not isinstance(error, ConnectFailed)
+                and error.code not in NOT_EXECUTED_CODES
+            ):
+                # The broker may have recorded the releases, so the queues may belong to
+                # others now.
+                self._mark_confirmed(releases)
             raise
         self._backoff.reset()
         self._failures.ended()
@@ -290,116 +318,137 @@ class Membership(Part):
         with state.changed:
             if state.consumer_id != consumer_id:
                 return 0.0
-            self._confirm(releases)
-            state.recorded(sent_at + state.session_timeout_s)
+            self._mark_confirmed(releases)
+            state.extend_lease(sent_at + state.session_timeout_s)
             self._promises.clear()
-            self._weigh(self._follow(answer))
+            self._check_consistency(self._apply_assignment(answer))
             state.changed.notify_all()
-            return self._next_in_s(answer, sent=body["generation"])
+            return self._next_heartbeat_in_s(answer, sent=body["generation"])
 
-    def _confirm(self, releases: Iterable[tuple[int, int]]) -> None:
-        """The broker knows of these releases, or may."""
+    def _mark_confirmed(self, releases: Iterable[tuple[int, int]]) -> None:
+        """Note that brokers know of these releases, or may know of them."""
         with self._state.changed:
-            for place in releases:
-                self._state.unconfirmed.pop(place, None)
+            for queue_and_epoch in releases:
+                self._state.unconfirmed.pop(queue_and_epoch, None)
 
-    def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
-        """Go on without a recorded heartbeat, if every broker lets us; return the seconds
-        until the next.
+    def _continue_on_promises(
+        self, consumer_id: str, error: CatmqError, sent_at: float
+    ) -> float:
+        """Extend the lease without a recorded heartbeat, if all brokers have promised to
+        expire nobody.
 
-        The others are asked at once, so that all promises are of about the same time; each
-        once and by name, because other threads, too, decide where requests go.
+        Return the seconds until the next heartbeat. While a promise is missing that is 0,
+        so that all promises are of about the same time. Each of the other brokers is asked
+        by name, because other threads also choose which broker gets a request.
         """
-        state, now, told_by = self._state, lease_clock(), error.brokers or ("",)
-        brokers = getattr(self._transport, "urls", ()) or told_by
-        recently = now - state.heartbeat_interval_s / 2
+        state, now, promising_brokers = self._state, lease_clock(), error.brokers or ("",)
+        brokers = getattr(self._transport, "urls", ()) or promising_brokers
+        fresh_since = now - state.heartbeat_interval_s / 2
         with state.changed:
             if state.consumer_id != consumer_id:
                 return 0.0
-            is_news = self._promises.are_old(told_by, recently)
+            needs_renewal = self._promises.need_renewal(promising_brokers, fresh_since)
             silent_s, lease_until = (
                 (error.metadata_silent_ms or 0) / 1000,
                 state.lease_until,
             )
-            counts = self._promises.add(
-                told_by,
+            is_valid = self._promises.add(
+                promising_brokers,
                 sent_at=sent_at,
                 heard_at=now,
                 silent_s=silent_s,
                 lease_until=lease_until,
             )
-            self._first = (counts and self._promises.oldest(brokers)) or None
-            since = self._promises.since(brokers)
-            if since is not None and state.options.on_coordinator_loss != "stop":
-                state.lease_until = max(state.lease_until, since + state.session_timeout_s)
-                state.take_back()
-                self._take_over(error.held)
-                state.hold_ordered()
+            self._next_broker = (is_valid and self._promises.next_to_ask(brokers)) or None
+            lease_start = self._promises.lease_start(brokers)
+            if lease_start is not None and state.options.on_coordinator_loss != "stop":
+                state.lease_until = max(
+                    state.lease_until, lease_start + state.session_timeout_s
+                )
+                state.reclaim_all()
+                self._own_held_queues(error.held)
+                state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        others = counts and is_news and self._promises.are_old(brokers, recently)
+        others = (
+            is_valid and needs_renewal and self._promises.need_renewal(brokers, fresh_since)
+        )
         return 0.0 if others else state.heartbeat_interval_s
 
-    def _take_over(self, held: Mapping[str, Any]) -> None:
-        """Own what the nodes say is ours: granted before metadata went away, and not heard
-        of since.
+    def _own_held_queues(self, held: Mapping[str, Any]) -> None:
+        """Own the queues that the nodes hold for this member.
+
+        They were granted before metadata became unavailable, in an answer that did not
+        arrive.
         """
         state = self._state
-        new = [
+        new_items = [
             item for item in held.get("assigned", ()) if item["queue"] not in state.queues
         ]
-        if new:
-            told = held.get("subscriptions", {}).items()
-            state.configure(
+        if new_items:
+            settings_items = held.get("subscriptions", {}).items()
+            state.apply_settings(
                 state.settings
-                | {topic: Settings.from_answer(given) for topic, given in told}
+                | {
+                    topic: Settings.from_answer(settings)
+                    for topic, settings in settings_items
+                }
             )
-            for item in new:
-                self._own(item)
+            for item in new_items:
+                self._apply_grant(item)
 
-    def _next_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
-        """At once, to give back queues that were revoked before we took them up: nobody
-        else releases them.
+    def _next_heartbeat_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
+        """Return the seconds until the next heartbeat.
 
-        The next heartbeat counts as their release if it tells of the generation that
-        revoked them.
+        It is due at once if an answer revokes queues that this member never took up,
+        because nothing else releases those. A heartbeat counts as their release if it
+        carries the generation that revoked them.
         """
         state = self._state
         if all(queue in state.queues for queue in answer["revoked"]):
             return state.heartbeat_interval_s
         return (
-            0.0 if answer["generation"] > sent else min(SOON_S, state.heartbeat_interval_s)
+            0.0
+            if answer["generation"] > sent
+            else min(RECONFIRM_S, state.heartbeat_interval_s)
         )
 
-    def _follow(self, answer: dict[str, Any]) -> bool:
-        """Take over the assignment; False when the answer contradicts what we know."""
+    def _apply_assignment(self, answer: dict[str, Any]) -> bool:
+        """Apply the assignment. Return False if the answer contradicts the state here."""
         state = self._state
         if answer["generation"] < state.generation:
-            # A broker that has not heard the news yet; the heartbeat counts all the same.
+            # This broker has not read the newest generation yet. The heartbeat is recorded
+            # nevertheless.
             return False
         state.generation = answer["generation"]
-        state.heard = max(state.heard, state.generation)
-        told = answer.get("subscriptions", {})
-        state.configure(
-            {topic: Settings.from_answer(given) for topic, given in told.items()}
+        state.newest_generation = max(state.newest_generation, state.generation)
+        settings_by_topic = answer.get("subscriptions", {})
+        state.apply_settings(
+            {
+                topic: Settings.from_answer(settings)
+                for topic, settings in settings_by_topic.items()
+            }
         )
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
-                owned.heir = None
+                owned.next_grant = None
                 state.revoke(owned)
-        known = [self._own(item) for item in assigned.values()]
-        return all(known)
+        applied = [self._apply_grant(item) for item in assigned.values()]
+        return all(applied)
 
-    def _own(self, item: dict[str, Any]) -> bool:
-        """Own one assigned queue, if that is news; False when it is one we gave up."""
+    def _apply_grant(self, item: dict[str, Any]) -> bool:
+        """Apply the grant of one queue.
+
+        Return False if this member has released that grant.
+        """
         state = self._state
         queue, epoch, stopped = item["queue"], item["epoch"], item.get("stopped", False)
         owned = state.queues.get(queue)
         if owned is not None and owned.epoch == epoch:
             state.set_stopped(owned, stopped)
             if owned.revoked_until is not None:
-                state.keep(owned)
+                state.reclaim(owned)
             return True
         if (queue, epoch) in state.released:
             return False
@@ -410,73 +459,80 @@ class Membership(Part):
         if owned is None:
             state.add(granted)
         else:
-            state.succeed(owned, granted)
+            state.replace_grant(owned, granted)
         return True
 
-    def _weigh(self, consistent: bool) -> None:
-        """Contradictions pass within moments; one that stays for a session means that we
-        must begin anew.
+    def _check_consistency(self, is_consistent: bool) -> None:
+        """Register again if the answers have contradicted the state for a whole session.
 
-        Without this a queue could stay assigned to a member that may never take it up
-        again.
+        A contradiction normally ends within moments, when a broker reads the newest
+        generation. If one stayed, a queue could be assigned forever to a member that has
+        released it for good.
         """
         now = lease_clock()
-        if consistent:
-            self._doubt_since = None
-        elif self._doubt_since is None:
-            self._doubt_since = now
-        elif now - self._doubt_since > self._state.session_timeout_s:
+        if is_consistent:
+            self._inconsistent_since = None
+        elif self._inconsistent_since is None:
+            self._inconsistent_since = now
+        elif now - self._inconsistent_since > self._state.session_timeout_s:
             log.warning(
                 "group %s: the broker answers with old generations: registering again",
                 self._group,
             )
-            self._doubt_since = None
+            self._inconsistent_since = None
+            # A new incarnation replaces this member, so that its queues are granted under
+            # new epochs.
             self._incarnation = uuid7()
             self._state.lose_all()
             self._state.heartbeat_wanted = True
 
-    def _after_failure(self, error: CatmqError) -> float:
-        """Handle a failed registration or heartbeat; return the seconds until the next try."""
+    def _after_error(self, error: CatmqError) -> float:
+        """Handle a failed registration or heartbeat. Return the seconds until the next try."""
         state = self._state
         consumer_id = state.consumer_id
-        registered = consumer_id is not None
-        if isinstance(error, Gone) or (registered and error.code == "consumer_not_found"):
-            self.lost(error, consumer_id)
+        is_registered = consumer_id is not None
+        if isinstance(error, Gone) or (
+            is_registered and error.code == "consumer_not_found"
+        ):
+            self.handle_lost_session(error, consumer_id)
             return 0.0
-        if isinstance(error, HOPELESS) and not error.retriable:
-            state.die(error)
+        if isinstance(error, PERMANENT_ERRORS) and not error.retriable:
+            state.fail_with(error)
             return 0.0
         with state.changed:
             state.heartbeat_wanted = False
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        text = with_question(error, self._transport)
+        message = with_hint(error, self._transport)
         self._failures.failed(
-            text, level=logging.INFO if error.code == "draining" else logging.WARNING
+            message, level=logging.INFO if error.code == "draining" else logging.WARNING
         )
-        # A broker that is busy with others may give a newcomer a later turn.
-        asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
-        return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))
+        # A busy broker may give a new member a later time. A registered member may not wait
+        # that long.
+        retry_after_s = 0.0 if is_registered else (error.retry_after_ms or 0) / 1000
+        return max(
+            retry_after_s, min(self._backoff.next_s(error), state.heartbeat_interval_s)
+        )
 
-    def _check_silence(self) -> None:
-        """An application that does not come back loses its queues to members that work."""
+    def _leave_if_not_polled(self) -> None:
+        """Leave the group if the application has not polled within max_poll_interval_ms."""
         state = self._state
         with state.changed:
             since = state.silent_since()
             limit_s = state.options.max_poll_interval_ms / 1000
             if (
                 since is None
-                or state.silence
+                or state.poll_timeout
                 or time.monotonic() - since < limit_s
                 or not state.consumer_id
             ):
                 return
             detail = f"the application did not poll for max_poll_interval_ms={limit_s * 1000:.0f}"
-            state.silence = MaxPollIntervalExceeded(
+            state.poll_timeout = MaxPollIntervalExceeded(
                 f"{detail}; its queues went to other members"
             )
-        log.error("group %s: %s", self._group, state.silence)
+        log.error("group %s: %s", self._group, state.poll_timeout)
         self.leave()
         with state.changed:
             state.lose_all()

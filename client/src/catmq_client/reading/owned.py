@@ -1,6 +1,4 @@
-"""A queue that this consumer owns: how far it is fetched, handed out, finished and
-committed.
-"""
+"""A queue that this consumer owns: its fetched, handed out, finished and committed offsets."""
 
 from __future__ import annotations
 
@@ -31,12 +29,11 @@ class OwnedQueue:
     Not locked: every call is made under the lock of the group state.
     """
 
-    # Messages taken from one queue before the next one has its turn.
-    TURN = 100
-    # How long it is left alone after a first failure, s; doubles with each more.
-    REST_S = 0.1
-    # run(): how far messages may be handed out ahead of one that is held up, where others
-    # are done.
+    # Messages that are handed out of a queue before the next queue has its turn.
+    TURN_MESSAGES = 100
+    # Pause after the first failure, s. It doubles with each further failure in a row.
+    BACK_OFF_S = 0.1
+    # run(): number of offsets that may be handed out past the lowest unfinished one.
     WINDOW = 10_000
 
     def __init__(
@@ -49,8 +46,8 @@ class OwnedQueue:
         origin_topic: str | None = None,
     ) -> None:
         self.topic = topic
-        # The topic whose messages these are, in the application's eyes: a retry topic holds
-        # another's.
+        # The topic that the application subscribed to. That of a retry topic is the
+        # original topic.
         self.subscription = origin_topic or topic
         self.queue = queue
         self.epoch = epoch
@@ -59,37 +56,38 @@ class OwnedQueue:
         self.position = 0
         self.committed = 0
         self.buffer: deque[Message] = deque()
-        # Handed out and not yet known to be done, rising; `_finished` are those of them
-        # that are.
-        self._handed: deque[int] = deque()
+        # Offsets that are handed out and not below the committable offset, in rising order.
+        # `_finished` are those of them that are finished.
+        self._handed_out: deque[int] = deque()
         self._finished: set[int] = set()
-        # Handed out, failed, and not yet known to be stored for a retry: not done whoever
-        # came back.
+        # Handed out and failed, but not known to be stored for a retry: these stay
+        # unfinished even when the application asks for more.
         self.reporting: set[int] = set()
-        # Handlers of run() that are at work on this queue right now.
+        # Number of handlers of run() that are at work on this queue.
         self.running = 0
-        # Raised by a seek: what was fetched or handed out before no longer counts.
+        # Rises with each seek: what was fetched or handed out under an older version is
+        # void.
         self.version = 0
-        self.turn_left = self.TURN
-        # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
+        self.turn_left = self.TURN_MESSAGES
+        # Stopped by an operator: the queue stays assigned, but is not fetched and no
+        # handler begins.
         self.stopped = stopped
         self.paused = False
-        # No message begins from this time on, lease clock: of an ordered subscription,
-        # while
-        # heartbeats are not recorded.
-        self.begins_until = math.inf
-        # A handler of run() failed for good: nothing more is handed out.
+        # No handler begins after this time, lease clock. Set for ordered subscriptions
+        # while heartbeats are not recorded.
+        self.begin_deadline = math.inf
+        # A message failed that cannot be stored for a retry: nothing more is handed out.
         self.halted = False
         self.lost = False
-        # Set with the time, monotonic, until which revoked work may go on.
+        # Set when the queue is revoked: until when its messages may finish, monotonic.
         self.revoked_until: float | None = None
-        # The application has to be told before the queue may be released.
-        self.tell_revoked = False
-        # The same queue granted to us anew, under a later epoch: ours once this one is
-        # released.
-        self.heir: OwnedQueue | None = None
-        # Not pulled or acquired before this time, monotonic: its node, or the broker,
-        # cannot serve it now.
+        # on_revoked must be called before the queue may be released.
+        self.revoke_callback_due = False
+        # The same queue granted again under a later epoch. It replaces this one after the
+        # release.
+        self.next_grant: OwnedQueue | None = None
+        # Not pulled or acquired before this time, monotonic, because its node or the broker
+        # could not serve it.
         self.not_before = 0.0
         # Failures in a row.
         self.failures = 0
@@ -99,14 +97,15 @@ class OwnedQueue:
 
     @property
     def name(self) -> AssignedQueue:
-        """The queue as applications know it."""
+        """The queue as applications see it."""
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
-    def fence(self) -> dict[str, Any]:
-        """Return what a report names, so that none counts that comes too late."""
+    def fencing_fields(self) -> dict[str, Any]:
+        """Return the fields of a report by which the broker refuses a late one."""
         return {"epoch": self.epoch}
 
-    def anew(self) -> OwnedQueue:
+    def copy_unacquired(self) -> OwnedQueue:
+        """Return the same grant, not acquired yet."""
         origin = self.subscription if self.subscription != self.topic else None
         return OwnedQueue(
             topic=self.topic,
@@ -123,67 +122,74 @@ class OwnedQueue:
 
     @property
     def unfinished(self) -> int:
-        """Number of messages that are handed out and, in order, not yet done."""
-        return len(self._handed)
+        """Number of offsets from the lowest unfinished one on that are handed out."""
+        return len(self._handed_out)
 
     @property
     def in_hand(self) -> int:
-        """The number of those that are not done, in whatever order."""
-        return len(self._handed) - len(self._finished)
+        """Number of messages that are handed out and unfinished."""
+        return len(self._handed_out) - len(self._finished)
 
     @property
     def at_work(self) -> int:
-        """The same, as run() sees it; no less than WINDOW once the first one is too far
-        behind.
+        """Number of unfinished messages.
+
+        At least WINDOW if the lowest one holds up too many others.
         """
-        left = self.in_hand
-        return left if len(self._handed) < self.WINDOW else max(left, self.WINDOW)
+        unfinished_count = self.in_hand
+        return (
+            unfinished_count
+            if len(self._handed_out) < self.WINDOW
+            else max(unfinished_count, self.WINDOW)
+        )
 
     def committable(self) -> int:
-        """The lowest offset that is not done: what may be committed."""
-        return self._handed[0] if self._handed else self.next_offset
+        """Return the lowest unfinished offset, which may be committed."""
+        return self._handed_out[0] if self._handed_out else self.next_offset
 
     def start_at(self, offset: int) -> None:
-        """Begin at the position that the node answered to the acquire."""
+        """Mark the queue as acquired, and start at the committed offset in the node's
+        answer.
+        """
         self.acquired = True
         self.failures = 0
         self.position = self.committed = offset
 
-    def gives(self) -> bool:
+    def can_hand_out(self) -> bool:
         """Return True if a message may be handed out."""
-        is_ours = self.revoked_until is None and lease_clock() < self.begins_until
-        return bool(self.buffer) and not self.is_shut() and is_ours
+        may_begin = self.revoked_until is None and lease_clock() < self.begin_deadline
+        return bool(self.buffer) and not self.is_suspended() and may_begin
 
-    def rests(self) -> bool:
-        """Return True if no handler may begin now on what is handed out."""
-        return self.stopped or lease_clock() >= self.begins_until
+    def blocks_handlers(self) -> bool:
+        """Return True if no handler may begin now on a message that is handed out."""
+        return self.stopped or lease_clock() >= self.begin_deadline
 
-    def has_left(self, offset: int, version: int) -> bool:
-        """Return True if a message that was handed out under a version no longer counts."""
+    def is_outdated(self, offset: int, version: int) -> bool:
+        """Return True if a message that was handed out under `version` is void."""
         return version != self.version
 
     def begin(self, offset: int) -> None:
-        """A handler of run() begins on a message."""
+        """Note that a handler of run() begins with a message."""
         self.running += 1
 
-    def is_shut(self) -> bool:
-        """Return True if the queue gives nothing although it is ours."""
+    def is_suspended(self) -> bool:
+        """Return True if the queue is paused, stopped or halted."""
         return self.paused or self.halted or self.stopped
 
-    def rest(self, *, least_s: float = 0.0, most_s: float) -> None:
-        """Leave the queue alone for a while: longer with each failure in a row, up to
-        `most_s`.
-        """
-        seconds = delay_s(self.failures, base_s=self.REST_S, max_s=most_s)
+    def back_off(self, *, min_s: float = 0.0, max_s: float) -> None:
+        """Back off from the queue: longer with each failure in a row, `min_s` to `max_s`."""
+        seconds = delay_s(self.failures, base_s=self.BACK_OFF_S, max_s=max_s)
         self.failures += 1
-        self.not_before = time.monotonic() + max(least_s, seconds)
+        self.not_before = time.monotonic() + max(min_s, seconds)
 
     def hand_out(self, count: int) -> list[Message]:
+        """Move up to `count` messages from the buffer to the application."""
         takes_all = count == len(self.buffer)
         messages = list(self.buffer if takes_all else islice(self.buffer, count))
-        # In this order: an interrupt between the two must not lose messages, see
-        # undo_hand_out.
-        self._handed.extend([message.offset for message in messages])
+        # In this order: an exception raised into this thread between the two steps must not
+        # lose messages. undo_hand_out() removes duplicates, but could not restore what is
+        # missing.
+        self._handed_out.extend([message.offset for message in messages])
         if takes_all:
             self.buffer.clear()
         else:
@@ -192,50 +198,58 @@ class OwnedQueue:
         return messages
 
     def undo_hand_out(self) -> None:
-        """Take back what is handed out, but for what failed; it is fetched again."""
-        offsets = [offset for offset in self._handed if offset not in self.reporting]
-        if offsets:
-            self._handed = deque(
-                offset for offset in self._handed if offset in self.reporting
+        """Take back the messages that are handed out, except failed ones.
+
+        They are fetched again.
+        """
+        unfinished_offsets = [
+            offset for offset in self._handed_out if offset not in self.reporting
+        ]
+        if unfinished_offsets:
+            self._handed_out = deque(
+                offset for offset in self._handed_out if offset in self.reporting
             )
             self._finished.clear()
             self.buffer.clear()
-            self.position = offsets[0]
+            self.position = unfinished_offsets[0]
 
     def finish(self, offset: int, version: int) -> None:
-        """One message is done; an earlier one may still be at work."""
+        """Mark a message as finished.
+
+        The committable offset stays at the lowest unfinished one.
+        """
         if version != self.version or offset in self.reporting:
             return
-        if not self._handed or offset < self._handed[0]:
+        if not self._handed_out or offset < self._handed_out[0]:
             return
         self._finished.add(offset)
-        while self._handed and self._handed[0] in self._finished:
-            self._finished.discard(self._handed.popleft())
+        while self._handed_out and self._handed_out[0] in self._finished:
+            self._finished.discard(self._handed_out.popleft())
 
     def finish_all(self) -> None:
-        """Everything handed out is done, but for what failed and is not stored for a retry
-        yet.
+        """Mark as finished all that is handed out, except failed messages not stored for a
+        retry.
         """
-        failed = (
-            [offset for offset in self._handed if offset in self.reporting]
+        failed_offsets = (
+            [offset for offset in self._handed_out if offset in self.reporting]
             if self.reporting
             else ()
         )
-        self._handed = deque(failed)
+        self._handed_out = deque(failed_offsets)
         self._finished.clear()
 
-    def report(self, offset: int) -> None:
-        """A message failed; if it is not done yet, it is not before reported() says so."""
-        if offset in self._handed:
+    def mark_failed(self, offset: int) -> None:
+        """Mark a message as failed. If unfinished, it stays so until mark_failure_stored()."""
+        if offset in self._handed_out:
             self.reporting.add(offset)
 
-    def reported(self, offset: int, version: int) -> None:
-        """A failed message is stored for a retry, or a dead letter: it is done here."""
+    def mark_failure_stored(self, offset: int, version: int) -> None:
+        """Finish a failed message: it is stored for a retry, or is a dead letter."""
         self.reporting.discard(offset)
         self.finish(offset, version)
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`, without what is fetched or handed out."""
+        """Continue at `offset`. Messages that are fetched or handed out become void."""
         self.evict()
         self.reporting.clear()
         self.finish_all()
@@ -243,6 +257,6 @@ class OwnedQueue:
         self.version += 1
 
     def evict(self) -> None:
-        """Evict what is fetched and not handed out."""
+        """Drop the messages that are fetched and not handed out."""
         self.position = self.next_offset
         self.buffer.clear()

@@ -1,4 +1,4 @@
-"""The side of a consumer that its application sees; see Reader."""
+"""The base class of consumers: iteration, poll(), run(), stop() and close()."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ from catmq_client.version import SDK
 log = logging.getLogger("catmq.consumer")
 
 M = TypeVar("M", bound=Message)
-# How long close() waits for the last traces to be sent.
-LAST_TRACES_S = 2.0
+# How long close() waits until the last traces are sent.
+TRACES_TIMEOUT_S = 2.0
 
 
 class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
-    """Base of Consumer and ShareConsumer: takes messages from the state, in iteration,
-    poll() and run().
-    """
+    """Base class of Consumer and ShareConsumer: takes messages from the shared state."""
 
     options: ConsumerOptions | ShareConsumerOptions
     _state: GroupState
@@ -55,8 +53,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Subscribe to `topics`, and make the group, if the API key may; `name` tells
-        members apart.
+        """Subscribe to `topics`, and create the group, if the API key may.
+
+        `name` tells members apart.
         """
         self._configure(options)
         if group is None:
@@ -68,13 +67,13 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._own_transport: HttpTransport | None = None
         if transport is None:
-            own = {
+            transport_options = {
                 "api_key": api_key,
                 "verify": verify,
                 "proxies": proxies,
                 "compression": compression,
             }
-            transport = self._own_transport = HttpTransport(urls, **own)  # type: ignore[arg-type]
+            transport = self._own_transport = HttpTransport(urls, **transport_options)  # type: ignore[arg-type]
         self._transport = transport
         self._pid = os.getpid()
         self._started = False
@@ -92,46 +91,50 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             consumer_id=lambda: self._state.consumer_id,
         )
         self._reporter = Reporter(
-            transport=transport, state=self._state, settle=self._membership.settle
+            transport=transport,
+            state=self._state,
+            handle_error=self._membership.handle_error,
         )
         self._dispatcher: Dispatcher | None = None
-        # What the application has taken from and not come back from.
-        self._hand: list[OwnedQueue] = []
-        self._traced: list[tuple[OwnedQueue, Message]] = []
+        # Queues with messages that the application has taken and not come back from.
+        self._taken_queues: list[OwnedQueue] = []
+        self._traced_messages: list[tuple[OwnedQueue, Message]] = []
         self._assemble()
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        """Check the options, and make the state."""
+        """Check the options, and create the state."""
         raise NotImplementedError
 
     def _assemble(self) -> None:
-        """Make the parts that speak to brokers."""
+        """Create the components that send requests."""
         raise NotImplementedError
 
-    def _parts(self) -> Iterable[Callable[[], object]]:
-        """Return what runs in threads of its own, beside the membership."""
+    def _thread_targets(self) -> Iterable[Callable[[], object]]:
+        """Return the bodies of the background threads, without that of the membership."""
         raise NotImplementedError
 
-    def _give_up_all(self, within_s: float) -> None:
-        """End in order: no more messages, the last reports."""
+    def _finish_work(self, within_s: float) -> None:
+        """Hand out no more messages, and send the last reports and commits."""
         raise NotImplementedError
 
-    def _close_limit_s(self) -> float:
+    def _close_timeout_s(self) -> float:
+        """Return how long close() may take by default."""
         raise NotImplementedError
 
-    def _finish_hand(self) -> None:
-        """The application came back: note what that means for what it has taken."""
+    def _finish_taken(self) -> None:
+        """Finish the messages that the application took before: it has asked for more."""
         raise NotImplementedError
 
-    def _call_back(self) -> None:
-        """Call the functions of the application that are due, in its own thread."""
+    def _run_due_callbacks(self) -> None:
+        """Call the callbacks of the application that are due, in its own thread."""
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> M:
-        """The next message; what was yielded before is done. Ends at stop(), or after
-        consumer_timeout_ms.
+        """Return the next message; the one before counts as finished.
+
+        Iteration ends at stop(), or after consumer_timeout_ms without a message.
         """
         limit_ms = self.options.consumer_timeout_ms
         if not self._state.closed:
@@ -140,7 +143,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         raise StopIteration
 
     def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[M]:
-        """Return up to `max_messages` (default max_poll_records); [] if none came in
+        """Return up to `max_messages` (default max_poll_records), or [] if none came in
         `timeout_s` seconds.
         """
         if self._state.closed:
@@ -156,19 +159,22 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def close(self, timeout_s: float | None = None) -> None:
         """End the work within `timeout_s` seconds, and leave the group."""
         state = self._state
+        # A forked child has no threads and must not leave the group in the parent's name.
         if state.closed or self._pid != os.getpid():
             return
         self.stop()
-        within_s = self._close_limit_s() if timeout_s is None else timeout_s
+        within_s = self._close_timeout_s() if timeout_s is None else timeout_s
         try:
             if self._started:
-                self._give_up_all(within_s)
-                self._traces.close(LAST_TRACES_S)
+                self._finish_work(within_s)
+                self._traces.close(TRACES_TIMEOUT_S)
         finally:
             with state.changed:
                 state.closed = True
                 state.changed.notify_all()
-            self._membership.part()
+            # After `closed` is set: a registration that ends later sees it and leaves by
+            # itself.
+            self._membership.end_membership()
             if self._own_transport is not None:
                 self._own_transport.close()
 
@@ -178,10 +184,10 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def _run_handler(
         self, handler: Handler, *, threads: int, order: str, batch: int | None
     ) -> None:
-        """Hand messages to threads until stop(), or until all stands still."""
+        """Hand messages to threads until stop(), or until all queues have halted."""
         check_callable("handler", handler)
         state = self._state
-        self._enter()
+        self._start_or_resume()
         state.in_run = True
         dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
         workers = Workers(
@@ -195,50 +201,51 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         )
         try:
             while not state.stopping and not state.all_halted():
-                dispatcher.dispatch(self._wait_for_messages(state.share(), 1.0))
+                dispatcher.dispatch(self._wait_for_messages(state.share_per_queue(), 1.0))
         finally:
             state.stopping = True
-            workers.drain(self._close_limit_s())
+            workers.drain(self._close_timeout_s())
             self.close()
-        if workers.broken is not None:
-            raise workers.broken
+        if workers.handler_exit is not None:
+            raise workers.handler_exit
         if state.failure is not None:
             raise state.failure
 
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
-        self._trace_hand()
-        self._enter()
+        """Finish the messages taken before, and wait for new ones."""
+        self._trace_taken()
+        self._start_or_resume()
         taken: list[tuple[OwnedQueue, Message]] = []
-        came_back = False
+        is_finished = False
         try:
             with self._state.changed:
-                self._finish_hand()
-            came_back = True
+                self._finish_taken()
+            is_finished = True
             taken = self._wait_for_messages(limit, timeout_s)
             with self._state.changed:
-                self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
-                if any(one.trace_percent for one in self._state.settings.values()):
-                    self._traced = taken
+                self._taken_queues = [*dict.fromkeys([owned for owned, _ in taken])]
+                if any(
+                    settings.trace_percent for settings in self._state.settings.values()
+                ):
+                    self._traced_messages = taken
             messages = [cast(M, message) for _, message in taken]
-            # Whatever it got, the application now has to come back in time.
+            # The application must come back within max_poll_interval_ms, also if it got no
+            # message.
             self._state.away_since = time.monotonic()
             return messages
         except BaseException:
-            # Raised into this thread (Ctrl-C, a soft time limit): what the application did
-            # not get
-            # must not count as finished when it asks for more.
-            if came_back:
-                self._hand, self._traced = [], []
+            # Raised into this thread (Ctrl-C, a soft time limit). Messages that the
+            # application did not get must not count as finished when it asks for more.
+            if is_finished:
+                self._taken_queues, self._traced_messages = [], []
                 self._state.undo_hand_out(taken)
             self._state.away_since = time.monotonic()
             raise
 
-    def _trace_hand(self) -> None:
-        """The application came back: what it was given of traced subscriptions took until
-        now.
-        """
-        traced, self._traced = self._traced, []
-        for owned, message in traced:
+    def _trace_taken(self) -> None:
+        """Trace the messages taken before: the application was at work on them until now."""
+        traced_messages, self._traced_messages = self._traced_messages, []
+        for owned, message in traced_messages:
             percent, began = (
                 self._state.settings_of(owned).trace_percent,
                 self._state.away_since,
@@ -251,18 +258,18 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def _wait_for_messages(
         self, limit: int, timeout_s: float | None
     ) -> list[tuple[OwnedQueue, Message]]:
-        """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all
-        queues stand still.
+        """Return messages to hand out, or [] after `timeout_s`, at stop(), or if all queues
+        have halted.
         """
         state = self._state
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            self._call_back()
+            self._run_due_callbacks()
             with state.changed:
-                self._raise_what_ended_us()
-                if state.next_event() is not None:
-                    # A queue may have come in between: on_assigned is called before its
-                    # first message.
+                self._raise_if_ended()
+                if state.next_callback() is not None:
+                    # A queue may have been granted in between. on_assigned is called before
+                    # its first message.
                     continue
                 taken = [] if state.stopping else state.hand_out(limit)
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
@@ -270,13 +277,18 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                     return taken
                 state.changed.messages.wait(left_s)
 
-    def _enter(self) -> None:
+    def _start_or_resume(self) -> None:
+        """Note that the application waits for messages, and start the threads at the first
+        time.
+        """
         self._check_process()
         self._state.away_since = None
         if not self._started:
             self._started = True
-            for part in (self._membership.run, *self._parts()):
-                threading.Thread(target=part, name="catmq-consumer", daemon=True).start()
+            for thread_body in (self._membership.run, *self._thread_targets()):
+                threading.Thread(
+                    target=thread_body, name="catmq-consumer", daemon=True
+                ).start()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
@@ -285,15 +297,18 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                 "after the fork"
             )
 
-    def _raise_what_ended_us(self) -> None:
+    def _raise_if_ended(self) -> None:
+        """Raise the error that has ended the consumer, halted all queues, or ended its
+        membership.
+        """
         state = self._state
         if state.fatal is not None:
             raise state.fatal
         if state.failure is not None and not state.in_run and state.all_halted():
             raise state.failure
-        silence, state.silence = state.silence, None
-        if silence is not None:
-            # It tells of all queues.
+        poll_timeout, state.poll_timeout = state.poll_timeout, None
+        if poll_timeout is not None:
+            # The error covers all queues, so the next commit() need not report them again.
             state.unreported.clear()
             state.want_heartbeat()
-            raise silence
+            raise poll_timeout

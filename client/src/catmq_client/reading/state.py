@@ -1,9 +1,13 @@
-"""State that the threads of a consumer share, under one lock.
+"""The state that the threads of a consumer share, under one lock.
 
-The application's thread takes messages, the fetcher brings them, the membership keeps the
-lease and changes what is owned, the acquirer takes hold of it, the committer stores
-progress and releases revoked queues. Each waits on `changed` for what the others do; none
-holds the lock while it speaks to a broker.
+    application   takes messages, runs callbacks
+    fetcher       fills the buffers of the queues
+    membership    keeps the lease, adds queues and revokes them
+    acquirer      acquires added queues
+    committer     commits finished offsets, releases revoked queues
+
+Each thread waits on `changed` for changes that the others make. No thread holds the lock
+while it sends a request.
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ log = logging.getLogger("catmq.consumer")
 class Changed(threading.Condition):
     """Condition that the threads of a consumer wait on.
 
-    With every batch messages come and room for more does, which concerns one thread each:
-    it waits at a side door of its own, so that the others are not woken hundreds of times a
-    second.
-    `notify_all` opens them all.
+    Each batch brings messages and makes room, which concerns one thread each. That thread
+    waits on a condition of its own with the same lock, so that the other threads are not
+    woken hundreds of times a second. `notify_all` wakes all of them.
     """
 
     def __init__(self) -> None:
-        # Reentrant: stop() may be called by a signal handler that interrupts us in here.
+        # Reentrant: stop() may be called by a signal handler that interrupts the thread in
+        # here.
         lock = threading.RLock()
         super().__init__(lock)
         self.messages = threading.Condition(lock)
@@ -52,98 +56,104 @@ class Changed(threading.Condition):
 
 
 class GroupState:
-    # Called under the lock when a queue can be read that a waiting pull knows nothing of.
-    on_gain: Callable[[], object] = staticmethod(lambda: None)
-    # Called under the lock when a stopped queue was started.
-    on_start: Callable[[], object] = staticmethod(lambda: None)
+    """State of a member of a group: its lease, its queues, and their buffered messages."""
+
+    # Called under the lock when a queue can be read that the waiting pull does not include.
+    on_readable: Callable[[], object] = staticmethod(lambda: None)
+    # Called under the lock when handlers may begin that could not before.
+    on_runnable: Callable[[], object] = staticmethod(lambda: None)
     # Called under the lock when settings changed.
     on_settings: Callable[[], object] = staticmethod(lambda: None)
-    # Called when a broker did not answer: others may wait for it, too.
+    # Called when a broker did not answer a heartbeat: a pull may wait for the same broker.
     on_silent_broker: Callable[[], object] = staticmethod(lambda: None)
 
-    # The threads of run().
+    # Number of threads of run().
     threads = 1
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
         self.changed = Changed()
         self.consumer_id: str | None = None
-        # The group's: that of the last heartbeat's answer, the highest of all answers, and
-        # the highest
-        # that was known when the last heartbeat was sent.
-        self.generation = self.heard = self.asked_about = 0
-        # When something changed that the next pull may not know of yet, monotonic.
+        # Generations of the group: of the last applied assignment; the newest in any
+        # answer; and the newest that was known when the last heartbeat was sent.
+        self.generation = self.newest_generation = self.requested_generation = 0
+        # When something changed that a pull may not know of, monotonic.
         self.changed_at = 0.0
         self.session_timeout_s = 15.0
         self.heartbeat_interval_s = 3.0
         self.queues: dict[int, OwnedQueue] = {}
-        # What operators set, by topic, and what follows from it for all of them.
+        # Settings of the subscriptions by topic, and the limits that follow from all of
+        # them.
         self.settings: dict[str, Settings] = {}
         self.limits = limits(options, ())
         self._rotation: deque[OwnedQueue] = deque()
-        # (queue, epoch) that we gave up: whatever an answer says, they never come back.
+        # (queue, epoch) of released grants. A late answer may still assign them; they are
+        # not taken again.
         self.released: set[tuple[int, int]] = set()
-        # Those of them of which no broker knows yet, for certain.
+        # The released grants whose release is not known to be recorded by a broker.
         self.unconfirmed: dict[tuple[int, int], OwnedQueue] = {}
-        # on_assigned and on_revoked calls that the application's thread has still to make.
+        # Pending calls of on_assigned (True) and on_revoked (False), for the application's
+        # thread.
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
         self.buffered_bytes = 0
-        # How many messages the application was done with, and how many of its attempts
-        # failed.
+        # How many messages are finished, and how many attempts have failed.
         self.finished = self.failed = 0
-        # Since when no pull waits at the broker, because there is no room for what it would
-        # bring, monotonic.
+        # Since when no pull waits at the broker for lack of room, monotonic.
         self.full_since: float | None = None
-        # Lease clock: until when handlers may begin, and the part of it that recorded
-        # heartbeats
-        # give.
-        self.lease_until = self.recorded_until = 0.0
+        # Lease clock: until when handlers may begin, and the part of it that rests on
+        # recorded heartbeats.
+        self.lease_until = self.recorded_lease_until = 0.0
         # When the application took messages and did not come back; None while it waits in
         # here.
         self.away_since: float | None = None
         # run(): the handlers at work, by thread.
         self.handlers: dict[int, AtWork] = {}
-        # Queues lost with progress that was not committed, until a commit() has told of
-        # them.
+        # Queues that were lost with uncommitted progress, until commit() has reported them.
         self.unreported: dict[int, OwnedQueue] = {}
         self.in_run = False
-        # Topics whose failed messages can be stored nowhere: they are tried in place.
-        self.in_place: set[str] = set()
-        # A failed message that no broker would take: its queue stands still.
+        # Topics without a retry topic: their failed messages are retried in place.
+        self.no_retry_topics: set[str] = set()
+        # A failed message that could not be stored, so that its queue has halted.
         self.failure: HandlerFailed | None = None
-        # Ends the consumer: raised in the application's thread, each time it comes.
+        # Ends the consumer. Raised in the application's thread, at each call.
         self.fatal: CatmqError | None = None
-        # Raised once; the consumer rejoins at the next poll.
-        self.silence: CatmqError | None = None
-        # No more messages are given out; heartbeats and commits go on until `closed`.
+        # The application exceeded max_poll_interval_ms. Raised once; the next poll joins
+        # again.
+        self.poll_timeout: CatmqError | None = None
+        # No more messages are handed out. Heartbeats and commits continue until `closed`.
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted = False
 
     def silent_since(self) -> float | None:
-        """Return since when the application has not come back, or its oldest handler is at
+        """Return since when the application has not polled, or its oldest handler is at
         work.
         """
         return (
-            min([one.since for one in self.at_work()], default=None)
+            min([work.since for work in self.at_work()], default=None)
             if self.in_run
             else self.away_since
         )
 
     def at_work(self) -> list[AtWork]:
-        """Return what the application is at work on: in run() each handler, else the first
-        message it has.
+        """Return what is at work: in run() each handler, else the first message taken by
+        poll().
         """
-        return [*self.handlers.values()] if self.in_run else sorted(self._in_hand())[:1]
+        return (
+            [*self.handlers.values()] if self.in_run else sorted(self._work_in_hand())[:1]
+        )
 
-    def _in_hand(self) -> Iterable[AtWork]:
+    def _work_in_hand(self) -> Iterable[AtWork]:
+        """Return the lowest unfinished message of each queue that the application has
+        messages of.
+        """
         since = self.away_since
-        mine = self.queues.values() if since is not None else ()
+        queues = self.queues.values() if since is not None else ()
         return [
-            AtWork(since or 0.0, one.queue, one.committable())
-            for one in mine
-            if one.in_hand
+            AtWork(since or 0.0, owned.queue, owned.committable())
+            for owned in queues
+            if owned.in_hand
         ]
 
     def want_heartbeat(self) -> None:
@@ -151,40 +161,52 @@ class GroupState:
             self.heartbeat_wanted = True
             self.changed.notify_all()
 
-    def hear(self, generation: int) -> None:
-        """Note the generation in an answer; a new one makes the membership send a heartbeat
-        at once.
+    def note_generation(self, generation: int) -> None:
+        """Note the generation in an answer.
+
+        The membership sends a heartbeat for a new one at once.
         """
         with self.changed:
-            if generation > self.heard:
-                self.heard = generation
+            if generation > self.newest_generation:
+                self.newest_generation = generation
                 self.changed_at = time.monotonic()
                 self.changed.notify_all()
 
     def is_heartbeat_due(self) -> bool:
-        """Return True if a heartbeat must go out now; news calls for one only, whatever
-        becomes of it.
+        """Return True if a heartbeat is due now.
+
+        A new generation causes only one, even if it fails.
         """
-        return self.heartbeat_wanted or self.heard > max(self.generation, self.asked_about)
+        return self.heartbeat_wanted or self.newest_generation > max(
+            self.generation, self.requested_generation
+        )
 
     def is_unsettled(self, within_s: float) -> bool:
-        """Return True if, since a moment ago, queues may come that the next pull would not
-        know of.
+        """Return True if new queues are expected because of a change within the last
+        `within_s`.
         """
         if time.monotonic() - self.changed_at > within_s:
             return False
-        coming = (
-            o for o in self.queues.values() if not o.acquired and o.revoked_until is None
+        expected_queues = (
+            owned
+            for owned in self.queues.values()
+            if not owned.acquired and owned.revoked_until is None
         )
-        return self.heard > self.generation or any(not owned.failures for owned in coming)
+        return self.newest_generation > self.generation or any(
+            not owned.failures for owned in expected_queues
+        )
 
-    def die(self, error: CatmqError) -> None:
+    def fail_with(self, error: CatmqError) -> None:
+        """End the consumer with an error."""
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Wait for `until()`, a stop or the time; return True if the consumer goes on."""
+        """Wait for `until()`, for `seconds`, or for the close.
+
+        Return False if the consumer is closed.
+        """
         with self.changed:
             self.changed.wait_for(
                 lambda: self.closed or (until is not None and until()), seconds
@@ -192,37 +214,41 @@ class GroupState:
             return not self.closed
 
     def has_lease(self) -> bool:
-        """Return True if the lease lasts, so that a handler may start now."""
+        """Return True if the lease has not ended, so that a handler may begin."""
         return lease_clock() < self.lease_until
 
-    def recorded(self, until: float) -> None:
-        """A heartbeat was recorded, which gives a lease until then."""
-        self.lease_until = self.recorded_until = until
-        held = [owned for owned in self.queues.values() if owned.begins_until < math.inf]
-        for owned in held:
-            owned.begins_until = math.inf
-        if held:
+    def extend_lease(self, until: float) -> None:
+        """Note that a heartbeat was recorded: the lease lasts until `until`."""
+        self.lease_until = self.recorded_lease_until = until
+        limited_queues = [
+            owned for owned in self.queues.values() if owned.begin_deadline < math.inf
+        ]
+        for owned in limited_queues:
+            owned.begin_deadline = math.inf
+        if limited_queues:
             log.info("heartbeats are recorded again: ordered subscriptions go on")
-            self.on_start()
+            self.on_runnable()
 
-    def hold_ordered(self) -> None:
-        """Let nothing of ordered subscriptions begin after the lease of the last recorded
-        heartbeat.
+    def stop_ordered_at_lease_end(self) -> None:
+        """Let no handler of an ordered subscription begin after the last recorded
+        heartbeat's lease.
 
-        Brokers promised to expire nobody meanwhile, but one that this member does not know
-        may do so. The nodes then refuse its commits. Until it hears that, it would handle
-        messages of a key at the same time as the new owner of its queue.
+        Brokers have promised to expire no member meanwhile, but a broker that this member
+        does not know may expire it. The nodes then fence its commits. Until it sees that,
+        it would handle messages of a key at the same time as the new owner of the queue.
         """
         if self.options.on_coordinator_loss is not None:
             return
-        ordered = [
+        ordered_queues = [
             owned for owned in self.queues.values() if self.settings_of(owned).ordered
         ]
-        new = [owned for owned in ordered if owned.begins_until == math.inf]
-        for owned in new:
-            owned.begins_until = self.recorded_until
-        if new:
-            topics = ", ".join(sorted({owned.subscription for owned in new}))
+        newly_limited = [
+            owned for owned in ordered_queues if owned.begin_deadline == math.inf
+        ]
+        for owned in newly_limited:
+            owned.begin_deadline = self.recorded_lease_until
+        if newly_limited:
+            topics = ", ".join(sorted({owned.subscription for owned in newly_limited}))
             log.warning(
                 "heartbeats are not recorded: the ordered subscriptions of %s stop when "
                 "the lease ends",
@@ -230,12 +256,14 @@ class GroupState:
             )
 
     def add(self, owned: OwnedQueue) -> None:
+        """Own a queue, which is to be acquired."""
         self.queues[owned.queue] = owned
         self._rotation.append(owned)
         self.changed_at = time.monotonic()
 
-    def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
-        """Own a queue no longer; what is handed out of it may not be committed any more."""
+    def lose(self, owned: OwnedQueue, *, notify: bool = True) -> None:
+        """Own a queue no longer. Its unfinished messages cannot be committed any more."""
+        # The queue may be owned again already, under a later epoch.
         if self.queues.get(owned.queue) is owned:
             del self.queues[owned.queue]
             self._rotation.remove(owned)
@@ -244,149 +272,156 @@ class GroupState:
         if owned.acquired and owned.committable() > owned.committed:
             self.unreported[owned.queue] = owned
         if (
-            tell
+            notify
             and owned.acquired
             and owned.revoked_until is None
             and self.options.on_revoked
         ):
             self.events.append((False, owned))
-        heir, owned.heir = owned.heir, None
-        if heir is not None:
-            self.add(heir)
+        next_grant, owned.next_grant = owned.next_grant, None
+        if next_grant is not None:
+            self.add(next_grant)
         self.changed.notify_all()
 
     def lose_all(self) -> None:
-        """The membership is gone, and all queues with it."""
+        """Lose all queues: the membership has ended."""
         for owned in [*self.queues.values()]:
-            owned.heir = None
+            owned.next_grant = None
             self.lose(owned)
         self.consumer_id = None
-        self.generation = self.heard = self.asked_about = 0
+        self.generation = self.newest_generation = self.requested_generation = 0
+        # Grants and generations of a membership mean nothing to the next one.
         self.released.clear()
         self.unconfirmed.clear()
         self.changed.notify_all()
 
     def revoke(self, owned: OwnedQueue) -> None:
-        """Begin to give a queue up: nothing more of it is handed out."""
+        """Begin to release a queue: nothing more of it is handed out."""
         if owned.revoked_until is not None:
             return
         owned.revoked_until = time.monotonic() + self.options.rebalance_timeout_ms / 1000
         self.evict(owned)
         if owned.acquired and self.options.on_revoked:
-            owned.tell_revoked = True
+            owned.revoke_callback_due = True
             self.events.append((False, owned))
         self.changed.notify_all()
 
-    def succeed(self, owned: OwnedQueue, heir: OwnedQueue) -> None:
-        """A queue of ours was granted to us anew: first what is at work on it ends and is
-        committed.
+    def replace_grant(self, owned: OwnedQueue, next_grant: OwnedQueue) -> None:
+        """Note that an owned queue was granted again under a later epoch.
 
-        The node takes that only until the later epoch is acquired; after it, all of it
-        would be repeated.
+        Its messages at work end and are committed first. The node accepts that only until
+        the later epoch is acquired; afterwards all of them would be repeated.
         """
-        owned.heir = heir
+        owned.next_grant = next_grant
         if owned.acquired:
             self.revoke(owned)
         else:
             self.lose(owned)
 
-    def keep(self, owned: OwnedQueue) -> None:
-        """A revoked queue not released yet is ours again: goes on at its lowest unfinished
-        offset.
-        """
+    def reclaim(self, owned: OwnedQueue) -> None:
+        """Keep a revoked queue, and continue at its lowest unfinished offset."""
         was_notified = (
             owned.revoked_until is not None
             and self.options.on_revoked
-            and not owned.tell_revoked
+            and not owned.revoke_callback_due
         )
-        owned.heir = None
+        owned.next_grant = None
         owned.revoked_until = None
-        owned.tell_revoked = False
+        owned.revoke_callback_due = False
         self.seek(owned, owned.committable())
         if was_notified and self.options.on_assigned:
+            # The application was told that the queue is gone, so it must be told that it
+            # has it again.
             self.events.append((True, owned))
         self.changed.notify_all()
 
     def is_idle(self, owned: OwnedQueue) -> bool:
-        """Return True if nothing of a revoked queue is at work any more."""
+        """Return True if no message of a revoked queue is at work any more."""
         at_work = owned.running if self.in_run else owned.unfinished
-        return not at_work and not owned.reporting and not owned.tell_revoked
+        return not at_work and not owned.reporting and not owned.revoke_callback_due
 
-    def next_event(self) -> tuple[bool, OwnedQueue] | None:
-        """The next callback that is due; a revoke only when no handler of its queue is at
-        work any more.
+    def next_callback(self) -> tuple[bool, OwnedQueue] | None:
+        """Return the next callback that is due. on_revoked waits for the handlers of its
+        queue.
         """
-        held_up: set[int] = set()
+        blocked_queues: set[int] = set()
         for assigned, owned in self.events:
-            late = (owned.revoked_until or 0.0) < time.monotonic()
-            if owned.queue not in held_up and (assigned or not owned.running or late):
+            is_overdue = (owned.revoked_until or 0.0) < time.monotonic()
+            if owned.queue not in blocked_queues and (
+                assigned or not owned.running or is_overdue
+            ):
                 return assigned, owned
-            held_up.add(owned.queue)
+            blocked_queues.add(owned.queue)
         return None
 
     def all_halted(self) -> bool:
-        """Return True if there are queues, and each stands still."""
+        """Return True if queues are owned, and all of them have halted."""
         with self.changed:
             return bool(self.queues) and all(owned.halted for owned in self.queues.values())
 
     def release(self, owned: OwnedQueue) -> None:
-        """Give a queue up for good: the next heartbeat tells the broker."""
+        """Release a queue for good. The next heartbeat reports it."""
         self.released.add((owned.queue, owned.epoch))
         self.unconfirmed[owned.queue, owned.epoch] = owned
-        self.lose(owned, tell=False)
+        self.lose(owned, notify=False)
         self.heartbeat_wanted = True
 
-    def take_back(self) -> None:
-        """Go on with the queues that are on their way to others, while nobody can tell
-        those of it.
+    def reclaim_all(self) -> None:
+        """Keep the queues that were being handed over to other members.
+
+        While metadata is unavailable, no broker can tell those members, so the queues would
+        idle.
         """
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
-                self.keep(owned)
-        for place, owned in self.unconfirmed.items():
+                self.reclaim(owned)
+        for queue_and_epoch, owned in self.unconfirmed.items():
             if owned.queue not in self.queues:
-                self.released.discard(place)
-                self.add(owned.anew())
+                self.released.discard(queue_and_epoch)
+                self.add(owned.copy_unacquired())
         self.unconfirmed.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
-        """An operator stopped a queue, or started it: nothing of it is handed out or begun
-        meanwhile.
-        """
+        """Note that an operator has stopped or started a queue."""
         if owned.stopped == stopped:
             return
         owned.stopped = stopped
         if stopped:
             self.evict(owned)
         else:
-            self.on_start()
-            self.on_gain()
+            self.on_runnable()
+            self.on_readable()
         self.changed.notify_all()
 
     def settings_of(self, owned: OwnedQueue) -> Settings:
-        """Those of the subscription that a queue belongs to."""
+        """Return the settings of the subscription that a queue belongs to."""
         return self.settings.get(owned.subscription, DEFAULTS)
 
-    def configure(self, given: dict[str, Settings]) -> None:
-        """Take over the settings in an answer. What another filter brought is fetched anew."""
+    def apply_settings(self, settings: dict[str, Settings]) -> None:
+        """Apply the settings in an answer.
+
+        Messages that came by another filter are fetched again.
+        """
         former = self.settings
-        held = {owned.subscription for owned in self.queues.values()}
-        given = {topic: former[topic] for topic in held if topic in former} | given
-        if given == former:
+        topics_held = {owned.subscription for owned in self.queues.values()}
+        settings = {
+            topic: former[topic] for topic in topics_held if topic in former
+        } | settings
+        if settings == former:
             return
-        self.settings = given
-        self.limits = limits(self.options, given.values())
+        self.settings = settings
+        self.limits = limits(self.options, settings.values())
         for owned in self.queues.values():
             if owned.topic in former and not former[owned.topic].same_filter(
                 self.settings_of(owned)
             ):
                 self.evict(owned)
         self.on_settings()
-        self.on_gain()
+        self.on_readable()
         self.changed.notify_all()
 
     def halt(self, owned: OwnedQueue, failure: HandlerFailed) -> None:
-        """A queue stands still: going on would lose a message."""
+        """Hand out no more messages of a queue: continuing would lose a failed message."""
         owned.halted = True
         self.evict(owned)
         self.failure = self.failure or failure
@@ -398,16 +433,17 @@ class GroupState:
         self.changed.notify_all()
 
     def evict(self, owned: OwnedQueue) -> None:
-        """Evict what was fetched of a queue and not handed out."""
+        """Drop the messages of a queue that were fetched and not handed out."""
         self.buffered -= len(owned.buffer)
         self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
         owned.evict()
 
-    def held(self) -> int:
-        """run(): how many messages are fetched and not done."""
+    def count_unfinished(self) -> int:
+        """run(): return how many messages are fetched and unfinished."""
         return self.buffered + sum(owned.in_hand for owned in self.queues.values())
 
     def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
+        """Add pulled messages to the buffer of a queue."""
         owned.buffer.extend(messages)
         owned.position = next_offset
         self.buffered += len(messages)
@@ -415,50 +451,56 @@ class GroupState:
         if messages:
             self.changed.messages.notify_all()
 
-    def share(self) -> int:
-        """Return how many messages of one queue may be held, or at work, while others have
-        a claim too.
+    def share_per_queue(self) -> int:
+        """Return how many messages of one queue may be buffered, or at work, if others need
+        room.
         """
         return max(16, self.limits.max_poll_records // max(1, len(self._rotation)))
 
     def is_stuck(self, owned: OwnedQueue) -> bool:
-        """run(): whether a queue's share is all at work, so that what is held of it cannot
-        be given out.
+        """run(): return True if a queue's share is at work, so its buffer cannot be handed
+        out.
         """
-        return self.in_run and owned.at_work >= self.share()
+        return self.in_run and owned.at_work >= self.share_per_queue()
 
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
-        """At most `limit` messages, the queues in turn; nothing without a lease."""
+        """Hand out at most `limit` messages, of the queues in turn.
+
+        Nothing without a lease.
+        """
         taken: list[tuple[OwnedQueue, Message]] = []
         if not self.buffered or not self.has_lease():
             return taken
-        most = self.share() if self.in_run else 1 << 30
-        empty = 0
-        while empty < len(self._rotation) and len(taken) < limit:
+        max_at_work = self.share_per_queue() if self.in_run else 1 << 30
+        queues_skipped = 0
+        while queues_skipped < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
-            before = len(taken)
-            if owned.gives():
-                self._take_turn(owned, limit, most, taken)
-            empty = 0 if len(taken) > before else empty + 1
+            count_before = len(taken)
+            # A full round over all queues without a message ends the loop.
+            if owned.can_hand_out():
+                self._hand_out_turn(owned, limit, max_at_work, taken)
+            queues_skipped = 0 if len(taken) > count_before else queues_skipped + 1
             if len(taken) < limit or not owned.turn_left:
-                owned.turn_left = owned.TURN
+                # The queue's turn is over: the next queue comes first. A turn that `limit`
+                # has cut short continues at the next call.
+                owned.turn_left = owned.TURN_MESSAGES
                 self._rotation.rotate(-1)
-        self._taken(len(taken))
+        self._note_room(len(taken))
         return taken
 
     def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
-        """Take back all that is handed out: an exception kept the application from getting
-        it.
-        """
+        """Take back all messages: an exception kept the application from getting them."""
         with self.changed:
             for owned in self.queues.values():
                 owned.undo_hand_out()
             self.recount(self.queues.values())
-            self.on_gain()
+            self.on_readable()
             self.changed.notify_all()
 
     def recount(self, holders: Iterable[OwnedQueue]) -> None:
-        """Count again what is buffered: an interrupt may have cut a change in two."""
+        """Count the buffers again: an exception may have interrupted a change of the
+        counts.
+        """
         buffers = [owned.buffer for owned in holders]
         self.buffered = sum(map(len, buffers))
         self.buffered_bytes = sum(
@@ -466,32 +508,36 @@ class GroupState:
         )
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
-        """run(): the handler of a message returned."""
-        half = self.share() // 2
-        before = owned.at_work
+        """run(): mark the message of a handler that returned as finished."""
+        half = self.share_per_queue() // 2
+        at_work_before = owned.at_work
         owned.finish(offset, version)
         self.finished += 1
         if owned.lost:
             self.unreported[owned.queue] = owned
-        if before > half >= owned.at_work:
+        if at_work_before > half >= owned.at_work:
             self.changed.notify_all()
         elif not owned.in_hand:
-            # a queue of which nothing is held is asked whatever others hold
+            # A queue without buffered messages may be pulled even when the buffer is full.
             self.changed.room.notify_all()
 
-    def _take_turn(
+    def _hand_out_turn(
         self,
         owned: OwnedQueue,
         limit: int,
-        most: int,
+        max_at_work: int,
         taken: list[tuple[OwnedQueue, Message]],
     ) -> None:
-        alone = len(owned.buffer) == self.buffered  # then it is nobody else's turn
-        turn = limit if alone else owned.turn_left
-        count = min(limit - len(taken), len(owned.buffer), turn, most - owned.at_work)
+        """Hand out messages of one queue, as many as its turn and its share allow."""
+        # no other queue waits for its turn
+        has_all_buffered = len(owned.buffer) == self.buffered
+        turn = limit if has_all_buffered else owned.turn_left
+        count = min(
+            limit - len(taken), len(owned.buffer), turn, max_at_work - owned.at_work
+        )
         if count > 0:
             messages = owned.hand_out(count)
-            all_bytes = alone and not owned.buffer
+            all_bytes = has_all_buffered and not owned.buffer
             taken_bytes = (
                 self.buffered_bytes
                 if all_bytes
@@ -501,9 +547,11 @@ class GroupState:
             taken.extend(zip(repeat(owned), messages, strict=False))
             owned.turn_left = max(0, owned.turn_left - count)
 
-    def _taken(self, count: int) -> None:
-        """The fetcher waits for room in steps of half the bound, not for every message."""
+    def _note_room(self, count: int) -> None:
+        """Wake the fetcher when half of the bound is free, not for every message."""
         half = self.limits.max_poll_records // 2
-        before, self.buffered = self.buffered, self.buffered - count
-        if before > half >= self.buffered or (before and not self.buffered):
+        buffered_before, self.buffered = self.buffered, self.buffered - count
+        if buffered_before > half >= self.buffered or (
+            buffered_before and not self.buffered
+        ):
             self.changed.room.notify_all()

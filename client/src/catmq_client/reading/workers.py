@@ -1,19 +1,17 @@
-"""The threads of run(): they call the handler, and decide what follows when it fails.
+"""The threads of run(): they call the handler, and handle its failures.
 
 A handler has failed when it raises, or does not return within the subscription's
 handler_timeout_ms. Then
 
-- in an ordered subscription the message is retried in place, after the subscription's
-  pauses (at most
-  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it goes to the
-  dead letters;
-- in any other it is reported, and comes again later from the retry topic; before that it is
-  tried
-  handler_attempts times in place, if the option says more than 1.
+* in an ordered subscription the message is retried in place, after the subscription's pauses
+  (at most ORDERED_PAUSE_S each), and its slot waits. When the retries are used up, the message
+  becomes a dead letter;
+* in any other subscription the failure is reported, and the message comes again from the retry
+  topic. Before that it is tried in place handler_attempts times, if that option is above 1.
 
-A batch that fails is handled again message by message. The thread of a handler that takes
-too long is left alone, because Python cannot stop it, and another takes its place; at most
-as many as there are threads.
+If a batch fails, its messages are handled again one by one. Python cannot stop a thread, so
+the thread of a handler that takes too long is left alone and another thread takes its
+place. At most as many threads are replaced as run() has.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from catmq_client.telemetry.traces import Traces
 log = logging.getLogger("catmq.consumer")
 
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
-# Longest pause before a retry in place: the queue, or key, stands still meanwhile.
+# Longest pause before a retry in place: the queue, or the key, is held up meanwhile.
 ORDERED_PAUSE_S = 30.0
-# Tries of a message at least that cannot be handed over: its group broadcasts, or there is
-# no retry node.
-TRIES_IN_PLACE = 3
+# Minimum tries of a message that cannot be reported, because its group is broadcasting or
+# there is no retry node.
+MIN_TRIES_IN_PLACE = 3
 
 
 class Workers:
@@ -60,7 +58,10 @@ class Workers:
         threads: int,
         batch: int | None,
     ) -> None:
-        """`batch` None: the handler gets a message; else a list of at most so many."""
+        """Start the threads.
+
+        With `batch` the handler gets a list of at most that many messages.
+        """
         if threads < 1:
             raise OptionError(f"threads={threads}: write at least 1")
         if batch is not None and batch < 1:
@@ -72,20 +73,20 @@ class Workers:
         self._reporter = reporter
         self._traces = traces
         self._handler = handler
-        self._told_threads, self._told_batch = threads, batch
+        self._requested_threads, self._batch_limit = threads, batch
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._stuck: dict[int, str] = {}
-        self._wanted = 0
-        # A handler that ended by SystemExit or the like: run() ends with it.
-        self.broken: BaseException | None = None
+        self._thread_count = 0
+        # SystemExit, or the like, that a handler raised: run() raises it again.
+        self.handler_exit: BaseException | None = None
         state.on_settings = self._follow_settings
         self._resize()
-        self._clock = threading.Thread(
-            target=self._watch, name="catmq-handler-clock", daemon=True
+        self._timer = threading.Thread(
+            target=self._watch_deadlines, name="catmq-handler-clock", daemon=True
         )
-        self._clock.start()
+        self._timer.start()
 
     def drain(self, timeout_s: float) -> None:
         """Let handlers at work finish, for at most `timeout_s`, and start no more."""
@@ -93,74 +94,80 @@ class Workers:
         with self._state.changed:
             self._state.changed.notify_all()
         give_up_at = time.monotonic() + timeout_s
-        for thread in [*self._threads, self._clock]:
+        for thread in [*self._threads, self._timer]:
             if thread.ident not in self._stuck:
                 thread.join(max(0.0, give_up_at - time.monotonic()))
 
     def _follow_settings(self) -> None:
-        """Called under the state's lock."""
+        """Apply changed settings. Called under the state's lock."""
         settings = self._state.settings
         self._dispatcher.close_breakers(
-            t for t, one in settings.items() if one.breaker_failures is None
+            topic
+            for topic, subscription in settings.items()
+            if subscription.breaker_failures is None
         )
         self._resize()
 
     def _resize(self) -> None:
+        """Start or end threads, so that their number follows the settings."""
         with self._lock:
-            wanted = self._state.limits.threads or self._told_threads
-            change, self._wanted = wanted - self._wanted, wanted
-            self._state.threads = wanted
-        if change < 0:
-            self._dispatcher.dismiss(-change)
-        for _ in range(change):
-            self._start_one()
+            thread_count = self._state.limits.threads or self._requested_threads
+            added, self._thread_count = thread_count - self._thread_count, thread_count
+            self._state.threads = thread_count
+        if added < 0:
+            self._dispatcher.retire_workers(-added)
+        for _ in range(added):
+            self._start_thread()
 
-    def _start_one(self) -> None:
+    def _start_thread(self) -> None:
         name = f"catmq-handler-{next(self._numbers)}"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
         with self._lock:
-            self._threads = [
-                one for one in self._threads if one.is_alive() or one.ident is None
-            ]
+            self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
             self._threads.append(thread)
         thread.start()
 
-    def _run(self) -> None:
-        while (job := self._dispatcher.take(self._batch())) is not None:
+    def _work(self) -> None:
+        """Handle jobs until the worker is to end. Body of a thread."""
+        while (job := self._dispatcher.take(self._batch_size())) is not None:
             try:
                 self._handle(job)
             except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must end run(), not just a thread
-                self._break(error)
+                self._end_run_with(error)
                 return
             with self._lock:
                 if self._stuck.pop(threading.get_ident(), None):
-                    # Somebody else took this one's place.
+                    # The job has expired meanwhile, and another thread has taken the place
+                    # of this one.
                     return
 
-    def _batch(self) -> int:
-        if self._told_batch is None:
+    def _batch_size(self) -> int:
+        """Return the maximum number of messages of a job."""
+        if self._batch_limit is None:
             return 1
-        return self._state.limits.handler_batch or self._told_batch
+        return self._state.limits.handler_batch or self._batch_limit
 
     def _handle(self, job: Job) -> None:
-        if not self._begin(job):
-            self._dispatcher.back(job)
+        """Handle a job, unless it expires meanwhile."""
+        if not self._begin_job(job):
+            self._dispatcher.give_back(job)
             return
         error: BaseException | None = None
         try:
-            self._call(job)
+            self._call_handler(job)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its message's failure
             error = raised
         except BaseException:
-            if self._dispatcher.close(job):
-                self._leave(job)
+            if self._dispatcher.claim_outcome(job):
+                self._end_work(job)
             raise
-        if self._dispatcher.close(job):
-            self._ended(job, error)
+        if self._dispatcher.claim_outcome(job):
+            self._finish_job(job, error)
 
-    def _begin(self, job: Job) -> bool:
-        """Wait for the lease; False when a queue of the job is not ours to work on, or
-        stopped.
+    def _begin_job(self, job: Job) -> bool:
+        """Wait for the lease and note that the handler begins.
+
+        Return False if a queue of the job has been lost, revoked or stopped meanwhile.
         """
         state, dispatcher = self._state, self._dispatcher
         with state.changed:
@@ -179,15 +186,17 @@ class Workers:
             state.handlers[job.thread] = AtWork(job.began, first.queue, first.offset)
             return True
 
-    def _call(self, job: Job) -> None:
+    def _call_handler(self, job: Job) -> None:
+        """Call the handler with the messages of a job."""
         messages = [task.message for task in job.tasks if not task.message.failed]
         if not messages:
-            # Given up by fail() in a batch that raised afterwards.
+            # All of them were reported by fail(), in a batch that raised afterwards.
             return
-        argument: Any = messages[0] if self._told_batch is None else messages
+        argument: Any = messages[0] if self._batch_limit is None else messages
         check_handled(self._handler(argument))
 
-    def _ended(self, job: Job, error: BaseException | None) -> None:
+    def _finish_job(self, job: Job, error: BaseException | None) -> None:
+        """Handle the outcome of a job."""
         settings = self._state.settings_of(job.tasks[0].owned)
         if settings.trace_percent and (error is None or len(job.tasks) == 1):
             self._trace(job, settings.trace_percent, failed=error is not None)
@@ -199,8 +208,8 @@ class Workers:
                 len(job.tasks),
                 exc_info=error,
             )
-            self._leave(job)
-            self._dispatcher.back(job, alone=True)
+            self._end_work(job)
+            self._dispatcher.give_back(job, alone=True)
         else:
             self._after_failure(job, settings, error)
 
@@ -210,21 +219,23 @@ class Workers:
             self._traces.add(task.message, percent=percent, began=job.began, failed=failed)
 
     def _after_success(self, job: Job, settings: Settings) -> None:
+        """Finish the messages of a job whose handler returned."""
         state = self._state
-        given_up = any(task.message.failed for task in job.tasks)
-        # In one step: a queue that is idle is released, and must know of its last message
-        # by then.
+        has_failed_messages = any(task.message.failed for task in job.tasks)
+        # Under one lock: the committer releases a revoked queue as soon as no handler is at
+        # work, and must commit its last message before.
         with state.changed:
             for task in job.tasks:
                 state.finish(task.owned, task.message.offset, task.version)
-            self._leave(job)
-        if given_up:
-            self._tell_breaker(job, settings)
-        elif self._dispatcher.succeeded(job):
+            self._end_work(job)
+        if has_failed_messages:
+            self._report_failure_to_breaker(job, settings)
+        elif self._dispatcher.record_success(job):
             log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
         self._dispatcher.done(job)
 
     def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
+        """Retry the message in place, report it, or halt its queue."""
         task, slot = job.tasks[0], job.slot
         slot.tries += 1
         log.warning(
@@ -233,23 +244,23 @@ class Workers:
         state = self._state
         with state.changed:
             state.failed += 1
-            later_s = self._retry_in_place_s(task, settings, slot.tries)
+            pause_s = self._retry_in_place_s(task, settings, slot.tries)
             if self._dispatcher.is_void(task):
-                later_s = 0.0
-            elif later_s is None and task.owned.subscription in state.in_place:
+                pause_s = 0.0
+            elif pause_s is None and task.owned.subscription in state.no_retry_topics:
                 self._halt(task, slot.tries, error)
-            elif later_s is None:
+            elif pause_s is None:
                 self._reporter.add(task.owned, task.message, error, last=settings.ordered)
-            self._leave(job)
-        self._tell_breaker(job, settings)
-        if later_s is None:
+            self._end_work(job)
+        self._report_failure_to_breaker(job, settings)
+        if pause_s is None:
             self._dispatcher.done(job)
         else:
             task.message.tries = slot.tries if settings.ordered else 0
-            self._dispatcher.back(job, later_s=later_s)
+            self._dispatcher.give_back(job, pause_s=pause_s)
 
     def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
-        """The pause before the next try in place after so many; None when there is none."""
+        """Return the pause before the next try in place, or None if there is none."""
         if settings.ordered:
             return (
                 None
@@ -257,14 +268,16 @@ class Workers:
                 else min(ORDERED_PAUSE_S, settings.pause_s(tries))
             )
         options = self._state.options
-        in_place = task.owned.subscription in self._state.in_place
-        if tries >= max(options.handler_attempts, TRIES_IN_PLACE if in_place else 1):
+        has_no_retry_topic = task.owned.subscription in self._state.no_retry_topics
+        if tries >= max(
+            options.handler_attempts, MIN_TRIES_IN_PLACE if has_no_retry_topic else 1
+        ):
             return None
         base_s, max_s = options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000
         return delay_s(tries - 1, base_s=base_s, max_s=max_s)
 
     def _halt(self, task: Task, tries: int, error: BaseException) -> None:
-        """There is nowhere to put the message: going on would lose it."""
+        """Halt the queue of a message that cannot be stored: continuing would lose it."""
         detail = (
             f"{task.message!r}: the handler failed {tries} times, its queue is "
             f"stopped: {error!r}"
@@ -274,15 +287,17 @@ class Workers:
         log.error("%s", detail)
         self._state.halt(task.owned, failure)
 
-    def _tell_breaker(self, job: Job, settings: Settings) -> None:
-        if self._dispatcher.failed(job, settings):
+    def _report_failure_to_breaker(self, job: Job, settings: Settings) -> None:
+        """Note a failure for the breaker, and log if it opens."""
+        if self._dispatcher.record_failure(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
-            what = (
+            text = (
                 "%s: the handler keeps failing: paused for %d s, then one message is tried"
             )
-            log.error(what, topic, pause_s)
+            log.error(text, topic, pause_s)
 
-    def _leave(self, job: Job) -> None:
+    def _end_work(self, job: Job) -> None:
+        """Note that the handler of a job is not at work any more."""
         state = self._state
         with state.changed:
             state.handlers.pop(job.thread, None)
@@ -291,35 +306,41 @@ class Workers:
                 if task.owned.revoked_until is not None:
                     state.changed.notify_all()
 
-    def _watch(self) -> None:
+    def _watch_deadlines(self) -> None:
+        """Expire jobs whose handlers take too long. Body of the timer thread."""
         while not self._dispatcher.ending:
             try:
-                for job in self._dispatcher.tick():
-                    self._give_up(job)
+                for job in self._dispatcher.wait_for_overdue_jobs():
+                    self._expire(job)
             except Exception:
                 log.exception("internal error in the timer of run(); continuing")
 
-    def _give_up(self, job: Job) -> None:
-        """A handler took too long: its message failed, its thread is left alone."""
+    def _expire(self, job: Job) -> None:
+        """Fail the message of a handler that took too long, and replace its thread."""
         limit_s = (job.deadline or 0.0) - job.began
-        name = next((one.name for one in self._threads if one.ident == job.thread), "?")
+        name = next((t.name for t in self._threads if t.ident == job.thread), "?")
         with self._lock:
-            may_leave = len(self._stuck) < self._wanted
-        if not may_leave:
-            self._dispatcher.unlimit(job)
+            may_replace = len(self._stuck) < self._thread_count
+        if not may_replace:
+            # Otherwise handlers that all hang would start threads without limit.
+            self._dispatcher.remove_deadline(job)
             log.error("%s is also stuck, and no further thread may be replaced", name)
             return
-        if not self._dispatcher.close(job):
+        # The handler has returned in the meantime.
+        if not self._dispatcher.claim_outcome(job):
             return
         with self._lock:
             self._stuck[job.thread] = name
-        what = "%s: the handler of %r did not return within %.1f s: its thread is replaced"
-        log.error(what, name, job.tasks[0].message, limit_s)
-        self._start_one()
-        self._ended(job, HandlerTimeout(f"the handler did not return within {limit_s:g} s"))
+        text = "%s: the handler of %r did not return within %.1f s: its thread is replaced"
+        log.error(text, name, job.tasks[0].message, limit_s)
+        self._start_thread()
+        self._finish_job(
+            job, HandlerTimeout(f"the handler did not return within {limit_s:g} s")
+        )
 
-    def _break(self, error: BaseException) -> None:
+    def _end_run_with(self, error: BaseException) -> None:
+        """End run() with an exception such as SystemExit."""
         with self._state.changed:
-            self.broken = self.broken or error
+            self.handler_exit = self.handler_exit or error
             self._state.stopping = True
             self._state.changed.notify_all()

@@ -1,12 +1,11 @@
-"""Messages that wait to be sent, in a buffer for each queue and kind of belonging to it.
+"""Messages waiting to be sent, in a buffer for each queue and kind of route.
 
-After Kafka's RecordAccumulator: applications append, senders take. A buffer has at most one
-batch under way, so the messages of a key are stored in the order of their sends, retries
-included; buffers go in parallel. A batch is ready when it is full, when its linger time is
-over, when somebody waits for it, or when its buffer was busy in between. Nothing here knows
-of the network: senders `take` a batch and say with
-`finished` or
-`put_back` how it went.
+The class is modelled on Kafka's RecordAccumulator: applications append, senders take. At
+most one batch of a buffer is in flight, so messages of a key are stored in the order of
+their sends, retries included. Different buffers are sent in parallel. A batch is ready when
+it is full, when its linger time is over, when a caller waits for it, or when its buffer was
+busy in between. This module does not use the network: senders `take` a batch and report its
+end with `finish_batch` or `put_back`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
@@ -24,53 +24,44 @@ from catmq_client.sending.receipts import Batch, Callbacks, SendFuture, size_of
 from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
 
 
+@dataclass(eq=False, slots=True)
 class QueueBuffer:
     """The batches of one queue and kind, oldest first. Not locked."""
 
-    __slots__ = (
-        "backoff",
-        "batches",
-        "current",
-        "held",
-        "kind",
-        "last_error",
-        "not_before",
-        "options",
-        "queue",
-        "routes",
-        "taken_by",
-    )
+    routes: Routes
+    queue: int | None
+    kind: Kind
+    options: ProducerOptions
+    backoff: Backoff = field(init=False)
+    batches: deque[Batch] = field(default_factory=deque)
+    # The batch in flight, and the thread that took it.
+    current: Batch | None = None
+    taken_by: int = 0
+    # Monotonic time before which no batch is sent, after a failed try.
+    not_before: float = 0.0
+    # Error text of the last try of a batch of this buffer; "" after a success.
+    last_error: str = ""
+    # Slots that a newer layout assigned to another queue while messages of their keys
+    # must stay in this buffer.
+    held_slots: set[int] = field(default_factory=set)
 
-    def __init__(
-        self, routes: Routes, queue: int | None, kind: Kind, options: ProducerOptions
-    ) -> None:
-        self.routes = routes
-        self.queue = queue
-        self.kind = kind
-        self.options = options
-        self.batches: deque[Batch] = deque()
-        self.current: Batch | None = None
-        # The thread that took `current`.
-        self.taken_by = 0
-        self.not_before = 0.0
-        # How the last try of a batch of this buffer failed; "" after one that succeeded.
-        self.last_error = ""
+    def __post_init__(self) -> None:
         self.backoff = Backoff(
-            base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms
+            base_ms=self.options.retry_backoff_ms, max_ms=self.options.retry_backoff_max_ms
         )
-        # Slots that the layout gave to another queue while messages of theirs had to stay
-        # here.
-        self.held: set[int] = set()
 
     def open_batch(self, size: int, *, count: int = 1) -> Batch:
-        """The batch that takes `count` more messages of `size` bytes; once tried, one is
-        sent as it is.
-        """
+        """Return a batch with room for `count` messages of `size` bytes."""
         options = self.options
         if self.batches:
             last = self.batches[-1]
-            fits = len(last.messages) + count <= options.batch_messages
-            if fits and last.size_bytes + size <= options.batch_bytes and not last.tries:
+            count_fits = len(last.messages) + count <= options.batch_messages
+            # A batch that was tried is repeated unchanged: its batch_id names its content.
+            if (
+                count_fits
+                and last.size_bytes + size <= options.batch_bytes
+                and not last.tries
+            ):
                 return last
         batch = Batch(
             topic=self.routes.layout.topic,
@@ -82,50 +73,55 @@ class QueueBuffer:
         return batch
 
     def ready_at(self, *, hurry: bool) -> float:
-        """Monotonic time at which the oldest batch may be sent; that at which it was made
-        if it is ready.
-        """
-        first, options = self.batches[0], self.options
-        full = (
-            len(first.messages) >= options.batch_messages
-            or first.size_bytes >= options.batch_bytes
-        )
-        ready_now = full or first.urgent or first.tries or hurry or len(self.batches) > 1
-        # Of the ready ones the oldest goes first.
-        return max(self.not_before, first.created_at if ready_now else first.lingers_until)
+        """Return the monotonic time at which the oldest batch may be sent.
 
-    def leave_sticky_queue(self) -> None:
-        """Unkeyed messages go to another queue: this one's batch is full or on its way."""
+        A batch that is ready now has its creation time, so that the oldest of several goes
+        first.
+        """
+        batch, options = self.batches[0], self.options
+        is_full = (
+            len(batch.messages) >= options.batch_messages
+            or batch.size_bytes >= options.batch_bytes
+        )
+        is_ready = is_full or batch.urgent or batch.tries or hurry or len(self.batches) > 1
+        return max(self.not_before, batch.created_at if is_ready else batch.lingers_until)
+
+    def leave_queue_if_free(self) -> None:
+        """Send later unkeyed messages elsewhere: the batch is full or in flight."""
         if self.kind is Kind.FREE:
             self.routes.next_queue(after=self.queue)
 
-    def may_be_stored(self) -> bool:
-        """Return True if a batch waits here whose last try ended without our knowing."""
+    def has_unknown_outcome(self) -> bool:
+        """Return True if a batch waits here that an earlier try may have stored."""
         return any(batch.unknown for batch in self.batches)
 
     def all_batches(self) -> list[Batch]:
-        """Those waiting and the one under way."""
+        """Return the batch in flight and the queued batches."""
         return [batch for batch in (self.current, *self.batches) if batch]
 
 
 class Accumulator:
+    """The buffers of a producer, under one lock."""
+
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
         self._buffers: dict[tuple[str, int | None, Kind], QueueBuffer] = {}
-        # One lock; two conditions on it, so that a sender's end does not wake other
-        # senders.
+        # One lock for all buffers. Its two conditions keep a sender that ends a batch from
+        # waking other senders.
         self.lock = threading.RLock()
-        self._work = threading.Condition(self.lock)
-        self._room = threading.Condition(self.lock)
+        self._batch_ready = threading.Condition(self.lock)
+        self._room_released = threading.Condition(self.lock)
+        # Messages and bytes that are buffered or in flight.
         self._messages = 0
         self._bytes = 0
         self._closed = False
-        self.callbacks = Callbacks(self._room)
-        # Senders that wait for work, and what to call when somebody waits for room.
-        self.idle = 0
+        self.callbacks = Callbacks(self._room_released)
+        # Senders that wait for a ready batch.
+        self.idle_senders = 0
+        # Called when an append waits for room.
         self.on_full: Callable[[], object] = lambda: None
 
-    # Append: what applications call.
+    # Called by applications.
 
     def append(
         self,
@@ -135,12 +131,12 @@ class Accumulator:
         urgent: bool = False,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Take a message in, `queue` in it being the one its sender named, strictly or as a
-        wish.
+        """Add a message to its buffer. Return its future and the buffer.
 
-        urgent: ready at once, and its sender will try to deliver it itself.
-        Waits up to `block_s` for room; raises BufferFull, Closed, or OptionError for a
-        foreign queue.
+        `queue` in the message is the queue its sender named; with `queue_strict` False it
+        is a preference. An urgent message is ready at once, and no sender is woken: the
+        caller tries to deliver it. Waits up to `block_s` for room. Raises BufferFull,
+        Closed, or OptionError for a queue of another topic.
         """
         size = size_of(message)
         with self.lock:
@@ -149,11 +145,13 @@ class Accumulator:
             future, batch = self._add(buffer, message, size)
             if urgent:
                 batch.urgent = True
+            # Wake a sender for the first message, whose linger time it must watch, and for
+            # a full batch; not for each message, which would cost more than the append.
             elif buffer.current is None and len(batch.messages) in (
                 1,
                 self._options.batch_messages,
             ):
-                self._work.notify()
+                self._batch_ready.notify()
         return future, buffer
 
     def append_all(
@@ -163,58 +161,58 @@ class Accumulator:
         set[QueueBuffer],
         tuple[SendFuture, QueueBuffer] | None,
     ]:
-        """Take in messages that go at once: the future of each or its refusal, all buffers,
-        the last.
+        """Add messages that are ready at once. Return (futures or errors, buffers, last).
 
-        What was taken in goes, so a message that is not is told at its place. Behind one
-        that found no room none is taken in: it would overtake. Their sender will try to
-        deliver the last buffer itself, so others are woken only for other buffers.
+        A message that is refused has its error at its index; the others are still sent.
+        After one for which there was no room, none is added, since it would overtake that
+        message. `last` is the last future with its buffer. The caller tries to deliver that
+        buffer itself, so senders are woken only for other buffers.
         """
         sent: list[SendFuture | CatmqError] = []
         buffers: set[QueueBuffer] = set()
         last: tuple[SendFuture, QueueBuffer] | None = None
-        full: BufferFull | None = None
+        buffer_full: BufferFull | None = None
         with self.lock:
-            together = self._append_together(routes, messages)
-            if together is not None:
-                futures, buffer = together
+            one_batch = self._append_as_one_batch(routes, messages)
+            if one_batch is not None:
+                futures, buffer = one_batch
                 return futures, {buffer}, (futures[-1], buffer)
             for message in messages:
-                if full is not None:
-                    sent.append(full)
+                if buffer_full is not None:
+                    sent.append(buffer_full)
                     continue
                 try:
-                    last = self._append_one(routes, message, last, block_s)
+                    last = self._append_next(routes, message, last, block_s)
                     buffers.add(last[1])
                     sent.append(last[0])
                 except CatmqError as error:
-                    full = error if isinstance(error, BufferFull) else None
+                    buffer_full = error if isinstance(error, BufferFull) else None
                     sent.append(error)
             if len(buffers) > 1:
-                self._work.notify_all()
+                self._batch_ready.notify_all()
         return sent, buffers, last
 
-    def _append_together(
+    def _append_as_one_batch(
         self, routes: Routes, messages: Sequence[dict[str, Any]]
     ) -> tuple[list[SendFuture], QueueBuffer] | None:
-        """Take in messages that name the same queue and make one batch, for a third of the
-        work; None: they are not such."""
+        """Add messages as one batch. Return None unless they name the same queue and fit."""
+        # Adding messages together costs a third of adding them one by one.
         options, size = self._options, sum(map(size_of, messages))
         queues = {
             message.get("queue") if "queue_strict" not in message else None
             for message in messages
         }
-        fit = len(messages) <= options.batch_messages and size <= options.batch_bytes
+        fits_batch = len(messages) <= options.batch_messages and size <= options.batch_bytes
         if (
             self._closed
-            or not fit
+            or not fits_batch
             or len(queues) != 1
             or self._is_full(size, count=len(messages))
         ):
             return None
         (queue,) = queues
         buffer = self._buffers.get((routes.layout.topic, queue, Kind.NAMED))
-        # names none, or goes there for the first time
+        # None is named, or the queue has no buffer yet: _route() is needed.
         if buffer is None or queue not in routes.layout.nodes:
             return None
         batch = buffer.open_batch(size, count=len(messages))
@@ -223,37 +221,40 @@ class Accumulator:
         self._bytes += size
         return batch.add_all(messages, size), buffer
 
-    def _append_one(
+    def _append_next(
         self,
         routes: Routes,
         message: dict[str, Any],
-        before: tuple[SendFuture, QueueBuffer] | None,
+        previous: tuple[SendFuture, QueueBuffer] | None,
         block_s: float,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Take in one of many; mostly it goes where the one before it went."""
+        """Add a message of many. It mostly belongs to the buffer of the message before."""
         size = size_of(message)
         if self._closed or self._is_full(size):
             self._make_room(size, block_s)
-        buffer = before[1] if before is not None else None
-        named = (
+        # Reuse the buffer of the previous message if this one names the same queue: that
+        # saves choosing a route.
+        buffer = previous[1] if previous is not None else None
+        is_named = (
             buffer is not None
             and buffer.kind is Kind.NAMED
             and "queue_strict" not in message
         )
-        if buffer is None or not named or message.get("queue") != buffer.queue:
+        if buffer is None or not is_named or message.get("queue") != buffer.queue:
             buffer = self._route(routes, message)
         future, batch = self._add(buffer, message, size)
         batch.urgent = True
         return future, buffer
 
     def _route(self, routes: Routes, message: dict[str, Any]) -> QueueBuffer:
-        """The buffer of a message, which then names the queue it goes to."""
+        """Return the buffer of a message, and write the chosen queue into the message."""
         strict = message.get("queue_strict", True)
         queue, kind = routes.choose(
             key=message.get("key"), queue=message.get("queue"), strict_queue=strict
         )
         if not strict and routes.layout.slots:
-            # another queue is chosen here; without a layout, by the broker
+            # The choice was made here. Without a layout the broker makes it and needs the
+            # field.
             del message["queue_strict"]
         if queue is not None:
             message["queue"] = queue
@@ -271,18 +272,19 @@ class Accumulator:
         self._bytes += size
         future = batch.add(message, size)
         if len(batch.messages) >= self._options.batch_messages:
-            buffer.leave_sticky_queue()
+            buffer.leave_queue_if_free()
         return future, batch
 
     def _make_room(self, size: int, block_s: float) -> None:
+        """Wait up to `block_s` for room. Raises BufferFull or Closed."""
         if self._closed:
             raise Closed("the producer is closed")
         if not self._is_full(size):
             return
         self._recount()
-        self._work.notify_all()
+        self._batch_ready.notify_all()
         self.on_full()
-        if not self._room.wait_for(
+        if not self._room_released.wait_for(
             lambda: self._closed or not self._is_full(size), block_s
         ):
             raise BufferFull(
@@ -292,28 +294,29 @@ class Accumulator:
             raise Closed("the producer was closed while a send waited for room")
 
     def _recount(self) -> None:
-        """Count again what is buffered: an interrupted thread may have left a change half
-        done.
+        """Count buffered messages and bytes again: an interrupted thread may leave wrong
+        counts.
         """
         self._messages = sum(len(batch.futures) for batch in self._batches())
         self._bytes = sum(batch.size_bytes for batch in self._batches())
 
     def _is_full(self, size: int, *, count: int = 1) -> bool:
-        # A message alone goes, however large it is.
-        over = (
+        # A message that is alone is accepted whatever its size, or it could never be sent.
+        bytes_exceeded = (
             self._bytes + size > self._options.buffer_bytes and self._messages + count > 1
         )
-        return over or self._messages + count > self._options.buffer_messages
+        return bytes_exceeded or self._messages + count > self._options.buffer_messages
 
-    # Take: what senders call.
+    # Called by senders.
 
     def take(
         self, *, wait_s: float = 0.0, only: QueueBuffer | None = None
     ) -> tuple[QueueBuffer, Batch] | None:
-        """The oldest ready batch and its buffer; waits up to `wait_s`. `only` looks at one
-        buffer.
+        """Return the oldest ready batch with its buffer, or None after `wait_s` seconds.
+
+        `only` restricts the choice to one buffer.
         """
-        give_up_at = time.monotonic() + wait_s
+        deadline = time.monotonic() + wait_s
         with self.lock:
             while True:
                 now = time.monotonic()
@@ -321,25 +324,24 @@ class Accumulator:
                     (only,) if only else self._buffers.values()
                 )
                 if buffer is not None and ready_at <= now:
-                    # In this order: a thread that is interrupted between two of them finds
-                    # what it
-                    # holds.
+                    # In this order: abandon() of a thread that is interrupted between two of
+                    # these lines finds the batch, in `current` or still in `batches`.
                     buffer.taken_by = threading.get_ident()
                     batch = buffer.current = buffer.batches[0]
                     buffer.batches.popleft()
-                    batch.mend()
-                    buffer.leave_sticky_queue()
+                    batch.drop_unpaired_futures()
+                    buffer.leave_queue_if_free()
                     return buffer, batch
-                if now >= give_up_at or (self._closed and not self._messages):
+                if now >= deadline or (self._closed and not self._messages):
                     return None
-                self.idle += 1
-                self._work.wait(min(ready_at, give_up_at) - now)
-                self.idle -= 1
+                self.idle_senders += 1
+                self._batch_ready.wait(min(ready_at, deadline) - now)
+                self.idle_senders -= 1
 
     def _first_ready(
         self, buffers: Iterable[QueueBuffer]
     ) -> tuple[QueueBuffer | None, float]:
-        """The buffer that is ready first, and when, on the monotonic clock."""
+        """Return the buffer that is ready first, and the monotonic time at which it is."""
         first, first_at = None, time.monotonic() + 3600.0
         for buffer in buffers:
             if buffer.current is None and buffer.batches:
@@ -349,65 +351,71 @@ class Accumulator:
         return first, first_at
 
     def needs_sender(self) -> bool:
-        """Return True if a batch is waiting or lingering and no sender is idle."""
+        """Return True if a batch is ready or lingering and no sender is idle."""
         with self.lock:
             return (
-                self.idle == 0 and self._first_ready(self._buffers.values())[0] is not None
+                self.idle_senders == 0
+                and self._first_ready(self._buffers.values())[0] is not None
             )
 
-    def hand_over(self, buffer: QueueBuffer) -> None:
-        """Make an idle sender look again if the buffer is free and not ready: it may sleep
-        for longer.
+    def wake_sender(self, buffer: QueueBuffer) -> None:
+        """Wake an idle sender if the buffer is free.
+
+        The sender may have chosen its sleep before this batch was added.
         """
         with self.lock:
             if buffer.current is None:
-                self._work.notify()
+                self._batch_ready.notify()
 
     def abandon(
         self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
     ) -> None:
-        """Let go of a batch that this thread took, because an exception was raised into the
-        thread.
+        """Give up the batch of this thread, after an exception was raised into the thread.
 
-        Messages of others are sent by others. The caller's `own` ones end with `error`,
-        unless they travel with those of others in a batch that may be stored: that is
-        repeated whole, under its batch_id.
+        Futures of other callers stay alive and are sent by other threads. The caller's own
+        futures (`own`) end with `error`, unless they share a batch that may be stored with
+        futures of other callers: that batch is repeated whole, under its batch_id.
         """
         with self.lock:
             self._recount()
             batch = buffer.current
             if batch is None or buffer.taken_by != threading.get_ident():
                 return
-            if batch in buffer.batches:  # interrupted while it was taken or put back
+            # The thread was interrupted in take() or put_back().
+            if batch in buffer.batches:
                 self.put_back(buffer, [], delay_s=0.0)
                 return
-            ends = {future.ended for future in batch.futures}
-            of_others = [i for i, future in enumerate(batch.futures) if future not in own]
-            if not of_others:
+            events = {future.batch_ended for future in batch.futures}
+            foreign_indexes = [
+                i for i, future in enumerate(batch.futures) if future not in own
+            ]
+            if not foreign_indexes:
                 batch.fail(error)
-                self.finished(buffer, batch)
+                self.finish_batch(buffer, batch)
             elif batch.tries:
-                self.put_back(buffer, [batch.repeated()], delay_s=0.0)
+                self.put_back(buffer, [batch.copy_for_repeat()], delay_s=0.0)
             else:
-                ended = batch.part(
+                own_part = batch.split_off(
                     [i for i, future in enumerate(batch.futures) if future in own]
                 )
-                ended.fail(error)
-                self.put_back(buffer, [batch.part(of_others)], delay_s=0.0, ended=ended)
-            # Wake who waits: the messages travel in other batches now.
-            for end in ends:
-                end.set()
+                own_part.fail(error)
+                self.put_back(
+                    buffer, [batch.split_off(foreign_indexes)], delay_s=0.0, ended=own_part
+                )
+            # Wake the threads that wait for the old batch: its futures belong to new ones.
+            for event in events:
+                event.set()
 
-    def finished(self, buffer: QueueBuffer, batch: Batch) -> None:
-        """End a batch: its buffer is free for the next one."""
+    def finish_batch(self, buffer: QueueBuffer, batch: Batch) -> None:
+        """Release the room of an ended batch, and its buffer for the next one."""
         with self.lock:
             buffer.current = None
             buffer.backoff.reset()
             buffer.not_before = 0.0
-            self._free(batch)
-            self._let_follow(buffer)
+            self._release_room(batch)
+            self._release_held_slots(buffer)
             if buffer.batches:
-                self._work.notify()
+                self._batch_ready.notify()
 
     def put_back(
         self,
@@ -417,38 +425,41 @@ class Accumulator:
         delay_s: float,
         ended: Batch | None = None,
     ) -> None:
-        """Put batches in front again, to be tried in `delay_s`; those of `ended` are over."""
+        """Put batches back in front of the buffer, to be tried in `delay_s` seconds.
+
+        The messages of `ended`, the part of the batch that was refused, leave the buffer.
+        """
         with self.lock:
             buffer.batches.extendleft(reversed(batches))
             buffer.current = None
             buffer.not_before = time.monotonic() + delay_s
             if ended is not None:
-                self._free(ended)
-            self._let_follow(buffer)
-            self._work.notify()
+                self._release_room(ended)
+            self._release_held_slots(buffer)
+            self._batch_ready.notify()
 
-    def _free(self, batch: Batch) -> None:
+    def _release_room(self, batch: Batch) -> None:
+        """Release the room of an ended batch. Its callbacks count as due from now on."""
         self._messages -= len(batch.futures)
         self._bytes -= batch.size_bytes
-        self.callbacks.note(batch)
-        self._room.notify_all()
+        self.callbacks.note_ended(batch)
+        self._room_released.notify_all()
         if self._closed and not self._messages:
-            self._work.notify_all()
+            self._batch_ready.notify_all()
 
-    def relayout(
+    def apply_layout(
         self,
         routes: Routes,
         layout: Layout,
         *,
         refused: tuple[QueueBuffer, Batch] | None = None,
     ) -> None:
-        """Follow a newer layout: keyed messages go to their slot's new queue, in their
-        order.
+        """Use a newer layout: move keyed messages to their slots' new queues, in order.
 
-        `refused` is a batch under way whose queue refused it definitely; it goes first.
-        Where a batch is under way, or may be stored, the buffer stays until that has ended,
-        and later messages of its keys queue up behind: otherwise they could be stored
-        before it.
+        `refused` is a batch in flight whose queue refused it definitely; it stays the
+        first. A buffer with another batch in flight, or one that may be stored, keeps its
+        messages until that has ended. Later messages of its keys join it: otherwise they
+        could be stored first.
         """
         with self.lock:
             if layout is not routes.layout:
@@ -458,77 +469,75 @@ class Accumulator:
                 refused[0].current = None
             for buffer in [*self._buffers.values()]:
                 if buffer.routes is routes and buffer.kind == Kind.KEYED:
-                    self._follow(
-                        buffer, staying=buffer.current is not None or buffer.may_be_stored()
+                    self._move_or_hold_slots(
+                        buffer,
+                        staying=buffer.current is not None or buffer.has_unknown_outcome(),
                     )
-            self._work.notify_all()
+            self._batch_ready.notify_all()
 
-    def _let_follow(self, buffer: QueueBuffer) -> None:
-        if buffer.held and not buffer.may_be_stored():
-            self._follow(buffer, staying=False)
+    def _release_held_slots(self, buffer: QueueBuffer) -> None:
+        """Move the messages of held slots if no batch of the buffer may be stored any more."""
+        if buffer.held_slots and not buffer.has_unknown_outcome():
+            self._move_or_hold_slots(buffer, staying=False)
 
-    def _follow(self, buffer: QueueBuffer, *, staying: bool) -> None:
-        """Move a buffer's messages to where the layout has their slots, or hold those slots
-        here.
-        """
+    def _move_or_hold_slots(self, buffer: QueueBuffer, *, staying: bool) -> None:
+        """Move messages to the queues of their slots, or hold those slots if `staying`."""
         routes = buffer.routes
-        for slot in buffer.held:
-            routes.held.pop(slot, None)
-        buffer.held = set()
+        for slot in buffer.held_slots:
+            routes.held_slots.pop(slot, None)
+        buffer.held_slots = set()
         batches = buffer.all_batches()
         slots = {slot_of(message["key"]) for batch in batches for message in batch.messages}
-        away = {
+        moved_slots = {
             slot
             for slot in slots
             if routes.layout.slots and routes.layout.slots[slot] != buffer.queue
         }
         if staying:
-            buffer.held = away
-            routes.held.update(dict.fromkeys(away, buffer.queue or 0))
-        elif away:
+            buffer.held_slots = moved_slots
+            routes.held_slots.update(dict.fromkeys(moved_slots, buffer.queue or 0))
+        elif moved_slots:
             buffer.batches = deque()
             for batch in batches:
-                self._move(routes, batch)
+                for message, future in zip(batch.messages, batch.futures, strict=True):
+                    # Without it, _route() chooses by the key and the new layout.
+                    message.pop("queue", None)
+                    target = self._route(routes, message).open_batch(size_of(message))
+                    target.adopt_message(message, future, batch.expires_at)
+                    target.urgent = target.urgent or batch.urgent
+                batch.wake_waiters()
 
-    def _move(self, routes: Routes, batch: Batch) -> None:
-        for message, future in zip(batch.messages, batch.futures, strict=True):
-            message.pop("queue", None)
-            target = self._route(routes, message).open_batch(size_of(message))
-            target.adopt(message, future, batch.expires_at)
-            target.urgent = target.urgent or batch.urgent
-        batch.let_go()
+    # Called at the end.
 
-    # The end.
-
-    def hurry_all(self) -> list[SendFuture]:
-        """Make everything ready at once; return the futures of all that is waiting or under
-        way.
-        """
+    def make_all_ready(self) -> list[SendFuture]:
+        """Make all batches ready now. Return the futures of sends that have not ended."""
         with self.lock:
             for batch in self._batches():
                 batch.urgent = True
-            self._work.notify_all()
-            return self._under_way() + self.callbacks.waiting()
+            self._batch_ready.notify_all()
+            return self._unfinished_futures() + self.callbacks.unreturned()
 
     def await_callbacks(
         self, futures: Collection[SendFuture], timeout_s: float | None
     ) -> bool:
-        """Wait until the callbacks of sends that end have returned, too; return True if
-        they have.
+        """Wait until these sends have ended and their callbacks returned. Return True if
+        so.
         """
-        return self.callbacks.await_returned(futures, timeout_s, under_way=self._under_way)
+        return self.callbacks.await_returned(
+            futures, timeout_s, under_way=self._unfinished_futures
+        )
 
     def close(self) -> None:
-        """Refuse further messages and let senders go when nothing is left."""
+        """Refuse further messages. Senders end when no message is left."""
         with self.lock:
             self._closed = True
-            self._work.notify_all()
-            self._room.notify_all()
+            self._batch_ready.notify_all()
+            self._room_released.notify_all()
 
     def _batches(self) -> list[Batch]:
         return [
             batch for buffer in self._buffers.values() for batch in buffer.all_batches()
         ]
 
-    def _under_way(self) -> list[SendFuture]:
+    def _unfinished_futures(self) -> list[SendFuture]:
         return [future for batch in self._batches() for future in batch.futures]

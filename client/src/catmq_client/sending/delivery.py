@@ -1,16 +1,16 @@
-"""One try to store one batch, and what follows from how it ended: see `after_failure`.
+"""One try to store a batch, and the next step after it; see `after_failure`.
 
 A batch that may be stored is repeated in its queue until delivery_timeout_ms, and ends with
-SendOutcomeUnknown. Of a queue that refused the layout is looked up again; then a free batch
-moves to another queue, a keyed one follows its slot, or waits where it is. A message that
-was refused fails alone; the others of its batch go again.
+SendOutcomeUnknown. When a queue refuses, the layout is looked up again. Then a free batch
+moves to another queue; a keyed one moves with its slots, or waits for its queue. A message
+that is refused fails alone; the others of its batch are sent again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from catmq_client.errors import (
     AnswerLost,
@@ -20,20 +20,29 @@ from catmq_client.errors import (
     SendError,
     SendOutcomeUnknown,
 )
-from catmq_client.http.failure_log import FailureLog, with_question
+from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
-from catmq_client.sending.receipts import Batch, Outcome, SendFuture
-from catmq_client.sending.routing import Kind, Layouts, Routes, slot_of
-from catmq_client.sending.send_request import NODE_AWAY, Next, after_failure, named, send
+from catmq_client.sending.receipts import Batch, SendFuture
+from catmq_client.sending.routing import Kind, Layouts, slot_of
+from catmq_client.sending.send_request import (
+    NODE_AWAY,
+    NextStep,
+    after_failure,
+    errors_by_index,
+    send,
+)
 
 log = logging.getLogger("catmq.producer")
 
-COMPLAIN_EVERY_S = 30.0  # about the same closed queue
+# Pause between warnings about the same closed queue.
+WARN_EVERY_S = 30.0
 
 
 class Delivery:
+    """Sends the batches of an accumulator."""
+
     def __init__(
         self,
         *,
@@ -48,37 +57,41 @@ class Delivery:
         self._timeout_s = options.request_timeout_ms / 1000
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._failures = FailureLog(log, "sending, which is repeated,")
-        # queue → when; at worst two threads both say it
-        self._complained: dict[int | None, float] = {}
+        # Time of the last warning by queue. Not locked: two threads may both warn.
+        self._warned_at: dict[int | None, float] = {}
 
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try once in a thread of the producer; then the batch has ended or is back in its
-        buffer.
+        """Try a batch once in a sender thread. Return it, to run its callbacks, if it
+        ended.
 
-        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised
-        by the futures.
+        Otherwise the batch is back in its buffer. An internal error ends the batch and is
+        raised by its futures.
         """
         try:
             return self.attempt(buffer, batch)
         except Exception as error:
             log.exception("internal error while sending to %s", batch.topic)
-            return self._give_up(buffer, batch, error)
+            return self._end_interrupted(buffer, batch, error)
         except BaseException as error:
-            ended = self._give_up(buffer, batch, error)
+            ended = self._end_interrupted(buffer, batch, error)
             if ended is not None:
-                self._accumulator.callbacks.call(ended)
+                self._accumulator.callbacks.run(ended)
             raise
 
     def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try once, as `step`, in a thread of the application.
+        """Try a batch once, as `step`, in a thread of the application.
 
         Every exception passes: it may have been raised into the thread, as Celery does for
         its soft time limit. The caller then has to `abandon` the batch.
         """
-        self._leave_avoided_queue(buffer, batch)
-        left_s = batch.expires_at - time.monotonic()
-        if left_s <= 0:
-            return self._end(buffer, batch, _final(batch, self._too_late(buffer, batch)))
+        self._leave_refusing_queue(buffer, batch)
+        remaining_s = batch.expires_at - time.monotonic()
+        if remaining_s <= 0:
+            return self._end(
+                buffer, batch, _final_error(batch, self._timeout_error(buffer, batch))
+            )
+        # Counted before the request: if the thread is interrupted in it, the batch may be
+        # stored.
         batch.tries += 1
         try:
             outcomes = send(
@@ -86,32 +99,51 @@ class Delivery:
                 topic=batch.topic,
                 messages=batch.messages,
                 batch_id=batch.batch_id,
-                timeout_s=min(self._timeout_s, left_s),
+                timeout_s=min(self._timeout_s, remaining_s),
             )
         except CatmqError as error:
             return self._after_failure(buffer, batch, error)
-        return self._after_answer(buffer, batch, outcomes)
+        if any(
+            isinstance(outcome, CatmqError) and outcome.retriable for outcome in outcomes
+        ):
+            # A repeat under the same batch_id stores only the messages that are missing.
+            delay_s = buffer.backoff.next_s()
+            if time.monotonic() + delay_s < batch.expires_at:
+                # Some messages may be stored by now, so queue and batch_id stay.
+                batch.unknown = True
+                self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
+                return None
+        batch.set_outcomes(outcomes)
+        buffer.last_error = ""
+        self._failures.ended()
+        self._accumulator.finish_batch(buffer, batch)
+        layout = self._layouts.refresh(batch.topic, after_refusal=False)
+        if layout is not None:
+            self._accumulator.apply_layout(self._layouts.cached(batch.topic), layout)
+        return batch
 
     def log_failure(self, error: CatmqError) -> None:
-        """Log at once, and each minute, that no broker answers: a send may wait for long."""
+        """Log that no broker answers, at once and every minute: a send may wait for long."""
         if isinstance(error, ConnectFailed | AnswerLost):
-            self._failures.failed(with_question(error, self._transport))
+            self._failures.failed(with_hint(error, self._transport))
 
-    def _too_late(self, buffer: QueueBuffer, batch: Batch) -> DeliveryTimeout:
+    def _timeout_error(self, buffer: QueueBuffer, batch: Batch) -> DeliveryTimeout:
         limit = f"delivery_timeout_ms ({self._delivery_timeout_s:g} s)"
         if batch.tries:
             return DeliveryTimeout(
                 f"{limit} is over; the last try ended with: {batch.last_error}"
             )
-        last = (
+        earlier_failure = (
             f"; the last try for its queue ended with: {buffer.last_error}"
             if buffer.last_error
             else ""
         )
-        return DeliveryTimeout(f"it waited in the buffer for all of {limit}{last}")
+        return DeliveryTimeout(
+            f"it waited in the buffer for all of {limit}{earlier_failure}"
+        )
 
     def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
-        """Let go of the batch that this thread took from a buffer; see Accumulator.abandon."""
+        """Give up the batch that this thread took from a buffer; see Accumulator.abandon."""
         batch = buffer.current
         error: CatmqError = SendError("not sent: its thread was interrupted")
         if batch is not None and batch.tries:
@@ -120,53 +152,36 @@ class Delivery:
             )
         self._accumulator.abandon(buffer, own, error)
 
-    def _give_up(
+    def _end_interrupted(
         self, buffer: QueueBuffer, batch: Batch, error: BaseException
     ) -> Batch | None:
-        """End a batch whose try broke off, if its buffer still holds it: nobody may wait
-        for ever.
+        """End a batch whose try was interrupted, if its buffer still holds it.
+
+        Without an end, its callers would wait forever.
         """
         with self._accumulator.lock:
             if buffer.current is not batch:
                 return None
             if batch in buffer.batches:
-                # Interrupted while it was put back: it goes again.
+                # The interrupt came in put_back(): the batch is queued and is tried again.
                 buffer.current = None
                 return None
-        what = f"internal error of the client: {error!r}"
-        ending = (
-            SendOutcomeUnknown(f"may or may not be stored: {what}")
+        detail = f"internal error of the client: {error!r}"
+        final_error = (
+            SendOutcomeUnknown(f"may or may not be stored: {detail}")
             if batch.tries
-            else SendError(what)
+            else SendError(detail)
         )
-        ending.__cause__ = error
-        return self._end(buffer, batch, ending)
-
-    def _after_answer(
-        self, buffer: QueueBuffer, batch: Batch, outcomes: Sequence[Outcome]
-    ) -> Batch | None:
-        refusals = [outcome for outcome in outcomes if isinstance(outcome, CatmqError)]
-        if any(refusal.retriable for refusal in refusals):
-            # What was stored stays stored: the same batch_id again only adds what is
-            # missing.
-            delay_s = buffer.backoff.next_s()
-            if time.monotonic() + delay_s < batch.expires_at:
-                batch.unknown = True
-                self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
-                return None
-        batch.finish(outcomes)
-        buffer.last_error = ""
-        self._failures.ended()
-        self._accumulator.finished(buffer, batch)
-        self._freshen(batch.topic)
-        return batch
+        final_error.__cause__ = error
+        return self._end(buffer, batch, final_error)
 
     def _after_failure(
         self, buffer: QueueBuffer, batch: Batch, error: CatmqError
     ) -> Batch | None:
+        """Decide what follows a failed try. Return the batch if it has ended."""
         batch.unknown = batch.unknown or error.outcome_unknown
         batch.last_error = buffer.last_error = str(error)
-        layout = self._layouts.known(batch.topic).layout
+        layout = self._layouts.cached(batch.topic).layout
         follows = after_failure(
             error,
             kind=buffer.kind,
@@ -175,35 +190,34 @@ class Delivery:
             unknown=batch.unknown,
             resend_unknown=layout.resend_unknown,
         )
-        if follows is Next.SPLIT:
+        if follows is NextStep.SPLIT:
             return self._split(buffer, batch, error)
-        if follows is Next.FAIL:
+        if follows is NextStep.FAIL:
             return self._end(
-                buffer, batch, _final(batch, error) if batch.unknown else error
+                buffer, batch, _final_error(batch, error) if batch.unknown else error
             )
-        if follows is Next.MOVE and self._move(buffer, batch, error):
+        if follows is NextStep.MOVE and self._move(buffer, batch, error):
             return None
         return self._repeat(buffer, batch, error)
 
     def _repeat(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch | None:
+        """Put a batch back to be tried after a delay, or end it if its time is over."""
         delay_s = buffer.backoff.next_s(error)
         if time.monotonic() + delay_s >= batch.expires_at:
-            return self._end(buffer, batch, _final(batch, error))
+            return self._end(buffer, batch, _final_error(batch, error))
         log.debug("%s queue %s: try %d: %s", batch.topic, batch.queue, batch.tries, error)
         self.log_failure(error)
         if buffer.kind == Kind.KEYED and error.code == "queue_not_writable":
-            self._tell_closed(batch)
+            self._warn_of_closed_queue(batch)
         self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
         return None
 
-    def _tell_closed(self, batch: Batch) -> None:
-        """Say at once, and now and then, why sends wait that nothing but an operator can
-        help.
-        """
+    def _warn_of_closed_queue(self, batch: Batch) -> None:
+        """Warn, now and then, that sends wait until an operator opens their queue."""
         now = time.monotonic()
-        if now - self._complained.get(batch.queue, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
+        if now - self._warned_at.get(batch.queue, -WARN_EVERY_S) < WARN_EVERY_S:
             return
-        self._complained[batch.queue] = now
+        self._warned_at[batch.queue] = now
         log.warning(
             "Queue %s of topic %s is closed, and the topic keeps keys in their queue "
             "(keyed: strict): "
@@ -214,95 +228,95 @@ class Delivery:
         )  # fmt: skip
 
     def _move(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> bool:
-        """To another queue, a free batch to any, a keyed one where its slots now are; False
-        if there is none.
+        """Move a refused batch to another queue. Return False if there is none.
 
-        A queue that is not found is no different: the topic may have been made anew.
+        A free batch may go to any queue, a keyed one only where its slots now are. A queue
+        that was not found is treated alike: the topic may have been deleted and created
+        again.
         """
-        routes = self._layouts.known(batch.topic)
-        layout = self._layouts.freshen(batch.topic, suspicious=True)
+        routes = self._layouts.cached(batch.topic)
+        layout = self._layouts.refresh(batch.topic, after_refusal=True)
         with self._accumulator.lock:
             routes.avoid(batch.queue, whole_node=error.code in NODE_AWAY)
             if layout is not None:
-                self._accumulator.relayout(routes, layout)
+                self._accumulator.apply_layout(routes, layout)
             if buffer.kind == Kind.KEYED:
-                # Somebody else may have fetched the layout that says so.
-                if not _is_homeless(batch, routes):
+                # Compare with the layout in use, not the result of refresh(): another thread
+                # may have fetched the newer layout.
+                slots = routes.layout.slots
+                slots_stay = not slots or all(
+                    slots[slot_of(m["key"])] == batch.queue for m in batch.messages
+                )
+                if slots_stay:
                     return False
                 batch.unknown = False
-                self._accumulator.relayout(routes, routes.layout, refused=(buffer, batch))
+                self._accumulator.apply_layout(
+                    routes, routes.layout, refused=(buffer, batch)
+                )
                 return True
-            target = routes.elsewhere(batch.moved_from | {batch.queue})
+            target = routes.another_queue(batch.moved_from | {batch.queue})
             if target is None:
                 batch.moved_from.clear()
                 return False
-            batch.move(target)
+            batch.move_to(target)
             batch.unknown = False
             self._accumulator.put_back(buffer, [batch], delay_s=0.0)
             return True
 
     def _split(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch | None:
-        """One wrong message must not fail its neighbours: they go again, under a new
-        batch_id.
+        """Split a batch so that a wrong message does not fail the others.
+
+        The messages that the error names fail, and the rest is sent again. If it names
+        none, both halves are sent again. The parts have new batch_ids. Returns the part
+        that failed.
         """
-        count, wrong = len(batch.messages), named(error, len(batch.messages))
-        ended = None
-        if wrong:
-            good = [i for i in range(count) if i not in wrong]
-            parts = [batch.part(good)] if good else []
-            ended = batch.part(sorted(wrong))
-            ended.fail(error)
+        count, errors = len(batch.messages), errors_by_index(error, len(batch.messages))
+        failed_part = None
+        if errors:
+            valid_indexes = [i for i in range(count) if i not in errors]
+            parts = [batch.split_off(valid_indexes)] if valid_indexes else []
+            failed_part = batch.split_off(sorted(errors))
+            failed_part.fail(error)
         else:
             parts = [
-                batch.part([*range(count // 2)]),
-                batch.part([*range(count // 2, count)]),
+                batch.split_off([*range(count // 2)]),
+                batch.split_off([*range(count // 2, count)]),
             ]
-        batch.let_go()
-        self._accumulator.put_back(buffer, parts, delay_s=0.0, ended=ended)
-        return ended
+        # Waiting threads look up which batch their future belongs to now.
+        batch.wake_waiters()
+        self._accumulator.put_back(buffer, parts, delay_s=0.0, ended=failed_part)
+        return failed_part
 
     def _end(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch:
         batch.fail(error)
-        self._accumulator.finished(buffer, batch)
+        self._accumulator.finish_batch(buffer, batch)
         return batch
 
-    def _leave_avoided_queue(self, buffer: QueueBuffer, batch: Batch) -> None:
-        """A free batch does not go to a queue that has just refused another one."""
+    def _leave_refusing_queue(self, buffer: QueueBuffer, batch: Batch) -> None:
+        """Move an untried free batch away from a queue that has just refused another batch."""
         if buffer.kind != Kind.FREE or batch.tries:
             return
         with self._accumulator.lock:
-            routes = self._layouts.known(batch.topic)
-            if routes.layout.slots and not routes.usable(batch.queue):
-                target = routes.elsewhere({batch.queue})
+            routes = self._layouts.cached(batch.topic)
+            if routes.layout.slots and not routes.is_usable(batch.queue):
+                target = routes.another_queue({batch.queue})
                 if target is not None:
-                    batch.move(target)
-
-    def _freshen(self, topic: str) -> None:
-        layout = self._layouts.freshen(topic, suspicious=False)
-        if layout is not None:
-            self._accumulator.relayout(self._layouts.known(topic), layout)
+                    batch.move_to(target)
 
 
-def _is_homeless(batch: Batch, routes: Routes) -> bool:
-    """Return True if the layout no longer keeps all keys of the batch in its queue."""
-    slots = routes.layout.slots
-    return bool(slots) and any(
-        slots[slot_of(message["key"])] != batch.queue for message in batch.messages
-    )
+def _final_error(batch: Batch, error: CatmqError) -> CatmqError:
+    """Return the error that ends a batch: SendOutcomeUnknown if it may be stored.
 
-
-def _final(batch: Batch, error: CatmqError) -> CatmqError:
-    """The end of a batch that ran out of time or tries, told apart by whether it may be
-    stored.
+    Otherwise it is DeliveryTimeout. The detail has the tries and the last error.
     """
     tries = "1 try" if batch.tries == 1 else f"{batch.tries} tries"
-    after = f"after {tries}" if batch.tries else "not tried yet"
-    detail = f"{batch.topic}, queue {batch.queue}, {after}: {error}"
+    tries_made = f"after {tries}" if batch.tries else "not tried yet"
+    detail = f"{batch.topic}, queue {batch.queue}, {tries_made}: {error}"
     if batch.unknown:
-        final: CatmqError = SendOutcomeUnknown(
+        final_error: CatmqError = SendOutcomeUnknown(
             f"may or may not be stored: {detail}", status=error.status
         )
     else:
-        final = DeliveryTimeout(f"not stored: {detail}", status=error.status)
-    final.__cause__ = error
-    return final
+        final_error = DeliveryTimeout(f"not stored: {detail}", status=error.status)
+    final_error.__cause__ = error
+    return final_error

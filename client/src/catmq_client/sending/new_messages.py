@@ -1,4 +1,4 @@
-"""Messages as applications give them, and as they go on the wire."""
+"""Messages as applications pass them, checked and written as fields of a send request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
 
-# The id that an outbox gives a message, and the one that a broker gives a delayed message.
+# The id that an outbox assigns to a message, and the id a broker assigns to a delayed
+# message.
 OUTBOX_ID_HEADER, DELAYED_ID_HEADER = "catmq-outbox-id", "catmq-delayed-id"
 RESERVED_HEADERS = frozenset((OUTBOX_ID_HEADER, DELAYED_ID_HEADER))
 
@@ -21,7 +22,7 @@ class _NotGiven:
         return "NOT_GIVEN"
 
 
-# The default of `json`: None is a value of JSON, so it cannot mean that there is none.
+# Default of the argument `json`. None cannot be it, because null is a JSON value.
 NOT_GIVEN: Any = _NotGiven()
 
 
@@ -39,7 +40,7 @@ class NewMessage(NamedTuple):
     queue_strict: bool = True
 
 
-def as_sent(
+def build_message(
     body: Any,
     *,
     json: Any = NOT_GIVEN,
@@ -52,33 +53,39 @@ def as_sent(
     deliver_at: datetime | None = None,
     queue_strict: bool = True,
 ) -> dict[str, Any]:
-    """A message as it goes on the wire, without what is None. Raises OptionError."""
-    # Bytes are most of what is sent: they skip a call.
+    """Return a message as fields of a send request, without those that are None.
+
+    Raises OptionError.
+    """
+    # Most bodies are bytes. Skipping a call for them makes sends measurably faster.
     is_plain = json is NOT_GIVEN and type(body) is bytes
-    message: dict[str, Any] = {"body_bytes": body if is_plain else body_bytes(body, json)}
+    message: dict[str, Any] = {"body_bytes": body if is_plain else encode_body(body, json)}
     if key is not None:
-        message["key"] = as_text("key", key)
+        message["key"] = checked_text("key", key)
     if tag is not None:
-        message["tag"] = as_text("tag", tag)
+        message["tag"] = checked_text("tag", tag)
     if headers:
-        message["headers"] = as_headers(headers)
+        message["headers"] = checked_headers(headers)
     if trace_id is not None:
-        message["trace_id"] = as_text("trace_id", trace_id)
+        message["trace_id"] = checked_text("trace_id", trace_id)
     if queue is not None:
-        message.update(place(queue, queue_strict))
+        message.update(queue_fields(queue, queue_strict))
     if delay_ms is not None or deliver_at is not None:
-        message.update(due(delay_ms, deliver_at))
+        message.update(due_fields(delay_ms, deliver_at))
     return message
 
 
-def as_text(name: str, value: Any, most: int | None = None) -> str:
-    """The value, if every codec can write it: one that cannot would fail the batch it
-    travels in.
+def checked_text(name: str, value: Any, max_length: int | None = None) -> str:
+    """Return the text. Raises OptionError if it is too long or cannot be encoded as UTF-8.
+
+    A message that the codec cannot write would fail the whole batch it is sent in.
     """
     if not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: give text, str(…)")
-    if most is not None and len(value) > most:
-        raise OptionError(f"{name} has {len(value)} characters: at most {most} are allowed")
+    if max_length is not None and len(value) > max_length:
+        raise OptionError(
+            f"{name} has {len(value)} characters: at most {max_length} are allowed"
+        )
     if value.isascii():
         return value
     try:
@@ -88,28 +95,35 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
     return value
 
 
-def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without reserved ones. Raises OptionError for what a codec cannot
-    write.
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers without reserved ones. Raises OptionError for one that is no text.
 
-    Handlers forward messages with `headers=message.headers`. A reserved header names the
-    message that was received, so it must not go with another one.
+    Handlers forward messages with `headers=message.headers`. A reserved header identifies
+    the message that was received, so it must not be copied to another one.
     """
     return {
-        as_text("a header's name", name): as_text(f"header {name}", text)
+        checked_text("a header's name", name): checked_text(f"header {name}", text)
         for name, text in headers.items()
         if name not in RESERVED_HEADERS
     }
 
 
-def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
-    """Return the body as bytes: of bytes, of text, or of a value as JSON. Raises
-    OptionError.
-    """
+def encode_body(body: Any, json: Any = NOT_GIVEN) -> bytes:
+    """Return bytes, text or a JSON value as the bytes of a body. Raises OptionError."""
     if json is not NOT_GIVEN:
         if body is not None:
             raise OptionError("body and json are both given: give one of them")
-        return as_text("json", _json_text(json)).encode()
+        try:
+            text = json_text.dumps(
+                json, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            # The error text leaves out the value, which may be large.
+            raise OptionError(
+                f"json cannot be written as JSON: {error}. Give text, finite numbers, True, "
+                "False, None, and lists and dicts of them"
+            ) from error
+        return checked_text("json", text).encode()
     if type(body) is bytes:
         return body
     if body is None:
@@ -117,35 +131,22 @@ def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
             "the message has no body: give body=…, or json=… (json=None is null)"
         )
     if isinstance(body, str):
-        return as_text("body", body).encode()
+        return checked_text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
 
 
-def _json_text(value: Any) -> str:
-    """Return a value as JSON that every parser reads. Raises OptionError."""
-    try:
-        return json_text.dumps(
-            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        # Without the value, which may be large.
-        raise OptionError(
-            f"json cannot be written as JSON: {error}. Give text, finite numbers, True, "
-            "False, None, and "
-            "lists and dicts of them"
-        ) from error
-
-
-def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:
-    """One of the messages of send_batch as it goes on the wire. Raises OptionError."""
+def build_batch_message(
+    item: NewMessage | bytes | str | Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return a message of send_batch as fields of a send request. Raises OptionError."""
     if isinstance(item, bytes | str):
-        return as_sent(item)
+        return build_message(item)
     if isinstance(item, NewMessage):
-        # _asdict takes thrice the time.
+        # NamedTuple._asdict() takes three times as long.
         body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, strict = item
-        return as_sent(
+        return build_message(
             body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=strict,
         )  # fmt: skip
@@ -155,24 +156,25 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
             f"{sorted(unknown)[0]} is not a field of a message: "
             f"{', '.join(NewMessage._fields)}, json"
         )
-    return as_sent(**{"body": None, **item})
+    return build_message(**{"body": None, **item})
 
 
-def place(queue: int, strict: bool) -> dict[str, Any]:
-    """The fields of a message that name its queue. Raises OptionError.
+def queue_fields(queue: int, strict: bool) -> dict[str, Any]:
+    """Return the fields of a message that name its queue. Raises OptionError.
 
-    >>> place(7, False)
+    >>> queue_fields(7, False)
     {'queue': 7, 'queue_strict': False}
     """
+    # bool is a subclass of int: queue=True must not become queue 1.
     if isinstance(queue, bool) or not isinstance(queue, int):
         raise OptionError(f"queue={queue!r}: queues are whole numbers")
     return {"queue": queue} if strict else {"queue": queue, "queue_strict": False}
 
 
-def due(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:
-    """The field of a message that says until when it waits. Raises OptionError.
+def due_fields(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:
+    """Return the field of a message that delays its delivery. Raises OptionError.
 
-    >>> due(1500, None)
+    >>> due_fields(1500, None)
     {'delay_ms': 1500}
     """
     if delay_ms is not None and deliver_at is not None:

@@ -1,6 +1,4 @@
-"""Results of a send: receipts, futures, the batch they travel in, and the callbacks when it
-has ended.
-"""
+"""Results of a send: receipts, futures, the batch they share, and the callbacks at its end."""
 
 from __future__ import annotations
 
@@ -17,23 +15,22 @@ from catmq_client.sending.ids import uuid7
 
 log = logging.getLogger("catmq.producer")
 
-# What a message costs on the wire beside its body, key and headers.
+# Estimated size of a message in a request, without body, key and headers.
 OVERHEAD_BYTES = 64
 
 
 def size_of(message: dict[str, Any]) -> int:
-    """About how many bytes the message takes in a request."""
+    """Return the approximate size of a message in a request, in bytes."""
     headers = message.get("headers")
     extra = sum(len(name) + len(value) for name, value in headers.items()) if headers else 0
     return OVERHEAD_BYTES + len(message["body_bytes"]) + extra
 
 
 class Receipt(NamedTuple):
-    """Location of a stored message. `message_id` finds it again, or recalls it; it is
-    opaque.
+    """Location of a stored message. `message_id` finds or recalls it; its form is opaque.
 
-    A message that waits for its time has no queue and offset yet; `due_at_ms` says when it
-    comes, ms since 1970 UTC.
+    A delayed message has no queue and offset yet; `due_at_ms` is its delivery time, ms
+    since 1970 UTC.
     """
 
     topic: str
@@ -48,17 +45,17 @@ Outcome = Receipt | CatmqError
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Batch:
-    """Messages of one topic for one queue, sent in one request; all futures share its
-    event.
+    """Messages of one topic for one queue, sent in one request.
 
-    One event for a batch, not one for each message, is what keeps send_async cheap.
+    Its futures share one event. An event for each message would make send_async several
+    times slower.
     """
 
     topic: str
     queue: int | None
     linger_s: InitVar[float]
     timeout_s: InitVar[float]
-    # Made before the first try: every try repeats it, so a send is stored once.
+    # Created before the first try and repeated by every try, so that a send is stored once.
     batch_id: str = field(default_factory=uuid7)
     messages: list[dict[str, Any]] = field(default_factory=list)
     futures: list[SendFuture] = field(default_factory=list)
@@ -68,10 +65,12 @@ class Batch:
     expires_at: float = field(init=False)
     urgent: bool = False
     tries: int = 0
-    # How the last try ended; no exception, which would hold all that was on its way.
+    # Error text of the last try. Not the exception: its traceback would keep all objects of
+    # the try in memory.
     last_error: str = ""
-    # A try ended without our knowing whether the batch is stored: its queue is now fixed.
+    # True once a try may have stored the batch. Its queue and batch_id are then fixed.
     unknown: bool = False
+    # Queues that refused the batch.
     moved_from: set[int | None] = field(default_factory=set)
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -80,93 +79,97 @@ class Batch:
         self.expires_at = self.created_at + timeout_s
 
     def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
+        """Add a message. Return its future."""
         future = SendFuture(self.done)
-        self.mend()
+        self.drop_unpaired_futures()
+        # First the future, then its message: drop_unpaired_futures() counts on this order.
         self.futures.append(future)
         self.messages.append(message)
         self.size_bytes += size_bytes
         return future
 
-    def mend(self) -> None:
-        """Drop futures without a message: the thread that added them was interrupted."""
+    def drop_unpaired_futures(self) -> None:
+        """Drop futures without a message. An interrupted add() left them."""
         if len(self.futures) != len(self.messages):
             del self.futures[len(self.messages) :]
 
     def add_all(
         self, messages: Sequence[dict[str, Any]], size_bytes: int
     ) -> list[SendFuture]:
+        """Add messages of `size_bytes` in total. Return their futures."""
         done = self.done
         futures = [SendFuture(done) for _ in messages]
-        self.mend()
+        self.drop_unpaired_futures()
         self.futures += futures
         self.messages += messages
         self.size_bytes += size_bytes
         return futures
 
-    def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
-        """Take over a message that was never tried, or definitely refused, in another
-        batch.
-        """
-        future.ended = self.done
+    def adopt_message(
+        self, message: dict[str, Any], future: SendFuture, expires_at: float
+    ) -> None:
+        """Take over a message, untried or definitely refused, from another batch."""
+        future.batch_ended = self.done
         self.messages.append(message)
         self.futures.append(future)
         self.size_bytes += size_of(message)
         self.expires_at = min(self.expires_at, expires_at)
 
-    def part(self, indexes: list[int]) -> Batch:
-        """A batch of its own for some of the messages, whose futures move over.
+    def split_off(self, indexes: list[int]) -> Batch:
+        """Move some of the messages, with their futures, to a new batch with its own id.
 
-        Only after a definite refusal: it has a new id, so nothing may be stored under the
-        old one.
+        Only after a definite refusal: nothing may be stored under the old id.
         """
-        part = Batch(topic=self.topic, queue=self.queue, linger_s=0, timeout_s=0)
-        part.expires_at = self.expires_at
-        part.moved_from = set(self.moved_from)
-        part.urgent = True
+        new_batch = Batch(topic=self.topic, queue=self.queue, linger_s=0, timeout_s=0)
+        new_batch.expires_at = self.expires_at
+        new_batch.moved_from = set(self.moved_from)
+        new_batch.urgent = True
         for i in indexes:
-            part.adopt(self.messages[i], self.futures[i], self.expires_at)
-        return part
+            new_batch.adopt_message(self.messages[i], self.futures[i], self.expires_at)
+        return new_batch
 
-    def repeated(self) -> Batch:
-        """Return a batch with the same messages and id: its try was cut off, and may be
-        stored.
+    def copy_for_repeat(self) -> Batch:
+        """Return a batch with the same messages and id, for a try that was cut off.
+
+        It counts as possibly stored.
         """
-        repeated = self.part([*range(len(self.messages))])
-        repeated.batch_id, repeated.tries = self.batch_id, self.tries
-        repeated.last_error, repeated.unknown = self.last_error, True
-        return repeated
+        copy = self.split_off([*range(len(self.messages))])
+        copy.batch_id, copy.tries = self.batch_id, self.tries
+        copy.last_error, copy.unknown = self.last_error, True
+        return copy
 
-    def move(self, queue: int | None) -> None:
-        """Send the batch to another queue, under a new id; only after a definite refusal."""
+    def move_to(self, queue: int | None) -> None:
+        """Assign another queue and a new id. Only after a definite refusal."""
         self.moved_from.add(self.queue)
         self.queue = queue
         self.batch_id = uuid7()
         for message in self.messages:
             message["queue"] = queue
 
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Hand each future what became of its message; call nobody back."""
+    def set_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """End the futures with the outcomes of their messages. Runs no callbacks."""
         for future, outcome in zip(self.futures, outcomes, strict=True):
             future.outcome = outcome
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
-        """End all futures that have no result yet with `error`; call nobody back."""
+        """End all futures that have no outcome yet with `error`. Runs no callbacks."""
         for future in self.futures:
             if future.outcome is None:
                 future.outcome = error
         self.done.set()
 
-    def let_go(self) -> None:
-        """Wake those who wait for this batch: their futures now belong to others."""
+    def wake_waiters(self) -> None:
+        """Wake threads that wait for this batch. Its futures now belong to other batches."""
         self.done.set()
 
     def has_callbacks(self) -> bool:
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
-        """Call who wants to be called. Only when the buffer is free: a callback may send,
-        or flush.
+        """Run the callbacks of all futures.
+
+        Call it only when the buffer is free, since a callback may send or flush.
         """
         for future in self.futures:
             if future.callbacks is not None:
@@ -174,17 +177,14 @@ class Batch:
 
 
 class SendFuture:
-    """The receipt of a message that is on its way; like concurrent.futures.Future, without
-    cancel.
-    """
+    """The receipt of a message being sent, like a concurrent.futures.Future without cancel."""
 
-    __slots__ = ("callbacks", "ended", "outcome")
+    __slots__ = ("batch_ended", "callbacks", "outcome")
 
-    def __init__(self, ended: threading.Event) -> None:
-        # Of the batch that it travels in. Not the batch: both would be garbage in a circle,
-        # with all
-        # messages, until Python's collector stops everything to find it.
-        self.ended = ended
+    def __init__(self, batch_ended: threading.Event) -> None:
+        # The event of its batch, not the batch itself. A reference cycle would keep all
+        # messages in memory until the garbage collector runs.
+        self.batch_ended = batch_ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
@@ -193,44 +193,47 @@ class SendFuture:
         return self.outcome is not None
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """The receipt; raises what the send ended with, or TimeoutError after `timeout_s`
-        seconds.
+        """Return the receipt.
+
+        Raises the error of the send, or TimeoutError after `timeout_s` seconds.
         """
-        outcome = self._awaited(timeout_s)
+        outcome = self._await_outcome(timeout_s)
         if isinstance(outcome, CatmqError):
             raise outcome
         return outcome
 
     def get(self, timeout: float | None = None) -> Receipt:
-        """result(), as kafka-python calls it."""
+        """Return result(timeout), under the name that kafka-python uses."""
         return self.result(timeout)
 
     def exception(self, timeout_s: float | None = None) -> CatmqError | None:
-        """Wait for the end; return its error, None after success; TimeoutError after
-        `timeout_s` seconds.
+        """Wait for the end of the send. Return its error, None after success.
+
+        Raises TimeoutError after `timeout_s` seconds.
         """
-        outcome = self._awaited(timeout_s)
+        outcome = self._await_outcome(timeout_s)
         return outcome if isinstance(outcome, CatmqError) else None
 
     def receipt_or_error(self) -> Outcome:
-        """Wait for the end of the send; return its receipt or error."""
-        return self.outcome or self._awaited(None)
+        """Wait for the end of the send. Return its receipt or error."""
+        return self.outcome or self._await_outcome(None)
 
-    def _awaited(self, timeout_s: float | None) -> Outcome:
-        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+    def _await_outcome(self, timeout_s: float | None) -> Outcome:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self.outcome is None:
-            left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-            # A batch that was split announces itself without outcomes: look which batch it
-            # is now.
-            if not self.ended.wait(left_s):
+            remaining_s = (
+                None if deadline is None else max(0.0, deadline - time.monotonic())
+            )
+            # A batch that was split sets its event, too. The future then has no outcome yet,
+            # and `batch_ended` is the event of its new batch.
+            if not self.batch_ended.wait(remaining_s):
                 raise TimeoutError(
                     f"no receipt within {timeout_s} s; the message is still being sent"
                 )
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call `callback(future)` when the send has ended: at once if it has, else in a
-        sender's thread.
+        """Call `callback(future)` in a sender thread when the send ends; at once if it has.
 
         Raises OptionError for a coroutine function, a generator function or a class.
         """
@@ -242,10 +245,10 @@ class SendFuture:
             self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Call each callback once; list.pop decides between two threads that both come
-        here.
-        """
+        """Run each callback once."""
         while self.callbacks:
+            # Two threads may get here: the sender, and one that adds a callback late. pop()
+            # gives each callback to one of them.
             try:
                 callback = self.callbacks.pop(0)
             except IndexError:
@@ -257,39 +260,43 @@ class SendFuture:
 
 
 class Callbacks:
-    """Calls of those who want to be told how a send ended; who flushes waits for them, too.
+    """Runs callbacks of ended sends, and lets flush() wait until they have returned.
 
-    Those of one accumulator, under its lock; `changed` is a condition on it.
+    Belongs to one accumulator and uses its lock; `changed` is a condition on that lock.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
-        # Sends that have ended while a call was due; and whether this thread makes calls
-        # now.
-        self._uncalled: set[SendFuture] = set()
-        self._thread = threading.local()
+        # Sends that have ended, and whose callbacks have not returned.
+        self._unreturned: set[SendFuture] = set()
+        # `.calls` is True in a thread that runs callbacks now.
+        self._local = threading.local()
 
-    def note(self, batch: Batch) -> None:
-        """A batch has ended: its calls are due. Called under the lock, in one step with its
-        end.
+    def note_ended(self, batch: Batch) -> None:
+        """Note the futures of an ended batch that have callbacks.
+
+        Called under the lock, in one step with the batch's end.
         """
-        self._uncalled.update([future for future in batch.futures if future.callbacks])
+        self._unreturned.update([future for future in batch.futures if future.callbacks])
 
-    def are_due(self, batch: Batch) -> bool:
-        return batch.has_callbacks() or not self._uncalled.isdisjoint(batch.futures)
+    def has_callbacks_due(self, batch: Batch) -> bool:
+        """Return True if the batch has callbacks that have not returned."""
+        return batch.has_callbacks() or not self._unreturned.isdisjoint(batch.futures)
 
-    def waiting(self) -> list[SendFuture]:
-        """The sends whose calls have not returned. Called under the lock."""
-        return [*self._uncalled]
+    def unreturned(self) -> list[SendFuture]:
+        """Return the sends whose callbacks have not returned. Called under the lock."""
+        return [*self._unreturned]
 
-    def call(self, batch: Batch) -> None:
-        outer, self._thread.calls = self._is_calling(), True
+    def run(self, batch: Batch) -> None:
+        """Run the callbacks of a batch, then wake threads that flush."""
+        outer, self._local.calls = self._is_in_callback(), True
         try:
             batch.run_callbacks()
         finally:
-            self._thread.calls = outer
+            # A callback may call back into here, so the outer value is restored.
+            self._local.calls = outer
             with self._changed:
-                self._uncalled.difference_update(batch.futures)
+                self._unreturned.difference_update(batch.futures)
                 self._changed.notify_all()
 
     def await_returned(
@@ -299,17 +306,19 @@ class Callbacks:
         *,
         under_way: Callable[[], Iterable[SendFuture]],
     ) -> bool:
-        """Wait until these sends have ended and their calls have returned; return True if
-        they have.
+        """Wait until these sends have ended and their callbacks returned. Return True if
+        so.
 
-        Not in such a call: it would wait for itself, or for another one that waits for it.
+        `under_way` returns the sends that have not ended. Inside a callback this returns
+        True at once, because the callback would wait for itself or for another one that
+        waits for it.
         """
 
         def are_over() -> bool:
-            return self._uncalled.union(under_way()).isdisjoint(futures)
+            return self._unreturned.union(under_way()).isdisjoint(futures)
 
         with self._changed:
-            return self._is_calling() or self._changed.wait_for(are_over, timeout_s)
+            return self._is_in_callback() or self._changed.wait_for(are_over, timeout_s)
 
-    def _is_calling(self) -> bool:
-        return getattr(self._thread, "calls", False)
+    def _is_in_callback(self) -> bool:
+        return getattr(self._local, "calls", False)

@@ -1,9 +1,9 @@
-"""Choice of a message's queue: made once, from the topic's layout, before the first try.
+"""Choice of a message's queue, made once from the topic's layout before the first try.
 
-A topic has 1,024 slots. Slot = crc32(UTF-8 key) mod 1,024; the layout names each slot's
-queue, so a key stays in its queue while queues come and go. Read-only or unreachable queues
-never change the layout: a keyed message waits for its queue (`keyed: strict`) or goes
-elsewhere (`available`).
+A topic has 1,024 slots. The slot of a key is crc32(UTF-8 key) mod 1,024, and the layout
+names the queue of each slot, so a key stays in its queue while queues are added and
+removed. Read-only or unreachable queues never change the layout: a keyed message waits for
+its queue (`keyed: strict`) or goes to another one (`available`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from catmq_client.http.transport import Transport, api_path, request_until
 log = logging.getLogger("catmq.producer")
 
 SLOTS = 1024
-# How long a queue that refused is avoided by messages that may go elsewhere.
+# After a refusal, messages that may go to another queue avoid this one for so many seconds.
 AVOID_S = 5.0
-# A layout is not fetched more often than this, however many sends were refused.
+# A layout is fetched at most once in this time, however many sends were refused.
 REFRESH_EVERY_S = 0.5
 
 
 class Kind(IntEnum):
-    """Strength of a message's tie to its queue."""
+    """How firmly a message belongs to its queue."""
 
     FREE = 0  # may go to another queue after a definite refusal
-    KEYED = 1  # belongs to the queue of its key's slot: waits for it
-    NAMED = 2  # its sender named the queue: waits for it, or fails when it is closed
+    KEYED = 1  # waits for the queue of its key's slot
+    NAMED = 2  # waits for the queue its sender named, or fails when that is closed
 
 
 class Route(NamedTuple):
-    """A message's queue (None: the broker chooses), and how firmly."""
+    """The queue of a message (None: the broker chooses) and its kind."""
 
     queue: int | None
     kind: Kind
@@ -47,7 +47,10 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A topic as its producers see it; `nodes` and `writable` are by queue id."""
+    """A topic as its producers see it.
+
+    `nodes` has the node of each queue id, `writable` the ids of open queues.
+    """
 
     topic: str
     version: int = 0
@@ -59,7 +62,7 @@ class Layout:
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key.
+    """Return the slot of a key.
 
     >>> slot_of("42")
     136
@@ -68,8 +71,10 @@ def slot_of(key: str) -> int:
 
 
 class Routes:
-    """Chooses queues for one topic. Not locked: its owner calls it under the lock of the
-    buffer.
+    """Chooses queues for messages of one topic.
+
+    Not locked: callers hold the lock of the accumulator. Messages without a key share a
+    sticky queue until its batch is full or sent, so that batches become large.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -78,35 +83,54 @@ class Routes:
         self._avoided: dict[int, float] = {}
         self._turn = random.randrange(SLOTS)
         self._sticky: int | None = None
-        # Slots whose earlier messages still wait for their old queue: later ones wait there
-        # behind them.
-        self.held: dict[int, int] = {}
+        # slot → its former queue, while earlier messages of the slot still wait there. Later
+        # messages of its keys join them, or they would overtake.
+        self.held_slots: dict[int, int] = {}
 
     def replace(self, layout: Layout) -> None:
+        """Use a newer layout."""
         self.layout = layout
         self.loaded_at = time.monotonic()
         if self._sticky not in layout.writable:
             self._sticky = None
 
     def choose(self, *, key: str | None, queue: int | None, strict_queue: bool) -> Route:
-        """The route of a message with this key, or that names its queue."""
+        """Return the route of a message with this key, or that names its queue.
+
+        Raises OptionError if `strict_queue` and the topic has no such queue.
+        """
         layout = self.layout
+        # The key may send but not read the topic (see Layouts._load): the broker chooses
+        # the queue.
         if not layout.slots:
             return Route(
                 queue, Kind.NAMED if strict_queue and queue is not None else Kind.FREE
             )
+        if queue is not None and strict_queue:
+            if queue not in layout.nodes:
+                queue_ids = ", ".join(map(str, sorted(layout.nodes)))
+                raise OptionError(
+                    f"queue {queue} is not one of {layout.topic}'s queues: {queue_ids}"
+                )
+            return Route(queue, Kind.NAMED)
         if queue is not None:
-            return self._named(queue, strict_queue)
+            return Route(
+                queue if self.is_usable(queue) else self._sticky_queue(), Kind.FREE
+            )
         if key is None:
-            return Route(self._unkeyed(), Kind.FREE)
+            return Route(self._sticky_queue(), Kind.FREE)
         slot = zlib.crc32(key.encode()) % SLOTS
         home = layout.slots[slot]
         if layout.strict:
-            return Route(self.held.get(slot, home) if self.held else home, Kind.KEYED)
-        return Route(home if self.usable(home) else self._other(slot, {home}), Kind.FREE)
+            return Route(
+                self.held_slots.get(slot, home) if self.held_slots else home, Kind.KEYED
+            )
+        return Route(
+            home if self.is_usable(home) else self._pick_usable(slot, {home}), Kind.FREE
+        )
 
-    def usable(self, queue: int | None) -> bool:
-        """Return True if the queue is writable and has not just refused."""
+    def is_usable(self, queue: int | None) -> bool:
+        """Return True if the queue is writable and has not refused within AVOID_S."""
         if queue is None:
             return True
         return (
@@ -115,7 +139,7 @@ class Routes:
         )
 
     def avoid(self, queue: int | None, *, whole_node: bool) -> None:
-        """Keep free messages from this queue, or from all queues of its node, for a while."""
+        """Keep free messages away from this queue, or its whole node, for AVOID_S."""
         until = time.monotonic() + AVOID_S
         node = self.layout.nodes.get(queue or 0)
         if queue is not None:
@@ -127,41 +151,34 @@ class Routes:
         if self._avoided.get(self._sticky or 0, 0.0) >= until:
             self._sticky = None
 
-    def elsewhere(self, refused: set[int | None]) -> int | None:
-        """Another usable queue than those that refused; None when there is none."""
+    def another_queue(self, refused: set[int | None]) -> int | None:
+        """Return a usable queue other than those that refused. None if there is none."""
         self._turn += 1
-        usable = [q for q in self.layout.writable if q not in refused and self.usable(q)]
-        return usable[self._turn % len(usable)] if usable else None
+        candidates = [
+            q for q in self.layout.writable if q not in refused and self.is_usable(q)
+        ]
+        return candidates[self._turn % len(candidates)] if candidates else None
 
     def next_queue(self, *, after: int | None) -> None:
-        """Send unkeyed messages to another queue than `after`: its batch is full or on its
-        way.
-        """
+        """Choose another sticky queue: the batch of queue `after` is full or being sent."""
         if self._sticky == after:
             self._sticky = None
 
-    def _unkeyed(self) -> int | None:
+    def _sticky_queue(self) -> int | None:
         if self._sticky is None:
             self._turn += 1
-            self._sticky = self._other(self._turn, set())
+            self._sticky = self._pick_usable(self._turn, set())
         return self._sticky
 
-    def _other(self, turn: int, without: set[int]) -> int:
-        """A usable queue, the same one for the same `turn`; any queue when none is usable."""
-        layout = self.layout
-        choice = [q for q in layout.writable if q not in without and self.usable(q)]
-        choice = choice or list(layout.writable) or sorted(layout.nodes)
-        return choice[turn % len(choice)]
+    def _pick_usable(self, turn: int, excluded: set[int]) -> int:
+        """Return a usable queue, the same one for the same `turn`.
 
-    def _named(self, queue: int, strict: bool) -> Route:
-        if strict:
-            if queue not in self.layout.nodes:
-                known = ", ".join(map(str, sorted(self.layout.nodes)))
-                raise OptionError(
-                    f"queue {queue} is not one of {self.layout.topic}'s queues: {known}"
-                )
-            return Route(queue, Kind.NAMED)
-        return Route(queue if self.usable(queue) else self._unkeyed(), Kind.FREE)
+        If no queue is usable, return one that is not.
+        """
+        layout = self.layout
+        candidates = [q for q in layout.writable if q not in excluded and self.is_usable(q)]
+        candidates = candidates or list(layout.writable) or sorted(layout.nodes)
+        return candidates[turn % len(candidates)]
 
 
 class Layouts:
@@ -175,7 +192,7 @@ class Layouts:
         timeout_s: float,
         on_failure: Callable[[CatmqError], object] = lambda error: None,
     ) -> None:
-        """`on_failure` is called with each error of a first look-up, which is repeated."""
+        """`on_failure` is called with each error of a first look-up that is repeated."""
         self._on_failure = on_failure
         self._transport = transport
         self._max_age_s = max_age_s
@@ -184,44 +201,55 @@ class Layouts:
         self._lock = threading.Lock()
 
     def routes(self, topic: str, *, within_s: float) -> Routes:
-        """The topic's routes; asks a broker at the first use, for at most `within_s`
-        seconds.
+        """Return the routes of a topic.
+
+        The first call asks a broker, for at most `within_s` seconds. Raises CatmqError.
         """
-        known = self._routes.get(topic)
-        if known is not None:
-            return known
+        routes = self._routes.get(topic)
+        if routes is not None:
+            return routes
         layout = self._load(topic, within_s, on_failure=self._on_failure)
         with self._lock:
             return self._routes.setdefault(topic, Routes(layout))
 
-    def known(self, topic: str) -> Routes:
+    def cached(self, topic: str) -> Routes:
+        """Return the routes of a topic that was looked up before."""
         return self._routes[topic]
 
-    def freshen(self, topic: str, *, suspicious: bool) -> Layout | None:
-        """A newer layout if ours is old, or `suspicious` and not brand new; None when there
-        is no need.
+    def refresh(self, topic: str, *, after_refusal: bool) -> Layout | None:
+        """Fetch a layout again if it is old. Return None if it is not, or that fails.
+
+        After a refusal it counts as old after REFRESH_EVERY_S already.
         """
         routes = self._routes[topic]
-        limit_s = REFRESH_EVERY_S if suspicious else self._max_age_s
+        limit_s = REFRESH_EVERY_S if after_refusal else self._max_age_s
         if time.monotonic() - routes.loaded_at < limit_s:
             return None
         with self._lock:
             if time.monotonic() - routes.loaded_at < limit_s:
                 return None
+            # Set before the look-up, so that only one thread of many asks a broker.
             routes.loaded_at = time.monotonic()
         try:
             return self._load(topic, 0.0)
         except CatmqError:
-            # The layout we have still says where keys live; the sends themselves report
-            # what is wrong.
+            # The previous layout still names the queue of each key. What is wrong is
+            # reported by the sends themselves.
             return None
 
-    def _load(self, topic: str, within_s: float, **more: Any) -> Layout:
-        path, more = api_path("topics", topic), {**more, "timeout_s": self._timeout_s}
+    def _load(self, topic: str, within_s: float, **arguments: Any) -> Layout:
         try:
-            answer = request_until(self._transport, "GET", path, within_s=within_s, **more)
+            answer = request_until(
+                self._transport,
+                "GET",
+                api_path("topics", topic),
+                within_s=within_s,
+                timeout_s=self._timeout_s,
+                **arguments,
+            )
         except Forbidden:
-            # A key that may send but not look: the broker then chooses, by key or batch_id.
+            # The API key may send but not read the topic. Without slots the broker chooses
+            # the queue, by key or batch_id.
             return Layout(topic)
         try:
             return layout_from(answer)
@@ -233,7 +261,7 @@ class Layouts:
 
 
 def layout_from(answer: dict[str, Any]) -> Layout:
-    """The layout in an answer of GET /api/v1/topics/{topic}."""
+    """Return the layout in an answer of GET /api/v1/topics/{topic}."""
     queues = answer["queues"]
     return Layout(
         topic=answer["name"],

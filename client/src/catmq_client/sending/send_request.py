@@ -1,10 +1,10 @@
-"""One request that sends messages, what a broker says of each of them, and what follows a
-failed try.
+"""One request that sends messages, the outcome of each message, and the rule after a
+failure.
 
-`after_failure` is the rule of all who send: the producer (delivery.py), the relay of the
-outbox, the writer of Spark. A request is repeated under the same batch_id to the same
-queue, so that it is stored once; only what is certainly not stored moves to another queue,
-or goes again in parts, under another id.
+All senders follow `after_failure`: the producer (delivery.py), the relay of the outbox, and
+the writer of Spark. A request is repeated under the same batch_id to the same queue, so
+that it is stored once. Only messages that are certainly not stored are sent to another
+queue, or in parts, under another batch_id.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from catmq_client.http.transport import Transport, api_path
 from catmq_client.sending.receipts import Outcome, Receipt
 from catmq_client.sending.routing import Kind
 
-# Refusals of a queue, before anything was stored; the latter two are its whole node's.
+# A broker refuses with these codes before it stores anything. QUEUE_CLOSED concerns one
+# queue, NODE_AWAY all queues of its node.
 QUEUE_CLOSED = ("queue_not_writable", "queue_not_found")
 NODE_AWAY = ("node_unavailable", "node_full")
-# A bug at the broker may be met by every try: only so many.
+# An internal error of the broker may recur at every try, so tries after it are limited.
 TRIES_OF_A_BUG = 3
 _INDEX = re.compile(r"messages\[(\d+)\]")
 
 
-class Next(Enum):
+class NextStep(Enum):
     """Next step for a batch after a failed try."""
 
     REPEAT = "repeat"  # the same batch again, after a delay
@@ -51,30 +52,31 @@ def after_failure(
     tries: int = 1,
     unknown: bool = False,
     resend_unknown: bool = False,
-) -> Next:
-    """Choose the next step for a batch of so many messages. Pure.
+) -> NextStep:
+    """Choose the next step for a batch of `messages` messages after a failed try. Pure.
 
-    `tries`: those made, with the failed one. `unknown`: one of them may have stored the
-    batch, which then stays in its queue, unless the topic wants it twice rather than not at
-    all (`resend_unknown`).
+    `tries` counts the tries so far, with the failed one. `unknown` is True if one of them
+    may have stored the batch. Then it stays in its queue, unless the topic prefers
+    duplicates to lost messages (`resend_unknown`).
     """
+    # Parts have new batch_ids, so a part of a batch that may be stored would be a duplicate.
     if isinstance(error, InvalidRequest | OptionError) and messages > 1 and not unknown:
-        return Next.SPLIT
+        return NextStep.SPLIT
     if isinstance(error, ServerFailed):
-        return Next.REPEAT if tries < TRIES_OF_A_BUG else Next.FAIL
+        return NextStep.REPEAT if tries < TRIES_OF_A_BUG else NextStep.FAIL
     if error.code in QUEUE_CLOSED + NODE_AWAY:
         if unknown and not resend_unknown:
-            return Next.REPEAT
+            return NextStep.REPEAT
         if kind != Kind.NAMED:
-            return Next.MOVE
-    return Next.REPEAT if error.retriable or error.outcome_unknown else Next.FAIL
+            return NextStep.MOVE
+    return NextStep.REPEAT if error.retriable or error.outcome_unknown else NextStep.FAIL
 
 
-def named(error: CatmqError, messages: int) -> dict[int, str]:
-    """The messages of a batch, by place, that an error names, and what is wrong with each."""
-    found = ((_INDEX.match(one.field), one.message) for one in error.errors)
+def errors_by_index(error: CatmqError, messages: int) -> dict[int, str]:
+    """Return the error text for each message of the batch that an error names, by index."""
+    matches = ((_INDEX.match(field.field), field.message) for field in error.errors)
     return {
-        int(place[1]): text for place, text in found if place and int(place[1]) < messages
+        int(match[1]): text for match, text in matches if match and int(match[1]) < messages
     }
 
 
@@ -86,31 +88,38 @@ def send(
     batch_id: str,
     timeout_s: float,
 ) -> list[Outcome]:
-    """Send messages; return the outcome of each, in order.
+    """Send messages in one request. Return the outcome of each message, in order.
 
-    Raises what Transport.request raises; AnswerLost for an answer that does not speak of
-    all of them.
+    Raises what Transport.request raises, and AnswerLost if the answer cannot be read or
+    does not cover all messages.
     """
-    path, body = (
-        api_path("topics", topic, "messages"),
-        {"messages": messages, "batch_id": batch_id},
-    )
+    path = api_path("topics", topic, "messages")
+    body = {"messages": messages, "batch_id": batch_id}
     try:
         answer = transport.request(
             "POST", path, body={**body, "receipts": "runs"}, timeout_s=timeout_s
         )
     except InvalidRequest as error:
-        if not any(one.field == "receipts" for one in error.errors):
+        if not any(field.field == "receipts" for field in error.errors):
             raise
-        # A broker from before there were runs; it has stored nothing.
+        # The broker is of a release that has no runs in answers. It has stored nothing.
         answer = transport.request("POST", path, body=body, timeout_s=timeout_s)
     try:
         runs = answer.get("runs")
-        outcomes = (
-            _of_runs(topic, runs)
-            if runs is not None
-            else [_outcome(topic, r) for r in answer["results"]]
-        )
+        if runs is None:
+            runs = [{"count": 1, "result": result} for result in answer["results"]]
+        outcomes: list[Outcome] = []
+        # A run covers `count` messages: at successive offsets from `offset` of its queue,
+        # or with one `result` that all of them share.
+        for run in runs:
+            if "result" in run:
+                outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
+                continue
+            queue, first = run["queue"], run["offset"]
+            outcomes += [
+                Receipt(topic, queue, offset, f"{queue}-{offset}")
+                for offset in range(first, first + run["count"])
+            ]
     except (KeyError, TypeError, ValueError) as error:
         raise AnswerLost(f"the response to a send cannot be read: {error!r}") from error
     if len(outcomes) != len(messages):
@@ -118,28 +127,16 @@ def send(
     return outcomes
 
 
-def _of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:
-    """A run tells of messages that lie side by side, or has the result of each of them."""
-    outcomes: list[Outcome] = []
-    for run in runs:
-        if "result" in run:
-            outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
-            continue
-        queue, first = run["queue"], run["offset"]
-        offsets = range(first, first + run["count"])
-        outcomes += [
-            Receipt(topic, queue, offset, f"{queue}-{offset}") for offset in offsets
-        ]
-    return outcomes
-
-
 def _outcome(topic: str, result: dict[str, Any]) -> Outcome:
-    """A result `{queue, offset, message_id}`, `{message_id, due_at_ms}` or `{error: {…}}`."""
+    """Return the receipt or error of a result.
+
+    A result is `{queue, offset, message_id}`, `{message_id, due_at_ms}` or `{error: {…}}`.
+    """
     refusal = result.get("error")
     if refusal is not None:
         retriable = refusal.get("retriable", False)
         return MessageRefused(refusal["detail"], code=refusal["code"], retriable=retriable)
-    told = result.get
+    field = result.get
     return Receipt(
-        topic, told("queue"), told("offset"), result["message_id"], told("due_at_ms")
+        topic, field("queue"), field("offset"), result["message_id"], field("due_at_ms")
     )

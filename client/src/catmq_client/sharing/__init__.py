@@ -1,3 +1,3 @@
-"""Reading as a member of a share group: leased runs, their renewal, and reports of what
-became of them.
+"""Consumption in a share group: leased runs, the renewal of their leases, and reports of
+results.
 """

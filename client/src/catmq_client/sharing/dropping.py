@@ -1,4 +1,4 @@
-"""Reports of rejected messages for consumers that must not stand still; see
+"""A reporter that drops rejected messages if no retry node can keep them: see
 DroppingReporter.
 """
 
@@ -12,18 +12,19 @@ log = logging.getLogger("catmq.consumer")
 
 
 class DroppingReporter(Reporter):
-    """Reports failed messages. Where no retry node can keep dead letters, it drops them.
+    """Reports failed messages, and drops those that no retry node can keep as dead letters.
 
-    They would be delivered again at once, and end the consumer at the second time; no
-    worker can handle them.
+    The base class would rewind instead: such a message would be delivered again at once,
+    and its second failure would end the consumer. No worker can handle these messages
+    anyway.
     """
 
-    def _go_back(self, batch: list[Report]) -> list[Report]:
+    def _rewind_queues(self, batch: list[Report]) -> list[Report]:
         for report in batch:
             log.error(
                 "%s is dropped, there is no retry node for dead letters: %s",
                 report,
                 report.error,
             )
-            self._done(report)
+            self._finish(report)
         return []

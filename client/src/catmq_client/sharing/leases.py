@@ -1,4 +1,4 @@
-"""The runs that a member of a share group holds, and what has become of their messages; see
+"""The leased runs of a member of a share group, and the results of their messages: see
 LeaseBook.
 """
 
@@ -13,75 +13,80 @@ from functools import partial
 from typing import Any
 
 from catmq_client.errors import HandlerFailed, OptionError
-from catmq_client.message import Message, Source, messages_of
+from catmq_client.message import Message, Source, parse_messages
 from catmq_client.options import ShareConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.sharing.messages import ShareMessage
-from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
+from catmq_client.sharing.runs import RENEW_FRACTION, HeldRun, RunKey, RunReport, run_key
 from catmq_client.telemetry.process_report import AtWork
 
 log = logging.getLogger("catmq.consumer")
 
-# What brokers take in one request.
-MOST_REPORTS = 1_000
-# A finished run waits so long for a pull to tell of it, s.
+# Limit of brokers for one request.
+MAX_REPORTS = 1_000
+# A finished run waits this long for a pull that carries its report, s.
 LINGER_S = 0.01
-# Messages held ahead of the application, at most; with many threads, twice as many as
-# these.
+# Maximum number of messages leased ahead of the application. With many threads it is twice
+# their number.
 PREFETCH = 16
-# Messages are held ahead that the application will begin with in this time, s.
+# Messages are leased ahead if the application will begin with them within this time, s.
 AHEAD_S = 1.0
-# part of max_processing_ms after which it is looked whether it has passed
-LOOKED_AFTER = 1 / 4
-# The application has begun nothing for so long although it could, s.
+# Fraction of max_processing_ms after which the messages at work are checked.
+CHECK_FRACTION = 1 / 4
+# The application is stalled if it has begun no message for this time, although it could, s.
 STALLED_S = 1.0
-# Longest pause before a report of a run is repeated whose node does not answer, s.
-PAUSE_S = 1.0
-MOST_DELAY_S = 366 * 86_400  # that a delivery may be put off by
+# Longest pause before the report of a run is repeated whose node does not answer, s.
+MAX_PAUSE_S = 1.0
+MAX_DELAY_S = 366 * 86_400  # maximum delay of a delivery
 
 
 class LeaseBook(GroupState):
-    """State of a member of a share group: it owns no queues, but holds runs of any.
+    """State of a member of a share group: it owns no queues, but leases runs of any of
+    them.
 
-    One lock, `changed`, guards it. The puller brings runs, the application's threads finish
-    messages, the renewer renews leases and reports. A run stays in the book until the
-    broker knows all about it.
+    A run is a stretch of offsets that are leased together. Its messages wait, are at work,
+    and end as finished or given back. The run stays in the book until the broker knows the
+    result of each message.
+
+    One lock, `changed`, guards it. The puller adds runs, the application's threads finish
+    messages, and the renewer renews leases and sends reports.
     """
 
-    # Called under the lock with a message that failed, or is to be delivered later.
+    # Called under the lock with a message that failed, or that is to be delivered later.
     on_failed: Callable[..., object] = staticmethod(lambda *_, **__: None)
 
     def __init__(self, options: ShareConsumerOptions) -> None:
-        super().__init__(options.of_member())
+        super().__init__(options.member_options())
         self.share_options = options
-        self.runs: dict[Place, HeldRun] = {}
+        self.runs: dict[RunKey, HeldRun] = {}
         # Rises when a membership ends. Brokers end its leases then, so an answer to a
-        # request of an
-        # earlier one extends none, however late it comes.
+        # request of an earlier membership extends no lease, however late it arrives.
         self.term = 0
         # The most recent lease, s.
         self.lease_s = 30.0
         # run(): how many messages its threads may have at work.
-        self.most_at_work = 1
-        # How many messages the application waits for, if it does.
-        self.asked = 0
-        # When the application last took a message or was done with one, monotonic.
+        self.max_at_work = 1
+        # How many messages the application waits for; 0 if it does not wait.
+        self.demand = 0
+        # When the application last took or finished a message, monotonic.
         self.progress_at = time.monotonic()
-        # All news are to be reported at once.
-        self.hurried = False
-        # The consumer closes: what still comes is given back.
-        self.parting = False
-        # Pulls under way: what is given back meanwhile might come back to us.
+        # All results are to be reported at once.
+        self.flushing = False
+        # The consumer is closing: runs that still arrive are given back.
+        self.closing = False
+        # Number of pulls under way: messages that are given back meanwhile might be leased
+        # to us again.
         self.pulls = 0
         self._pace = Pace()
         self._serials = itertools.count(1)
 
     def lose_all(self) -> None:
-        """The membership is gone, and brokers end the leases of its runs: each is to be
-        renewed first.
+        """Note the end of the membership.
+
+        Brokers end its leases, so each must be renewed first.
         """
         super().lose_all()
         self.term += 1
@@ -90,71 +95,78 @@ class LeaseBook(GroupState):
         self.changed.notify_all()
 
     def silent_since(self) -> None:
-        """Return None: messages that the application does not come back from are leased on,
-        or lapse.
+        """Return None: a share group has no max_poll_interval_ms.
+
+        The leases of messages that the application never finishes are renewed, or they end.
         """
         return
 
-    def _in_hand(self) -> Iterable[AtWork]:
+    def _work_in_hand(self) -> Iterable[AtWork]:
+        """Return each message that the application has begun with."""
         runs = self.runs.values()
         return [
-            AtWork(since, run.queue, one)
+            AtWork(begun_at, run.queue, offset)
             for run in runs
-            for one, since in run.since.items()
+            for offset, begun_at in run.begun_at.items()
         ]
 
     def all_halted(self) -> bool:
         return self.failure is not None
 
-    # Runs that come and go.
+    # Runs that are added and removed.
 
-    def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
-        """Hold the runs of an answer to a request sent at `sent_at`; return True if there
-        is anything new.
+    def take_over(self, entries: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
+        """Add the runs of an answer to a request that was sent at `sent_at`, lease clock.
+
+        Return True if the application has new messages.
         """
-        brought = False
-        for item in items:
-            if place_of(item) in self.runs or self._is_again(item, sent_at):
+        has_new_messages = False
+        for entry in entries:
+            if run_key(entry) in self.runs or self._renews_held_run(entry, sent_at):
                 continue
-            run = HeldRun(item, serial=next(self._serials), sent_at=sent_at)
+            run = HeldRun(entry, serial=next(self._serials), sent_at=sent_at)
             source = Source(run.subscription, run.queue, run.epoch)
-            run.fill(messages_of(item, source, partial(ShareMessage, run=run, book=self)))
-            self.runs[run.place] = run
+            run.fill(
+                parse_messages(entry, source, partial(ShareMessage, run=run, book=self))
+            )
+            self.runs[run.key] = run
             self.lease_s = run.lease_s
             self._rotation.append(run)
-            self._count(run, 1)
-            brought = brought or bool(run.open)
+            self._adjust_buffered(run, 1)
+            has_new_messages = has_new_messages or bool(run.open)
         self.changed.messages.notify_all()
         self.changed.reports.notify_all()
-        return brought
+        return has_new_messages
 
-    def _is_again(self, item: Mapping[str, Any], sent_at: float) -> bool:
-        """Return True if a run is still held that this member got again: its messages are
-        not new.
+    def _renews_held_run(self, entry: Mapping[str, Any], sent_at: float) -> bool:
+        """Return True if an answer leases a held run again: it gets the new grant and no
+        messages.
         """
-        run = next((run for run in self.runs.values() if run.is_same(item)), None)
+        run = next((run for run in self.runs.values() if run.is_same_run(entry)), None)
         if run is not None:
-            del self.runs[run.place]
-            run.granted_again(item, sent_at=sent_at)
-            self.runs[run.place] = run
-            self._told_again(run)
+            del self.runs[run.key]
+            run.regrant(entry, sent_at=sent_at)
+            self.runs[run.key] = run
+            self._log_renewal(run)
         return run is not None
 
-    def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
-        """Hold a run no longer, because somebody else has it; what is at work on it may be
-        done twice.
+    def lose(self, owned: OwnedQueue, *, notify: bool = True) -> None:
+        """Remove a run that was leased to another member.
+
+        Messages of it that are at work may be handled twice.
         """
         if not isinstance(owned, HeldRun) or owned.lost:
             return
         if owned.finished:
             self.unreported[owned.queue] = owned
-        self._drop(owned)
+        self._remove(owned)
         owned.lost = True
-        self.on_start()
+        self.on_runnable()
         self.changed.notify_all()
 
-    def _drop(self, run: HeldRun) -> None:
-        if self.runs.pop(run.place, None) is run:
+    def _remove(self, run: HeldRun) -> None:
+        """Remove a run and its buffered messages."""
+        if self.runs.pop(run.key, None) is run:
             self._rotation.remove(run)
         self.evict(run)
 
@@ -163,13 +175,13 @@ class LeaseBook(GroupState):
         log.error("the consumer stops: other members get what it holds")
 
     def seek(self, owned: OwnedQueue, offset: int) -> None:
-        """Give back the messages of a run that failed and can be stored nowhere."""
+        """Give back the failed messages of a run that cannot be stored for a retry."""
         if isinstance(owned, HeldRun):
-            failed, owned.reporting = [*owned.reporting], set()
+            failed_offsets, owned.reporting = [*owned.reporting], set()
             owned.version += 1
-            self.give_back(owned, failed)
+            self.give_back(owned, failed_offsets)
 
-    # What becomes of messages.
+    # Results of messages.
 
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
         taken = super().hand_out(limit)
@@ -177,9 +189,9 @@ class LeaseBook(GroupState):
             self.progress_at = now = time.monotonic()
             for owned, message in taken if not self.in_run else ():
                 if isinstance(owned, HeldRun):
-                    owned.hand_over(message.offset, now)
-            self._tell_room()
-        if len(taken) < limit and self._begin_some():
+                    owned.begin_processing(message.offset, now)
+            self._wake_puller()
+        if len(taken) < limit and self._request_begins():
             self.changed.reports.notify_all()
         return taken
 
@@ -188,80 +200,84 @@ class LeaseBook(GroupState):
             for run in [*self.runs.values()]:
                 offsets = {
                     message.offset for owned, message in taken if owned is run
-                } | run.strayed()
-                # then the application was done with all others
+                } | run.undelivered_offsets()
+                # The application had asked for more, so those are accepted.
                 if self.share_options.auto_accept:
-                    offsets |= run.since.keys() - run.reporting
+                    offsets |= run.begun_at.keys() - run.reporting
                 for offset in offsets:
-                    # it never got it: the lease is not to count
-                    run.since.pop(offset, None)
+                    # The application never got it, so its lease is not to count as a
+                    # delivery.
+                    run.begun_at.pop(offset, None)
                 self.give_back(run, offsets)
             self.recount(self.runs.values())
             self.changed.notify_all()
 
-    def _tell_room(self) -> None:
-        if self.room():  # to wake a thread costs more than to count
+    def _wake_puller(self) -> None:
+        if self.room():  # waking a thread costs more than counting
             self.changed.room.notify_all()
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         owned.finish(offset, version)
         self.finished += 1
-        self.progressed(owned)
+        self.note_progress(owned)
 
-    def finish_taken(self, owned: OwnedQueue) -> None:
-        """The application came back for more: what it had of a run is done."""
+    def accept_taken(self, owned: OwnedQueue) -> None:
+        """Accept the messages of a run that the application has taken: it asked for more."""
         if isinstance(owned, HeldRun):
-            self.finished += len(owned.since)
+            self.finished += len(owned.begun_at)
             owned.finish_all()
-            self.progressed(owned)
+            self.note_progress(owned)
 
-    def progressed(self, owned: OwnedQueue) -> None:
-        """The application is done with messages of a run: there may be room, and news."""
+    def note_progress(self, owned: OwnedQueue) -> None:
+        """Note that messages of a run are finished: there may be room, and results to
+        report.
+        """
         self.progress_at = time.monotonic()
-        self._tell(owned)
+        self._notify_progress(owned)
 
-    def _tell(self, owned: OwnedQueue) -> None:
-        self._tell_room()
-        is_urgent = isinstance(owned, HeldRun) and owned.has_urgent_news()
-        if is_urgent or any(run.begins_later() for run in self.runs.values()):
+    def _notify_progress(self, owned: OwnedQueue) -> None:
+        """Wake the puller if there is room, and the renewer if a report is urgent."""
+        self._wake_puller()
+        is_urgent = isinstance(owned, HeldRun) and owned.is_report_urgent()
+        if is_urgent or any(run.awaits_begin_record() for run in self.runs.values()):
             self.changed.reports.notify_all()
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
-        """Let messages be delivered again, by whomever."""
-        self._count(run, -1)
+        """Let messages be delivered again, to any member."""
+        self._adjust_buffered(run, -1)
         for offset in offsets:
             run.give_back(offset)
-        self._count(run, 1)
-        self.on_start()
-        self._tell(run)
+        self._adjust_buffered(run, 1)
+        self.on_runnable()
+        self._notify_progress(run)
 
-    def part(self) -> None:
-        """Give back what the application never got; it counts as not delivered."""
+    def give_back_waiting(self) -> None:
+        """Give back the messages that wait. Their lease does not count as a delivery."""
         with self.changed:
-            self.parting = True
+            self.closing = True
             for run in [*self.runs.values()]:
                 self.give_back(run, run.waiting_offsets())
 
     def accept(self, message: ShareMessage) -> bool:
-        """See ShareMessage."""
+        """See ShareMessage.accept."""
         with self.changed:
-            ours = message.is_held
-            if ours:
+            is_held = message.is_held
+            if is_held:
                 self.finish(message.run, message.offset, message.run.version)
-            return ours
+            return is_held
 
-    def deliver_again(self, message: ShareMessage, delay_s: float | None) -> bool:
-        """See ShareMessage."""
-        if delay_s is not None and not 0 <= delay_s <= MOST_DELAY_S:
+    def redeliver(self, message: ShareMessage, delay_s: float | None) -> bool:
+        """See ShareMessage.release."""
+        if delay_s is not None and not 0 <= delay_s <= MAX_DELAY_S:
             raise OptionError(
-                f"delay_s={delay_s!r}: write 0 to {MOST_DELAY_S} seconds, or None for at once"
+                f"delay_s={delay_s!r}: write 0 to {MAX_DELAY_S} seconds, or None for at once"
             )
         with self.changed:
             if not message.is_held:
                 return False
             if delay_s is None:
                 self.give_back(message.run, [message.offset])
-                self.progressed(message.run)
+                self.note_progress(message.run)
             else:
                 self.on_failed(
                     message.run, message, "released", delay_ms=round(delay_s * 1000)
@@ -269,70 +285,75 @@ class LeaseBook(GroupState):
             return True
 
     def reject(self, message: ShareMessage, error: BaseException | str) -> bool:
-        """See ShareMessage."""
+        """See ShareMessage.reject."""
         with self.changed:
-            ours = message.is_held
-            if ours:
+            is_held = message.is_held
+            if is_held:
                 self.on_failed(message.run, message, error or "rejected", final=True)
-            return ours
+            return is_held
 
     def renew(self, message: ShareMessage, seconds: float) -> bool:
-        """See ShareMessage."""
+        """See ShareMessage.renew."""
         if not seconds > 0:
             raise OptionError(
                 f"seconds={seconds!r}: write how long to keep the message, above 0"
             )
         with self.changed:
-            ours = message.is_held
-            if ours:
-                message.run.wanted_until[message.offset] = time.monotonic() + seconds
-                message.run.wants_renewal = True
+            is_held = message.is_held
+            if is_held:
+                message.run.renewed_until[message.offset] = time.monotonic() + seconds
+                message.run.renewal_requested = True
                 self.changed.reports.notify_all()
-            return ours
+            return is_held
 
-    # Room for more.
+    # Room for more messages.
 
     def in_flight(self) -> int:
-        """Return how many messages are held and not done."""
+        """Return how many messages are leased and unfinished."""
         return sum(len(run.open) for run in self.runs.values())
 
     def room(self) -> int:
-        """Return how many more messages to ask for now.
+        """Return how many messages to pull now.
 
-        As many as the application would begin with at once, and ahead of it no more than it
-        will begin with in AHEAD_S: what waits behind a slow message could be at work
-        elsewhere. None beside a message that may be the one that kills its workers: what
-        they hold dies with them, and counts as delivered.
+        That is what the application would begin with at once, and ahead of it what it will
+        begin with in AHEAD_S: a message that waits behind a slow one could be at work
+        elsewhere. There is no room beside a run that may be the one that kills its workers.
+        Messages that are leased beside it would be lost with the worker, too, and each loss
+        counts as a delivery.
         """
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
             return 0
-        most = max(PREFETCH, 2 * self.most_at_work) if self.in_run else PREFETCH
-        soon = min(most, self._pace.per_s(self.finished) * AHEAD_S)
-        ahead = int(soon) if options.prefetch is None else options.prefetch
+        max_ahead = max(PREFETCH, 2 * self.max_at_work) if self.in_run else PREFETCH
+        expected = min(max_ahead, self._pace.per_s(self.finished) * AHEAD_S)
+        ahead = int(expected) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
-        room = min(self._idle() + ahead - waiting, options.max_in_flight - self.in_flight())
+        room = min(
+            self._idle_capacity() + ahead - waiting,
+            options.max_in_flight - self.in_flight(),
+        )
         return room if room >= max(1, ahead // 2) or (room > 0 and not waiting) else 0
 
-    def _idle(self) -> int:
+    def _idle_capacity(self) -> int:
         """Return how many messages the application would begin with at once."""
         if self.in_run:
-            return max(
-                0, self.most_at_work - sum(run.running for run in self.runs.values())
-            )
-        return max(self.asked, 1) if self.away_since is None else 0
+            return max(0, self.max_at_work - sum(run.running for run in self.runs.values()))
+        return max(self.demand, 1) if self.away_since is None else 0
 
     def may_pull(self) -> bool:
-        """Return False while a lease has run out and is about to be renewed: a pull might
-        bring it anew.
+        """Return False if a lease has ended and is about to be renewed.
+
+        A pull might lease the same messages to this member again.
         """
         return not any(
             run.open and run.has_lapsed() and not run.failures for run in self.runs.values()
         )
 
-    def stands_still(self, now: float) -> bool:
-        """Return True if the application has been busy with what it has for a lease: others
-        may work.
+    def is_stalled(self, now: float) -> bool:
+        """Return True if the application has been busy with the same messages for a whole
+        lease.
+
+        Then the messages that wait here are better given to other members.
         """
         if now - self.progress_at < self.lease_s:
             return False
@@ -342,191 +363,209 @@ class LeaseBook(GroupState):
             )
         return self.away_since is not None and now - self.away_since >= self.lease_s
 
-    # Reports.
+    # Reports to brokers.
 
-    def over(self) -> list[RunReport]:
-        """Return reports of the runs of which all is known; they are under way from now on."""
-        runs = [run for run in self.runs.values() if run.is_over() and not run.sending]
-        return [self._send(run, renews=False) for run in runs[:MOST_REPORTS]]
+    def finished_run_reports(self) -> list[RunReport]:
+        """Return reports of the finished runs, and mark them as being sent."""
+        runs = [run for run in self.runs.values() if run.is_finished() and not run.sending]
+        return [self._start_report(run, renews=False) for run in runs[:MAX_REPORTS]]
 
-    def due(self) -> list[RunReport]:
-        """Return reports and renewals that are due; they are under way from now on."""
+    def due_reports(self) -> list[RunReport]:
+        """Return the reports and renewals that are due, and mark them as being sent."""
         now, lease_now = time.monotonic(), lease_clock()
-        self._let_go(now)
-        self._begin_some()
-        due = [
+        self._give_back_late(now)
+        self._request_begins()
+        due_runs = [
             run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0
         ]
-        for run in due:
-            self._tell_late(run, lease_now)
+        for run in due_runs:
+            self._log_expiry(run, lease_now)
         return [
-            self._send(run, renews=run.renewal_in_s(lease_now) <= 0)
-            for run in due[:MOST_REPORTS]
+            self._start_report(run, renews=run.renewal_in_s(lease_now) <= 0)
+            for run in due_runs[:MAX_REPORTS]
         ]
 
-    def _begin_some(self) -> bool:
-        """Choose the runs that brokers are to be told of: the application would begin with
-        them now.
+    def _request_begins(self) -> bool:
+        """Choose the runs whose begin brokers must record, because the application is about
+        to begin.
 
         Return True if there are any.
         """
-        later = [
-            run for run in self.runs.values() if run.begins_later() and not run.has_lapsed()
+        unrecorded_runs = [
+            run
+            for run in self.runs.values()
+            if run.awaits_begin_record() and not run.has_lapsed()
         ]
-        if not later:
+        if not unrecorded_runs:
             return False
-        idle = self._idle()
-        ready = [run for run in self.runs.values() if run.may_begin or run.wants_begin]
-        free = idle - sum(run.waiting for run in ready)
-        if idle > 0 and time.monotonic() - self.progress_at >= STALLED_S:
-            free = max(free, 1)  # what is ready does not begin: its subscription rests
-        for run in later:
+        capacity = self._idle_capacity()
+        recorded_runs = [
+            run for run in self.runs.values() if run.may_begin or run.begin_requested
+        ]
+        free = capacity - sum(run.waiting for run in recorded_runs)
+        if capacity > 0 and time.monotonic() - self.progress_at >= STALLED_S:
+            # The recorded messages do not begin, because their subscription rests: others
+            # may begin.
+            free = max(free, 1)
+        for run in unrecorded_runs:
             if free > 0:
-                run.wants_begin = True
+                run.begin_requested = True
                 free -= run.waiting
-        return any(run.wants_begin for run in later)
+        return any(run.begin_requested for run in unrecorded_runs)
 
     def due_in_s(self) -> float:
-        """Return the seconds until something may be due."""
+        """Return the seconds until a report or a renewal may be due."""
         now, lease_now = time.monotonic(), lease_clock()
         waits = [self._due_in_s(run, now, lease_now) for run in self.runs.values()]
         if self.share_options.max_processing_ms is not None:
-            waits.append(self.share_options.max_processing_ms / 1000 * LOOKED_AFTER)
-        return max(0.0, min([self.lease_s * RENEWED_AFTER, *waits]))
+            waits.append(self.share_options.max_processing_ms / 1000 * CHECK_FRACTION)
+        return max(0.0, min([self.lease_s * RENEW_FRACTION, *waits]))
 
-    def unsent(self, reports: Iterable[RunReport]) -> None:
-        """Reports did not arrive, or nobody knows: they are repeated."""
+    def mark_unsent(self, reports: Iterable[RunReport]) -> None:
+        """Mark reports whose request failed, so that they are repeated."""
         for report in reports:
             report.run.sending = False
         self.changed.reports.notify_all()
 
-    def answered(
+    def apply_answers(
         self,
         reports: Iterable[RunReport],
         states: Iterable[Mapping[str, Any]],
         *,
         sent_at: float,
     ) -> None:
-        """Draw the consequences of the answer to reports that were sent at `sent_at`, lease
-        clock.
-        """
-        known = {place_of(state): state for state in states}
+        """Apply the answer to reports that were sent at `sent_at`, lease clock."""
+        states_by_key = {run_key(state): state for state in states}
         for report in reports:
             run = report.run
+            # A run that was leased again meanwhile has another grant; its report is still
+            # due.
             if report.grant == run.grant and not run.lost:
                 run.sending = False
-                self._answered(report, known.get(run.place, {}), sent_at)
+                self._apply_answer(report, states_by_key.get(run.key, {}), sent_at)
         self.changed.notify_all()
 
-    def is_settled(self) -> bool:
-        """Return True if brokers know all there is to know."""
-        return all(run.news_since is None for run in self.runs.values())
+    def all_reported(self) -> bool:
+        """Return True if brokers know all results."""
+        return all(run.unreported_since is None for run in self.runs.values())
 
-    def _send(self, run: HeldRun, *, renews: bool) -> RunReport:
+    def _start_report(self, run: HeldRun, *, renews: bool) -> RunReport:
+        """Mark the report of a run as being sent, and return it."""
         run.sending = True
         if renews and run.open and not run.has_begun:
-            # It has waited here for a third of its lease. If this process gets no further,
-            # nobody
-            # had these messages.
-            run.hold_back()
+            # It has waited here for a third of its lease. If this process dies, its
+            # messages have not been delivered to anybody, so the renewed lease is not to
+            # count.
+            run.uncount()
         return RunReport.of(run, renews=renews, term=self.term)
 
     def _due_in_s(self, run: HeldRun, now: float, lease_now: float) -> float:
+        """Return the seconds until a report or a renewal of a run is due."""
         if run.sending:
             return math.inf
         waits = [run.renewal_in_s(lease_now)]
-        if run.wants_begin and not run.may_begin and run.open:
+        if run.begin_requested and not run.may_begin and run.open:
             waits.append(0.0)
-        if run.news_since is not None:
-            # What was lost before may be lost again: then others of its run are not to be
-            # repeated.
-            at_once = self.hurried or run.leaving or run.deliveries > 1
-            soon = run.has_urgent_news()
+        if run.unreported_since is not None:
+            # A run that was lost before may be lost again: its finished messages must not
+            # be repeated then.
+            is_immediate = self.flushing or run.given_back or run.deliveries > 1
+            is_urgent = run.is_report_urgent()
             pause_s = (
-                LINGER_S if soon else self.share_options.auto_commit_interval_ms / 1000
+                LINGER_S if is_urgent else self.share_options.auto_commit_interval_ms / 1000
             )
-            waits.append(run.news_since + (0.0 if at_once else pause_s) - now)
+            waits.append(run.unreported_since + (0.0 if is_immediate else pause_s) - now)
         return max(min(waits), run.not_before - now)
 
-    def _answered(
+    def _apply_answer(
         self, report: RunReport, state: Mapping[str, Any], sent_at: float
     ) -> None:
-        run, told = report.run, state.get("state")
-        if told == "ok":
+        """Apply the answer to one report."""
+        run, answer = report.run, state.get("state")
+        if answer == "ok":
             run.failures = 0
             was_held_back = not run.may_begin
-            run.sent(report)
+            run.mark_reported(report)
             if was_held_back and run.may_begin:
-                self._began(run)
+                self._after_begin_recorded(run)
+            # Measured from the time of sending: the broker's lease starts later, so it
+            # outlasts this one.
             if report.renews and report.term == self.term:
-                self._renewed(
+                self._extend_lease(
                     run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000
                 )
-            if run.is_over() and run.news_since is None:
-                self._drop(run)
-        elif told == "gone" and run.is_over():
-            # the answer to an earlier report was lost, or offsets were reset
-            self._drop(run)
-        elif told in ("lost", "gone", "invalid"):
-            what = {
+            if run.is_finished() and run.unreported_since is None:
+                self._remove(run)
+        elif answer == "gone" and run.is_finished():
+            # The answer to an earlier report was lost, or an operator has reset the
+            # offsets.
+            self._remove(run)
+        elif answer in ("lost", "gone", "invalid"):
+            reason = {
                 "lost": "somebody else has it now",
                 "gone": "it is no longer leased",
-            }.get(told)
-            what = what or f"its report was refused: {state.get('detail')}"
-            log.warning("%s: %s; messages that are not done are delivered again", run, what)
-            run.finished = set() if told == "gone" else run.finished
+            }.get(answer)
+            reason = reason or f"its report was refused: {state.get('detail')}"
+            log.warning(
+                "%s: %s; messages that are not done are delivered again", run, reason
+            )
+            run.finished = set() if answer == "gone" else run.finished
             self.lose(run)
         else:
-            run.rest(most_s=PAUSE_S)
+            run.back_off(max_s=MAX_PAUSE_S)
 
-    def _began(self, run: HeldRun) -> None:
-        """Brokers know that messages of a run begin: the application may have them."""
-        self.on_start()
+    def _after_begin_recorded(self, run: HeldRun) -> None:
+        """Wake the application: brokers have recorded that messages of a run begin."""
+        self.on_runnable()
 
-    def _renewed(self, run: HeldRun, until: float) -> None:
+    def _extend_lease(self, run: HeldRun, until: float) -> None:
+        """Extend the lease of a run."""
         run.lease_until = max(run.lease_until, until)
-        run.wants_renewal = False
-        self._told_again(run)
+        run.renewal_requested = False
+        self._log_renewal(run)
 
-    def _told_again(self, run: HeldRun) -> None:
-        if run.told_late:
-            run.told_late = False
+    def _log_renewal(self, run: HeldRun) -> None:
+        """Log that a lease which had ended is renewed."""
+        if run.expiry_logged:
+            run.expiry_logged = False
             log.info("%s: leased again", run)
-            self.on_start()
+            self.on_runnable()
 
-    def _tell_late(self, run: HeldRun, lease_now: float) -> None:
-        if run.open and lease_now >= run.lease_until and not run.told_late:
-            run.told_late = True
-            what = (
+    def _log_expiry(self, run: HeldRun, lease_now: float) -> None:
+        """Log once that the lease of a run has ended."""
+        if run.open and lease_now >= run.lease_until and not run.expiry_logged:
+            run.expiry_logged = True
+            text = (
                 "%s: the lease has run out; nothing more of it begins until a broker "
                 "has renewed it"
             )
-            log.warning(what, run)
+            log.warning(text, run)
 
-    def _let_go(self, now: float) -> None:
-        """Give back what has been at work for too long, and what waits behind something
-        that is.
+    def _give_back_late(self, now: float) -> None:
+        """Give back messages at work for too long, and those that wait behind a stalled
+        application.
         """
         if self.pulls and not self.in_run:
-            return  # it would come back to an application that is away
-        stands_still = self.stands_still(now) and not self.pulls
+            return  # they would be leased again to an application that is away
+        is_stalled = self.is_stalled(now) and not self.pulls
         limit_ms = self.share_options.max_processing_ms
         for run in [*self.runs.values()]:
-            late = [
+            late_offsets = [
                 offset
-                for offset in run.since
-                if run.ends_at(offset, limit_ms) <= now and run.is_ours(offset)
+                for offset in run.begun_at
+                if run.deadline_of(offset, limit_ms) <= now and run.is_ours(offset)
             ]
-            if late:
-                what = (
+            if late_offsets:
+                text = (
                     "%s: offsets %s at work for more than max_processing_ms; they are "
                     "delivered again"
                 )
-                log.warning(what, run, late)
-            waiting = run.waiting_offsets() if stands_still else ()
-            if late or waiting:
-                self.give_back(run, [*late, *waiting])
+                log.warning(text, run, late_offsets)
+            waiting = run.waiting_offsets() if is_stalled else ()
+            if late_offsets or waiting:
+                self.give_back(run, [*late_offsets, *waiting])
 
-    def _count(self, run: HeldRun, sign: int) -> None:
+    def _adjust_buffered(self, run: HeldRun, sign: int) -> None:
+        """Add the buffer of a run to the counts, or subtract it."""
         self.buffered += sign * len(run.buffer)
         self.buffered_bytes += sign * sum([len(message.body) for message in run.buffer])

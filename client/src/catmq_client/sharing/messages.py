@@ -9,11 +9,11 @@ from catmq_client.message import Message, Row, Source
 from catmq_client.sharing.runs import HeldRun
 
 
-class Book(Protocol):
-    """Takes down what becomes of messages."""
+class ResultBook(Protocol):
+    """Records the results of messages; LeaseBook is one."""
 
     def accept(self, message: ShareMessage) -> bool: ...
-    def deliver_again(self, message: ShareMessage, delay_s: float | None) -> bool: ...
+    def redeliver(self, message: ShareMessage, delay_s: float | None) -> bool: ...
     def reject(self, message: ShareMessage, error: BaseException | str) -> bool: ...
     def renew(self, message: ShareMessage, seconds: float) -> bool: ...
 
@@ -35,7 +35,7 @@ class ShareMessage(Message):
         origin: Mapping[str, Any] | None = None,
         *,
         run: HeldRun,
-        book: Book,
+        book: ResultBook,
     ) -> None:
         super().__init__(source, row, origin)
         self._run = run
@@ -43,7 +43,7 @@ class ShareMessage(Message):
 
     @property
     def run(self) -> HeldRun:
-        """The run it came in."""
+        """The run that the message was leased in."""
         return self._run
 
     @property
@@ -78,7 +78,7 @@ class ShareMessage(Message):
 
         With a delay it counts as failed: its attempt rises.
         """
-        return self._book.deliver_again(self, delay_s)
+        return self._book.redeliver(self, delay_s)
 
     def reject(self, error: BaseException | str = "") -> bool:
         """Make the message a dead letter."""

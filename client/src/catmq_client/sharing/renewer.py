@@ -1,5 +1,5 @@
-"""Tells brokers what became of messages of leased runs, and renews the leases of those that
-are held.
+"""Report the results of messages of leased runs, and renew the leases of the runs that are
+held.
 """
 
 from __future__ import annotations
@@ -11,64 +11,70 @@ from catmq_client.http.backoff import Backoff
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
 from catmq_client.reading.clocks import lease_clock
-from catmq_client.reading.part import Part, Settle
+from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 
 log = logging.getLogger("catmq.consumer")
 
-# Limits of the pause after a failed request: leases must not run out over it.
-LEAST_TIMEOUT_S = 1.0
-MOST_PAUSE_MS = 2_000
+# Limits of a request and of the pause after a failed one. They are short, because leases
+# end meanwhile.
+MIN_TIMEOUT_S = 1.0
+MAX_PAUSE_MS = 2_000
 
 
-class Renewer(Part):
-    """Reports for one consumer; `run` is its thread."""
+class Renewer(Component):
+    """Reports and renews for one consumer; `run` is the body of its thread."""
 
-    def __init__(self, *, transport: Transport, book: LeaseBook, settle: Settle) -> None:
-        super().__init__(transport=transport, state=book, settle=settle)
+    def __init__(
+        self, *, transport: Transport, book: LeaseBook, handle_error: ErrorHandler
+    ) -> None:
+        super().__init__(transport=transport, state=book, handle_error=handle_error)
         self._book = book
         options = book.share_options
-        most_ms = min(MOST_PAUSE_MS, options.retry_backoff_max_ms)
-        self._backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=most_ms)
+        max_ms = min(MAX_PAUSE_MS, options.retry_backoff_max_ms)
+        self._backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=max_ms)
         self._failures = FailureLog(log, "reporting to the broker, which is repeated,")
 
     def run(self) -> None:
         book = self._book
         while not book.closed and book.fatal is None:
             try:
-                self._step()
+                self._send_due_reports()
             except Exception:
                 log.exception("internal error while renewing leases; continuing")
                 book.wait(self._backoff.next_s())
 
     def flush(self, within_s: float) -> bool:
-        """Report everything now; return True if brokers know all of it in time."""
+        """Report everything now. Return False if brokers do not know all of it in time."""
         book = self._book
         with book.changed:
-            book.hurried = True
+            book.flushing = True
             book.changed.reports.notify_all()
             book.changed.wait_for(
-                lambda: book.is_settled() or book.fatal is not None, within_s
+                lambda: book.all_reported() or book.fatal is not None, within_s
             )
-            book.hurried = False
-            return book.is_settled()
+            book.flushing = False
+            return book.all_reported()
 
-    def _step(self) -> None:
+    def _send_due_reports(self) -> None:
+        """Send the reports that are due, or wait until one is."""
         book = self._book
         with book.changed:
             consumer_id = book.consumer_id
-            reports = [] if consumer_id is None else book.due()
+            reports = [] if consumer_id is None else book.due_reports()
             if consumer_id is None or not reports:
                 book.changed.reports.wait(1.0 if consumer_id is None else book.due_in_s())
                 return
         self._send(consumer_id, reports)
 
     def _send(self, consumer_id: str, reports: list[RunReport]) -> None:
+        """Send reports and renewals, and apply the answer."""
         book = self._book
+        # Taken before the request is sent: a lease must not seem longer than the broker's.
         sent_at = lease_clock()
         timeout_s = min(
-            self._options.request_timeout_ms / 1000, max(LEAST_TIMEOUT_S, book.lease_s / 3)
+            self._options.request_timeout_ms / 1000, max(MIN_TIMEOUT_S, book.lease_s / 3)
         )
         body = {"done": [report.view() for report in reports]}
         try:
@@ -77,13 +83,13 @@ class Renewer(Part):
             )
         except CatmqError as error:
             with book.changed:
-                book.unsent(reports)
-            if not self._settle(error, consumer_id):
+                book.mark_unsent(reports)
+            if not self._handle_error(error, consumer_id):
                 self._failures.failed(error)
                 book.wait(self._backoff.next_s(error))
             return
         self._backoff.reset()
         self._failures.ended()
         with book.changed:
-            book.hear(answer.get("generation", 0))
-            book.answered(reports, answer["done"], sent_at=sent_at)
+            book.note_generation(answer.get("generation", 0))
+            book.apply_answers(reports, answer["done"], sent_at=sent_at)

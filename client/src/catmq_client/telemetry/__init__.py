@@ -1,3 +1,4 @@
-"""Reports of a consumer about itself, and about a sample of what it handled; none of it is
-needed to work.
+"""Reports of a consumer about itself, and traces of a sample of its messages.
+
+Consumers work without them.
 """

@@ -1,5 +1,6 @@
-"""Reports of this process that heartbeats carry: threads, messages in memory, counts, the
-slowest handler.
+"""The report about the consumer's process that heartbeats carry.
+
+It has threads, messages in memory, counts, and the handler that has run longest.
 """
 
 from __future__ import annotations
@@ -10,17 +11,14 @@ from typing import Any, NamedTuple, Protocol
 
 from catmq_client.errors import CatmqError, InvalidRequest
 
-# The field of the heartbeat's request.
+# Field of the heartbeat's request body.
 FIELD = "report"
-# How long nothing is reported after a broker refused it: it is of an earlier release than
-# others.
+# Time without reports after a broker of an earlier release refused one.
 PAUSE_S = 60.0
 
 
 class AtWork(NamedTuple):
-    """The application is at work on a message, or a batch that begins with it; `since` is
-    monotonic.
-    """
+    """A message, or the first of a batch, that a handler works on since a monotonic time."""
 
     since: float
     queue: int
@@ -28,7 +26,7 @@ class AtWork(NamedTuple):
 
 
 class Process(Protocol):
-    """A consumer as its report sees it."""
+    """The fields of a consumer that its report needs."""
 
     threads: int
     buffered: int
@@ -40,11 +38,11 @@ class Process(Protocol):
 
 
 class ProcessReports:
-    """Adds a report to a heartbeat when it is time; for one thread.
+    """Adds a report to a heartbeat when it is due. Used by one thread.
 
-    Brokers of an earlier release refuse the field. So there is none before an answer has
-    asked for it, and none for a while after a refusal: while brokers are upgraded, another
-    one may answer.
+    Brokers of an earlier release refuse the field. So no report is sent before an answer
+    has asked for one, and none for PAUSE_S after a refusal: during an upgrade, brokers of
+    both releases answer.
     """
 
     def __init__(self, state: Process) -> None:
@@ -53,33 +51,35 @@ class ProcessReports:
         self._next_at = 0.0
 
     def add_to(self, body: dict[str, Any]) -> None:
-        """Add what is due, under the lock of the consumer."""
+        """Add the report to the body of a heartbeat if it is due. Caller holds the
+        consumer's lock.
+        """
         now = time.monotonic()
         if self._every_s is not None and now >= self._next_at:
             body[FIELD] = report(self._state, now)
 
     def follow(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Note how often the broker that took `body` wants a report."""
+        """Note how often the broker that accepted `body` wants a report."""
         every_ms = answer.get("report_every_ms")
         self._every_s = None if every_ms is None else every_ms / 1000
         if FIELD in body and self._every_s is not None:
             self._next_at = time.monotonic() + self._every_s
 
     def was_refused(self, error: CatmqError) -> bool:
-        """Return True if a heartbeat was refused for its report alone; the next ones have
-        none.
-        """
+        """Return True if a heartbeat was refused for its report alone. Reports then pause."""
         refused = isinstance(error, InvalidRequest) and bool(error.errors)
-        if not refused or not all(one.field.split(".")[0] == FIELD for one in error.errors):
+        if not refused or not all(
+            wrong.field.split(".")[0] == FIELD for wrong in error.errors
+        ):
             return False
         self._next_at = time.monotonic() + PAUSE_S
         return True
 
 
 def report(state: Process, now: float) -> dict[str, Any]:
-    """Return the report on a consumer, under its lock; `now` is monotonic."""
+    """Return the report on a consumer. Caller holds its lock. `now` is monotonic."""
     at_work = state.at_work()
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "threads": state.threads,
         "busy": len(at_work),
         "buffered": state.buffered,
@@ -90,9 +90,9 @@ def report(state: Process, now: float) -> dict[str, Any]:
     if at_work:
         oldest = min(at_work)
         running_ms = max(0, round(1000 * (now - oldest.since)))
-        found["slowest"] = {
+        fields["slowest"] = {
             "queue": oldest.queue,
             "offset": oldest.offset,
             "running_ms": running_ms,
         }
-    return found
+    return fields

@@ -1,9 +1,8 @@
-"""Traces of a sample of the messages that a consumer handled: when each began, for how
-long, its outcome.
+"""Traces of a sample of the messages that a consumer handled: start, duration, outcome.
 
-They go to the broker in batches, in a thread of their own that begins with the first of
-them. A batch that does not arrive is dropped, as is what is too much: nothing depends on a
-trace, and nothing waits for one.
+A thread, which starts with the first trace, sends them to the broker in batches. A batch
+that cannot be sent is dropped, and traces beyond MAX_WAITING are: tracing must not delay or
+fail the consumer.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from catmq_client.message import Message
 
 log = logging.getLogger("catmq.consumer")
 
-# Seconds from a trace until it is sent, with those that came since.
-EVERY_S = 2.0
+# Traces are collected for this time and then sent together.
+SEND_EVERY_S = 2.0
 TIMEOUT_S = 5.0
-# Traces that wait; brokers take as many in one request.
-MOST_WAITING = 200
+# Traces in memory. It is also the limit of a request.
+MAX_WAITING = 200
 
 
 def is_traced(queue: int, offset: int, percent: int) -> bool:
-    """Return True if a message is in a sample of so many percent, as brokers see it.
+    """Return True if a message is in a sample of `percent` percent. Brokers use the same
+    rule.
 
     >>> [offset for offset in range(60) if is_traced(7, offset, 5)]
     [1, 14, 23, 29, 37]
@@ -38,17 +38,19 @@ def is_traced(queue: int, offset: int, percent: int) -> bool:
 
 
 class _Trace(NamedTuple):
+    """An attempt at a message. A retry has the queue and offset of the first attempt."""
+
     queue: int
     offset: int
     attempt: int
     failed: bool
-    # Monotonic.
+    # monotonic times
     began: float
     ended: float
 
 
 class Traces:
-    """Collects traces of one consumer, and sends them. Any thread may add."""
+    """Collects and sends the traces of a consumer. Any thread may add."""
 
     def __init__(
         self, *, transport: Transport, consumer_id: Callable[[], str | None]
@@ -61,11 +63,11 @@ class Traces:
         self._closed = False
 
     def add(self, message: Message, *, percent: int, began: float, failed: bool) -> None:
-        """Note an attempt at a message that ends now, if it is in the sample; `began` is
+        """Add an attempt that ends now, if its message is in the sample. `began` is
         monotonic.
 
-        A retry is known by the place of the message that failed first, so that all attempts
-        are traced.
+        A retry has the queue and offset of the message that failed first, so all attempts
+        at a message are traced or none.
         """
         origin = message.origin
         queue, offset = (
@@ -77,7 +79,7 @@ class Traces:
             )
 
     def close(self, within_s: float) -> None:
-        """Send what waits, and end."""
+        """Send the waiting traces and end the thread, for at most `within_s` seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -87,7 +89,7 @@ class Traces:
 
     def _add(self, trace: _Trace) -> None:
         with self._changed:
-            if self._closed or len(self._waiting) >= MOST_WAITING:
+            if self._closed or len(self._waiting) >= MAX_WAITING:
                 return
             self._waiting.append(trace)
             if self._thread is None:
@@ -101,19 +103,20 @@ class Traces:
         closed = False
         while not closed:
             with self._changed:
+                # Wait for the first trace, then collect more for a while.
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                self._changed.wait_for(lambda: self._closed, EVERY_S)
-                found, self._waiting = self._waiting, []
+                self._changed.wait_for(lambda: self._closed, SEND_EVERY_S)
+                traces, self._waiting = self._waiting, []
                 closed = self._closed
-            if found:
-                self._send(found)
+            if traces:
+                self._send(traces)
 
-    def _send(self, found: list[_Trace]) -> None:
+    def _send(self, traces: list[_Trace]) -> None:
         consumer_id = self._consumer_id()
         if consumer_id is None:
             return
         now = time.monotonic()
-        body: dict[str, Any] = {"traces": [_view(one, now) for one in found]}
+        body: dict[str, Any] = {"traces": [_trace_fields(trace, now) for trace in traces]}
         try:
             self._transport.request(
                 "POST",
@@ -122,17 +125,17 @@ class Traces:
                 timeout_s=TIMEOUT_S,
             )
         except CatmqError as error:
-            log.debug("%d traces are dropped: %s", len(found), error)
+            log.debug("%d traces are dropped: %s", len(traces), error)
         except Exception:
             log.exception("internal error while sending traces; continuing")
 
 
-def _view(one: _Trace, now: float) -> dict[str, Any]:
+def _trace_fields(trace: _Trace, now: float) -> dict[str, Any]:
     return {
-        "queue": one.queue,
-        "offset": one.offset,
-        "attempt": one.attempt,
-        "outcome": "failed" if one.failed else "handled",
-        "ago_ms": round(1000 * (now - one.began)),
-        "took_ms": round(1000 * (one.ended - one.began)),
+        "queue": trace.queue,
+        "offset": trace.offset,
+        "attempt": trace.attempt,
+        "outcome": "failed" if trace.failed else "handled",
+        "ago_ms": round(1000 * (now - trace.began)),
+        "took_ms": round(1000 * (trace.ended - trace.began)),
     }

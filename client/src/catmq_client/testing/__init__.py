@@ -1,9 +1,9 @@
-"""For tests of applications: a broker in memory that Producer and Consumer talk to without
-a network.
+"""A broker in memory, for tests of applications without a network.
 
-broker = FakeBroker() broker.create_topic("orders", queues=2) producer =
-Producer(transport=broker) consumer = Consumer(transport=broker, group="billing",
-topics=["orders"])
+broker = FakeBroker()
+broker.create_topic("orders", queues=2)
+producer = Producer(transport=broker)
+consumer = Consumer(transport=broker, group="billing", topics=["orders"])
 """
 
 from __future__ import annotations

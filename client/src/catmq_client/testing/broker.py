@@ -1,4 +1,4 @@
-"""A broker in memory; see FakeBroker."""
+"""A broker in memory: see FakeBroker."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from catmq_client.testing.topics import (
     unsupported,
 )
 
-# How often a pull looks whether a subscription's delay is over, s.
+# How often a waiting pull checks whether a subscription's delay is over, s.
 DELAY_STEP_S = 0.02
-# States of a pulled queue that are no news: the pull waits on.
-_WAITING = ("ok", "stopped", "unavailable")
+# States of a pulled queue that do not end the wait of the pull.
+_NO_NEWS_STATES = ("ok", "stopped", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request that the broker got."""
+    """A request that the broker received."""
 
     method: str
     path: str
@@ -80,7 +80,7 @@ class FakeBroker:
         self._codec = codec or wire.JsonCodec()
         self._faults: list[_Fault] = []
         self._cut_off: set[str] = set()
-        # A pull waits on it; everything that changes what a pull would answer notifies.
+        # Waiting pulls wait on it. Whatever changes the answer of a pull notifies it.
         self._changed = threading.Condition()
 
     def create_topic(self, name: str, *, queues: int = 4) -> FakeTopic:
@@ -96,10 +96,10 @@ class FakeBroker:
         `made` are settings of a group that is new, such as mode="share", lease_ms=5_000.
         """
         with self._changed:
-            found = self.ensure_group(group, made)
-            found.subscribe(self.topics.find(topic).queues, start=start)
+            subscribed_group = self.ensure_group(group, made)
+            subscribed_group.subscribe(self.topics.find(topic).queues, start=start)
             self._changed.notify_all()
-            return found
+            return subscribed_group
 
     def configure(self, group: str, topic: str, **settings: Any) -> None:
         """Change settings of a subscription, as `catmq subscription set` does.
@@ -142,12 +142,12 @@ class FakeBroker:
     def waiting(self, group: str) -> list[FailedMessage]:
         """Return the messages of a group that failed and wait for their next retry."""
         with self._changed:
-            return [one for one in self.failures.waiting if one.group == group]
+            return [failed for failed in self.failures.waiting if failed.group == group]
 
     def dead(self, group: str) -> list[FailedMessage]:
         """Return the dead letters of a group."""
         with self._changed:
-            return [one for one in self.failures.dead if one.group == group]
+            return [failed for failed in self.failures.dead if failed.group == group]
 
     def fail(
         self, request: str, error: CatmqError, *, after: bool = False, times: int = 1
@@ -173,7 +173,7 @@ class FakeBroker:
             self._cut_off.clear()
 
     def change(self, what: Callable[[], object]) -> None:
-        """Carry out a change of the broker's insides and wake the waiting pulls."""
+        """Apply a change of the broker's state and wake the waiting pulls."""
         check_callable("what", what)
         with self._changed:
             what()
@@ -190,8 +190,9 @@ class FakeBroker:
             ]
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-        """Return True if `true()` became true in time; looked at whenever a request comes
-        or ends.
+        """Return True if `true()` became true in time.
+
+        It is checked whenever a request begins or ends.
         """
         check_callable("true", true)
         with self._changed:
@@ -202,64 +203,73 @@ class FakeBroker:
     ) -> dict[str, Any]:
         """See Transport."""
         decoded: dict[str, Any] = (
-            {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
+            {}
+            if body is None
+            else self._codec.decode(wire.encode_request(self._codec, body))
         )
         with self._changed:
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
             self._raise_fault(method, path, after=False)
-            self._raise_cut(path, decoded)
+            self._raise_if_cut_off(path, decoded)
             try:
                 answer = self._answer(method, path, decoded)
             finally:
                 self._changed.notify_all()
             self._raise_fault(method, path, after=True)
+        # Message bodies go through the codec, as over HTTP, so that tests see its types.
         for part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
             if isinstance(part.get("messages"), list):
-                sent = self._codec.encode({"messages": part["messages"]})
-                part["messages"] = self._codec.decode(sent)["messages"]
+                encoded = self._codec.encode({"messages": part["messages"]})
+                part["messages"] = self._codec.decode(encoded)["messages"]
         return answer
 
     def find_group(self, name: str) -> FakeGroup:
-        """Return a group, or raise NotFound naming the command that makes it."""
+        """Return a group, or raise NotFound, which names the command that creates it."""
         if name not in self.groups:
             detail = f"there is no group {name}; make it with: catmq group create {name}"
             raise NotFound(detail, code="group_not_found", status=404)
-        found: FakeGroup = self.groups[name]
-        return found
+        group: FakeGroup = self.groups[name]
+        return group
 
     def ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
-        """Return a group; made with the settings of a registration if it is new."""
+        """Return a group. If it is new, it is created with the settings of a registration."""
         timeout_ms = body.get("session_timeout_ms") or self.session_timeout_ms
-        kind = FakeShareGroup if body.get("mode") == "share" else FakeGroup
+        group_class = FakeShareGroup if body.get("mode") == "share" else FakeGroup
         if name not in self.groups:
-            more = {one: body[one] for one in SETTINGS if body.get(one) is not None}
-            if more and kind is FakeGroup:
-                raise InvalidRequest(f"{', '.join(more)}: only for mode share", status=422)
-            self.groups[name] = kind(
-                name, clock=self.clock, session_timeout_ms=timeout_ms, **more
+            share_settings = {
+                setting: body[setting]
+                for setting in SETTINGS
+                if body.get(setting) is not None
+            }
+            if share_settings and group_class is FakeGroup:
+                raise InvalidRequest(
+                    f"{', '.join(share_settings)}: only for mode share", status=422
+                )
+            self.groups[name] = group_class(
+                name, clock=self.clock, session_timeout_ms=timeout_ms, **share_settings
             )
         return self.find_group(name)
 
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        for route, answered in _ROUTES.items():
-            found = re.fullmatch(route, f"{method} {path.removeprefix('/api/v1/')}")
-            if found:
-                return answered(self, *map(unquote, found.groups()), body) or {}
+        for route, handler in _ROUTES.items():
+            match = re.fullmatch(route, f"{method} {path.removeprefix('/api/v1/')}")
+            if match:
+                return handler(self, *map(unquote, match.groups()), body) or {}
         raise unsupported(f"{method} {path}")
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
-        # In the order planted: a later fault has its turn when the earlier ones are used
+        # In the order of planting: a later error is raised when the earlier ones are used
         # up.
-        live = (
+        active_faults = (
             f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}")
         )
-        fault = next(live, None)
+        fault = next(active_faults, None)
         if fault is not None and fault.after == after:
             fault.left -= 1
             raise fault.error
 
-    def _raise_cut(self, path: str, body: dict[str, Any]) -> None:
+    def _raise_if_cut_off(self, path: str, body: dict[str, Any]) -> None:
         names = [
             name
             for name in self._cut_off
@@ -268,11 +278,12 @@ class FakeBroker:
         if names:
             raise ConnectFailed(f"{names[0]} is cut off")
 
-    def _of_consumer(self, consumer_id: str) -> FakeGroup:
+    def _group_of(self, consumer_id: str) -> FakeGroup:
+        """Return the group of a consumer id, or raise NotFound."""
         for group in self.groups.values():
-            if group.has_had(consumer_id):
-                found: FakeGroup = group
-                return found
+            if group.knows_consumer(consumer_id):
+                consumer_group: FakeGroup = group
+                return consumer_group
         raise NotFound(
             f"{consumer_id} was never registered", code="consumer_not_found", status=404
         )
@@ -305,63 +316,70 @@ class FakeBroker:
 
     def _register(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         topics = [self.topics.find(topic) for topic in body.get("topics") or ()]
-        found = self.ensure_group(group, body) if topics else self.find_group(group)
-        asked = {
+        consumer_group = (
+            self.ensure_group(group, body) if topics else self.find_group(group)
+        )
+        settings = {
             name: body.get(name) for name in ("mode", "session_timeout_ms", "instance_id")
         }
-        asked |= {name: body[name] for name in SETTINGS if name in body}
-        consumer_id = found.join(
-            body.get("instance_id") or body["name"], body["incarnation"], **asked
+        settings |= {name: body[name] for name in SETTINGS if name in body}
+        consumer_id = consumer_group.join(
+            body.get("instance_id") or body["name"], body["incarnation"], **settings
         )
         for topic in topics:
-            found.subscribe(topic.queues, start="earliest")
-        intervals = {"heartbeat_interval_ms": found.heartbeat_interval_ms}
+            consumer_group.subscribe(topic.queues, start="earliest")
+        intervals = {"heartbeat_interval_ms": consumer_group.heartbeat_interval_ms}
         return {
             "consumer_id": consumer_id,
-            "session_timeout_ms": found.session_timeout_ms,
+            "session_timeout_ms": consumer_group.session_timeout_ms,
             **intervals,
         }
 
     def _traces(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Take a report of handled messages, which nobody reads here."""
-        self._of_consumer(consumer)
+        """Accept traces, which the fake does not store."""
+        self._group_of(consumer)
         return {}
 
     def _heartbeat(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._of_consumer(consumer).heartbeat(
+        return self._group_of(consumer).heartbeat(
             consumer, body["generation"], body["owned"]
         )
 
     def _acquire(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._of_consumer(consumer)
+        group = self._group_of(consumer)
         acquired = [group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]]
         return {"queues": acquired, "generation": group.generation}
 
     def _commit(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._of_consumer(consumer)
-        asked = [(one["queue"], one["epoch"], one["offset"]) for one in body["offsets"]]
+        group = self._group_of(consumer)
+        commits = [
+            (entry["queue"], entry["epoch"], entry["offset"]) for entry in body["offsets"]
+        ]
         return {
-            "results": [group.commit(consumer, *one) for one in asked],
+            "results": [group.commit(consumer, *entry) for entry in commits],
             "generation": group.generation,
         }
 
     def _report(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self.failures.report(self._of_consumer(consumer), consumer, body["messages"])
+        return self.failures.report(self._group_of(consumer), consumer, body["messages"])
 
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._of_consumer(consumer)
+        group = self._group_of(consumer)
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
         while True:
             self.failures.move_due(group)
             self.topics.move_due()
-            left, queues = body["max_messages"], []
-            for asked in body["queues"]:
-                queues.append(group.read(consumer, asked, limit=left))
-                left -= len(queues[-1]["messages"])
-            news = any(one["messages"] or one["state"] not in _WAITING for one in queues)
+            messages_left, queues = body["max_messages"], []
+            for request in body["queues"]:
+                queues.append(group.read(consumer, request, limit=messages_left))
+                messages_left -= len(queues[-1]["messages"])
+            has_news = any(
+                queue["messages"] or queue["state"] not in _NO_NEWS_STATES
+                for queue in queues
+            )
             changed = group.generation > body["generation"]
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
-            if news or changed or wait_s <= 0:
+            if has_news or changed or wait_s <= 0:
                 generation = max(group.generation, body["generation"])
                 return {
                     "generation": generation,
@@ -377,14 +395,14 @@ class FakeBroker:
         return group
 
     def _share(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._share_group(self._of_consumer(consumer))
+        group = self._share_group(self._group_of(consumer))
         give_up_at = time.monotonic() + body.get("wait_ms", 0) / 1000
-        done = [group.done(one) for one in body.get("done", ())]
+        done = [group.done(report) for report in body.get("done", ())]
         while True:
             self.failures.end_leases(group)
             self.failures.move_due(group)
             self.topics.move_due()
-            self._raise_cut(f"/consumers/{consumer}", body)
+            self._raise_if_cut_off(f"/consumers/{consumer}", body)
             runs = group.take(consumer, body)
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if runs or wait_s <= 0:
@@ -400,16 +418,16 @@ class FakeBroker:
             )
 
     def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._share_group(self._of_consumer(consumer))
+        group = self._share_group(self._group_of(consumer))
         return {
             "generation": group.generation,
-            "done": [group.done(one) for one in body["done"]],
+            "done": [group.done(report) for report in body["done"]],
         }
 
     def _share_runs(self, group: str) -> dict[str, Any]:
-        found = self._share_group(self.find_group(group))
-        runs = sorted(found.runs, key=lambda run: (run.queue.id, run.first, run.end))
-        return {"runs": [found.listed(run) for run in runs], "away": []}
+        share_group = self._share_group(self.find_group(group))
+        runs = sorted(share_group.runs, key=lambda run: (run.queue.id, run.first, run.end))
+        return {"runs": [share_group.operator_view(run) for run in runs], "away": []}
 
     def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -423,15 +441,17 @@ class FakeBroker:
         return False
 
     def _next_due_s(self, group: FakeGroup) -> float:
+        """Return the seconds until a waiting pull may have messages."""
         if any(settings.get("delay_s") for settings in group.delivery.values()):
-            return DELAY_STEP_S  # nobody tells when a message gets old enough
-        times = [one.due_at_ms for one in self.failures.waiting]
+            # no event marks the end of a delay, so the pull checks for it
+            return DELAY_STEP_S
+        times = [message.due_at_ms for message in self.failures.waiting]
         return self.clock.seconds_to(
-            [*times, *(one.due_at_ms for one in self.topics.delayed)]
+            [*times, *(message.due_at_ms for message in self.topics.delayed)]
         )
 
 
-# Requests, and what answers them, given the words of the path and the body; None: an empty
+# Handlers of requests, called with the variables of the path and the body. None is an empty
 # answer.
 _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "GET topics/([^/]+)": lambda fake, topic, _: fake.topics.find(topic).view(),
@@ -452,7 +472,7 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST consumers/([^/]+)/share/done": FakeBroker._share_done,
     "GET groups/([^/]+)/share/runs": lambda fake, group, _: fake._share_runs(group),
     "POST groups/([^/]+)/share/runs/release": FakeBroker._free_runs,
-    "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._of_consumer(consumer).leave(
+    "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._group_of(consumer).leave(
         consumer
     ),
 }

@@ -1,7 +1,7 @@
-"""Failed messages of the FakeBroker: copies that wait for their retry, and dead letters.
+"""Failed messages of the FakeBroker: those that wait for their retry, and dead letters.
 
-A copy comes from the failure topic of its group and topic when its time has come; the
-failure topic is made with the first failure, with one queue.
+When a retry is due, a copy of the message is stored in the retry topic of its group and
+topic. The retry topic has one queue and is created with the first retry.
 """
 
 from __future__ import annotations
@@ -16,106 +16,116 @@ from catmq_client.testing.topics import FakeTopics, StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message that failed `attempt` times; what it was is in `message`, where in its
-    `origin`.
+    """A message that failed `attempt` times.
+
+    The `origin` of its `message` is where it came from.
     """
 
     group: str
     message: StoredMessage
     attempt: int
     error: str
-    due_at_ms: int  # 0: a dead letter
+    due_at_ms: int  # 0 for a dead letter
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to."""
+        """The topic that the message was sent to."""
         return str((self.message.origin or {})["topic"])
 
 
 class FakeFailures:
-    """All failed messages; every call is made under the broker's lock."""
+    """All failed messages. Every call is made under the broker's lock."""
 
     def __init__(self, topics: FakeTopics) -> None:
         self.waiting: list[FailedMessage] = []
         self.dead: list[FailedMessage] = []
-        # What was answered, so that a repeat is harmless: by group, queue, offset.
+        # Answers by group, queue and offset: a repeated report must not store the failure
+        # twice.
         self.answers: dict[tuple[str, int, int], tuple[str, dict[str, int]]] = {}
         self._topics = topics
 
     def report(
         self, group: FakeGroup, consumer_id: str, messages: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Take failed messages; return for each: it will come again, is dead, or nothing
-        was stored.
-        """
+        """Store failed messages. Return the outcome of each: retried, dead or refused."""
         answer: dict[str, Any] = {"retried": [], "dead": [], "refused": []}
-        for one in messages:
-            verdict, told = self.take(
-                group, group.position_of(consumer_id, one["queue"]), consumer_id, one
+        for entry in messages:
+            outcome, fields = self.store_failure(
+                group, group.position_of(consumer_id, entry["queue"]), consumer_id, entry
             )
-            answer[verdict].append({"queue": one["queue"], "offset": one["offset"], **told})
+            answer[outcome].append(
+                {"queue": entry["queue"], "offset": entry["offset"], **fields}
+            )
         return answer
 
-    def take(
+    def store_failure(
         self,
         group: FakeGroup,
         position: Position | None,
         consumer_id: str,
-        one: dict[str, Any],
+        entry: dict[str, Any],
     ) -> tuple[str, dict[str, Any]]:
-        """Return in which list of the answer a message belongs, and what is told of it."""
-        known = (group.name, one["queue"], one["offset"])
-        if position is None or not group.holds(consumer_id, one):
+        """Store a failed message.
+
+        Return its list in the answer, and the fields of its entry there.
+        """
+        key = (group.name, entry["queue"], entry["offset"])
+        if position is None or not group.holds(consumer_id, entry):
             return "refused", {"state": "fenced"}
-        if not position.queue.low <= one["offset"] < position.queue.head:
+        if not position.queue.low <= entry["offset"] < position.queue.head:
             return "refused", {"state": "missing"}
-        if known not in self.answers:
-            self.answers[known] = self._store(group, position, one)
-        return self.answers[known]
+        if key not in self.answers:
+            self.answers[key] = self._store(group, position, entry)
+        return self.answers[key]
 
     def end_leases(self, group: FakeShareGroup) -> None:
-        """Make dead letters of the messages that members lost as often as the group lets
-        them.
-        """
-        for position, offset, times in [*group.worn_out()]:
+        """Make dead letters of messages that were leased as often as the group allows."""
+        for position, offset, times in [*group.take_exhausted()]:
             error = f"LeaseLost: {times} leases ended without a result"
             self._store(group, position, {"offset": offset, "error": error, "final": True})
 
     def move_due(self, group: FakeGroup) -> None:
-        """Put the copies whose time has come into the group's failure topics."""
+        """Store copies of the messages whose retry is due in the group's retry topics."""
         now = self._topics.clock.now_ms()
         due = [
-            one for one in self.waiting if one.group == group.name and one.due_at_ms <= now
+            failed
+            for failed in self.waiting
+            if failed.group == group.name and failed.due_at_ms <= now
         ]
-        for one in sorted(due, key=lambda failed: failed.due_at_ms):
-            self.waiting.remove(one)
-            name = f"{group.name}_{one.topic}_fail"
+        for failed in sorted(due, key=lambda failed: failed.due_at_ms):
+            self.waiting.remove(failed)
+            name = f"{group.name}_{failed.topic}_fail"
             if name not in self._topics.by_name:
-                self._topics.create(name, queues=1, origin_topic=one.topic)
+                self._topics.create(name, queues=1, origin_topic=failed.topic)
             (queue,) = self._topics.find(name).queues
             group.subscribe([queue], start="earliest")
             copy = replace(
-                one.message, topic=name, queue=queue.id, offset=queue.head, stored_at_ms=now
+                failed.message,
+                topic=name,
+                queue=queue.id,
+                offset=queue.head,
+                stored_at_ms=now,
             )
             queue.messages.append(copy)
 
     def _store(
-        self, group: FakeGroup, position: Position, one: dict[str, Any]
+        self, group: FakeGroup, position: Position, entry: dict[str, Any]
     ) -> tuple[str, dict[str, int]]:
-        (message,) = position.queue.between(one["offset"], 1)
-        attempt, error = message.attempt + 1, (one.get("error") or "")[:2_000]
-        first = {"topic": message.topic, "queue": message.queue, "offset": message.offset}
+        """Store a failure, as a retry or as a dead letter."""
+        (message,) = position.queue.between(entry["offset"], 1)
+        attempt, error = message.attempt + 1, (entry.get("error") or "")[:2_000]
+        place = {"topic": message.topic, "queue": message.queue, "offset": message.offset}
         origin = message.origin or {
-            **first,
-            "first_failed_at_ms": one.get("first_failed_at_ms") or 0,
+            **place,
+            "first_failed_at_ms": entry.get("first_failed_at_ms") or 0,
         }
         settings = group.settings(origin["topic"])
         copy = replace(message, attempt=attempt, origin={**origin, "error": error})
-        is_last = one.get("last") or one.get("final") or settings.ordered
+        is_last = entry.get("last") or entry.get("final") or settings.ordered
         if is_last or attempt > settings.retries:
             self.dead.append(FailedMessage(group.name, copy, attempt, error, 0))
             return "dead", {"attempt": attempt}
-        delay_ms = one.get("delay_ms", round(settings.pause_s(attempt) * 1000))
+        delay_ms = entry.get("delay_ms", round(settings.pause_s(attempt) * 1000))
         due_at_ms = self._topics.clock.now_ms() + delay_ms
         self.waiting.append(FailedMessage(group.name, copy, attempt, error, due_at_ms))
         return "retried", {"attempt": attempt, "due_at_ms": due_at_ms}

@@ -17,13 +17,16 @@ _ids = itertools.count(1)
 
 
 def new_id(name: str) -> str:
-    """Return a consumer id."""
+    """Return a new consumer id for a member of this name."""
     return f"{name}.k.{next(_ids)}.x"
 
 
 @dataclass(slots=True)
 class Position:
-    """Progress of a group in a queue; `fence`: epoch and consumer id of the last acquire."""
+    """Progress of a group in a queue.
+
+    `fence` is the epoch and consumer id of the last acquire.
+    """
 
     queue: FakeQueue
     committed: int
@@ -32,8 +35,9 @@ class Position:
 
 
 class FakeGroup:
-    """A group, its member, and its positions by queue id; every call is made under the
-    broker's lock.
+    """A group, its member, and its positions by queue id.
+
+    Every call is made under the broker's lock.
     """
 
     mode = "clustering"
@@ -45,14 +49,14 @@ class FakeGroup:
         self.heartbeat_interval_ms = min(3_000, session_timeout_ms // 3)
         self.generation = 0
         self.positions: dict[int, Position] = {}
-        # What operators set of a subscription, by topic.
+        # Delivery settings of the subscriptions, by topic.
         self.delivery: dict[str, dict[str, Any]] = {}
         self._starts: dict[int, str] = {}
         self._member = self._name = self._incarnation = ""
-        self._gone: dict[str, str] = {}
+        self._ended_members: dict[str, str] = {}
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
-        """Make positions in queues that have none; return False if all had."""
+        """Create positions in queues that have none. Return False if all had one."""
         new = [queue for queue in queues if queue.id not in self.positions]
         for queue in new:
             self._starts[queue.id] = start
@@ -61,21 +65,23 @@ class FakeGroup:
         return bool(new)
 
     def position_in(self, queue: FakeQueue) -> Position:
+        """Return a new position in a queue, at the start of its subscription."""
         return Position(
             queue,
             queue.low if self._starts[queue.id] == "earliest" else queue.head,
             epoch=1,
         )
 
-    def join(self, name: str, incarnation: str, **asked: Any) -> str:
-        """Register a member, or its next incarnation; return its consumer id. Another
-        member is refused.
+    def join(self, name: str, incarnation: str, **settings: Any) -> str:
+        """Register a member, or a later incarnation of it. Return its consumer id.
+
+        Raises NotBuilt for a second member.
         """
-        if asked.get("mode") == "share":
+        if settings.get("mode") == "share":
             detail = f"group {self.name} has mode {self.mode}"
             raise Conflict(detail, code="group_settings_differ", status=409)
-        if asked.get("mode") not in (None, self.mode):
-            raise unsupported(f"groups with mode {asked['mode']}")
+        if settings.get("mode") not in (None, self.mode):
+            raise unsupported(f"groups with mode {settings['mode']}")
         if self._member and name != self._name:
             raise unsupported(
                 f"a second member in group {self.name}, which {self._name} has not left"
@@ -89,30 +95,33 @@ class FakeGroup:
             position.epoch += 1
         return self._member
 
-    def leave(self, consumer_id: str, why: str = "expired") -> None:
+    def leave(self, consumer_id: str, reason: str = "expired") -> None:
+        """End a membership. `reason` is the error code of the member's later requests."""
         if consumer_id and consumer_id == self._member:
-            self._gone[consumer_id], self._member = why, ""
+            self._ended_members[consumer_id], self._member = reason, ""
 
-    def has_had(self, consumer_id: str) -> bool:
-        return consumer_id == self._member or consumer_id in self._gone
+    def knows_consumer(self, consumer_id: str) -> bool:
+        """Return True if the consumer id is or was that of a member."""
+        return consumer_id == self._member or consumer_id in self._ended_members
 
     def settings(self, topic: str) -> Settings:
+        """Return the delivery settings of a topic."""
         return Settings.from_answer(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Change settings of the subscription; None: the consumer decides."""
+        """Change delivery settings of a topic. None: the consumer's option applies."""
         self.delivery[topic] = {**self.delivery.get(topic, {}), **settings}
         self.generation += 1
 
     def heartbeat(
         self, consumer_id: str, generation: int, owned: list[dict[str, int]]
     ) -> dict[str, Any]:
-        """Return the queues to own and to give up, and how their messages come."""
+        """Return the assigned and revoked queues, and the settings of their subscriptions."""
         self._check(consumer_id)
         return {
             "generation": self.generation,
             "assigned": [self.assigned(position) for position in self.positions.values()],
-            "revoked": sorted({one["queue"] for one in owned} - set(self.positions)),
+            "revoked": sorted({entry["queue"] for entry in owned} - set(self.positions)),
             "subscriptions": self.subscriptions(self.positions.values()),
         }
 
@@ -125,7 +134,7 @@ class FakeGroup:
         return {"queue": queue, "state": "ok", "offset": position.committed}
 
     def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
-        """Return True if a message that is reported as failed is still the member's."""
+        """Return True if a message that is reported as failed belongs to the member."""
         position = self.position_of(consumer_id, message["queue"])
         return position is not None and position.fence == (message["epoch"], consumer_id)
 
@@ -144,21 +153,25 @@ class FakeGroup:
         return {"queue": queue, "state": "ok"}
 
     def read(
-        self, consumer_id: str, asked: dict[str, int], *, limit: int
+        self, consumer_id: str, request: dict[str, int], *, limit: int
     ) -> dict[str, Any]:
-        """Return one queue's part of a pull."""
-        position, offset = self.position_of(consumer_id, asked["queue"]), asked["offset"]
-        if position is None or position.fence != (asked["epoch"], consumer_id):
-            return pulled(asked["queue"], "fenced", offset, head=0)
+        """Return one queue's part of the answer to a pull."""
+        position, offset = (
+            self.position_of(consumer_id, request["queue"]),
+            request["offset"],
+        )
+        if position is None or position.fence != (request["epoch"], consumer_id):
+            return pulled(request["queue"], "fenced", offset, head=0)
         queue = position.queue
         if not queue.low <= offset <= queue.head:
             state = "cleaned" if offset < queue.low else "out_of_range"
             return {**pulled(queue.id, state, offset, head=queue.head), "low": queue.low}
-        found, next_offset = self._served(queue, offset, limit)
+        messages, next_offset = self._served(queue, offset, limit)
         answer = pulled(queue.id, "ok", next_offset, head=queue.head)
-        return {**answer, "messages": [message.view() for message in found]}
+        return {**answer, "messages": [message.view() for message in messages]}
 
     def assigned(self, position: Position) -> dict[str, Any]:
+        """Return an assigned queue as a heartbeat answers it."""
         queue = position.queue
         origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
         return {
@@ -170,43 +183,52 @@ class FakeGroup:
         }
 
     def subscriptions(self, positions: Iterable[Position]) -> dict[str, dict[str, Any]]:
-        """Return the settings by topic, as a heartbeat tells them."""
+        """Return the delivery settings by topic as a heartbeat answers them."""
         topics = {
             position.queue.origin_topic or position.queue.topic for position in positions
         }
-        told = {topic: asdict(self.settings(topic)).items() for topic in topics}
+        settings_by_topic = {
+            topic: asdict(self.settings(topic)).items() for topic in topics
+        }
         return {
-            t: {name: told_as(one) for name, one in told[t] if one is not None}
+            t: {
+                name: as_json(value)
+                for name, value in settings_by_topic[t]
+                if value is not None
+            }
             for t in topics
         }
 
     def _served(
         self, queue: FakeQueue, offset: int, limit: int
     ) -> tuple[list[StoredMessage], int]:
-        """Return the messages that the settings let through, and the next offset."""
+        """Return messages that pass filter and delay, and the next offset."""
         settings = Settings() if queue.origin_topic else self.settings(queue.topic)
-        ripe_ms = self.clock.now_ms() - settings.delay_s * 1000
-        found: list[StoredMessage] = []
+        visible_until_ms = self.clock.now_ms() - settings.delay_s * 1000
+        messages: list[StoredMessage] = []
         for message in queue.between(offset, queue.head - offset):
-            if len(found) >= limit or message.stored_at_ms > ripe_ms:
-                return found, message.offset
+            if len(messages) >= limit or message.stored_at_ms > visible_until_ms:
+                return messages, message.offset
             if settings.takes(message.tag, message.headers):
-                found.append(message)
-        return found, queue.head
+                messages.append(message)
+        return messages, queue.head
 
     def _check(self, consumer_id: str) -> None:
+        """Raise Gone unless the consumer is a member."""
         if consumer_id != self._member:
-            why = self._gone.get(consumer_id, "expired")
-            raise Gone(f"{consumer_id} is {why}", code=why, status=410)
+            reason = self._ended_members.get(consumer_id, "expired")
+            raise Gone(f"{consumer_id} is {reason}", code=reason, status=410)
 
 
-def told_as(value: object) -> object:
+def as_json(value: object) -> object:
+    """Return a setting as JSON has it: tuples become lists."""
     if isinstance(value, dict):
-        return {name: told_as(one) for name, one in value.items()}
+        return {name: as_json(element) for name, element in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:
+    """Return one queue's part of the answer to a pull, without messages."""
     return {
         "queue": queue,
         "state": state,

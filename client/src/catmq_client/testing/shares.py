@@ -1,4 +1,4 @@
-"""Share groups of the FakeBroker: many members, and runs leased to them by the broker's
+"""Share groups of the FakeBroker: any number of members, which lease runs by the broker's
 clock.
 """
 
@@ -11,21 +11,19 @@ from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, NotFound
 from catmq_client.reading.subscription_settings import Settings
-from catmq_client.sharing.runs import ranges
+from catmq_client.sharing.runs import to_ranges
 from catmq_client.testing.groups import FakeGroup, Position, new_id
 from catmq_client.testing.topics import FakeClock, FakeQueue
 
 # From this delivery on, messages are delivered one by one.
-ALONE_FROM = 3
+SUSPECT_FROM = 3
 SETTINGS = {"lease_ms": 30_000, "run_messages": 10, "max_deliveries": 5}
 _grants = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
 class FakeRun:
-    """Offsets `first` to `end` (not included) of a queue, leased to a member; owner "":
-    nobody.
-    """
+    """Offsets `first` to `end` (not included) of a queue. Not leased while `owner` is ""."""
 
     queue: FakeQueue
     first: int
@@ -34,28 +32,28 @@ class FakeRun:
     grant: str = ""
     lease_until_ms: int = 0
     deliveries: int = 0
-    # Whether the last lease is in `deliveries`; else it is once its member reports that it
-    # began.
+    # False while the last lease is not in `deliveries`, because its member has not begun.
     is_counted: bool = True
     done: set[int] = field(default_factory=set)
 
     @property
     def left(self) -> list[int]:
-        """Return the offsets that are not finished."""
+        """The offsets that are not finished."""
         return [offset for offset in range(self.first, self.end) if offset not in self.done]
 
     @property
     def delivery(self) -> int:
-        """Return the number of deliveries with the last lease, once it counts."""
+        """The number of deliveries, including the last lease."""
         return self.deliveries + (not self.is_counted)
 
-    def leased_to(self, owner: str, *, until_ms: int, is_counted: bool = True) -> None:
+    def lease_to(self, owner: str, *, until_ms: int, is_counted: bool = True) -> None:
+        """Lease the run to a member under a new grant."""
         self.owner, self.lease_until_ms, self.is_counted = owner, until_ms, is_counted
         self.grant, self.deliveries = f"g{next(_grants)}", self.deliveries + is_counted
 
 
 class FakeShareGroup(FakeGroup):
-    """A share group; every call is made under the broker's lock."""
+    """A share group. Every call is made under the broker's lock."""
 
     mode = "share"
 
@@ -65,25 +63,33 @@ class FakeShareGroup(FakeGroup):
         super().__init__(name, clock=clock, session_timeout_ms=session_timeout_ms)
         self.share_settings = {**SETTINGS, **settings}
         self.runs: list[FakeRun] = []
-        # Consumer id → name and incarnation.
+        # Name and incarnation of each member, by consumer id.
         self._members: dict[str, tuple[str, str]] = {}
-        self._next: dict[int, int] = {}
-        self._granted: dict[str, FakeRun] = {}  # by every grant there was
-        self._turn = 0
+        self._next_offsets: dict[int, int] = {}
+        self._granted: dict[str, FakeRun] = {}  # by each grant that ever was
+        self._rotation = 0
 
-    def join(self, name: str, incarnation: str, **asked: Any) -> str:
-        """Register a member, or its next incarnation; return its consumer id."""
-        known: dict[str, Any] = {
+    def join(self, name: str, incarnation: str, **settings: Any) -> str:
+        """Register a member, or a later incarnation of it. Return its consumer id."""
+        group_settings: dict[str, Any] = {
             **self.share_settings,
             "session_timeout_ms": self.session_timeout_ms,
         }
-        known["mode"] = self.mode
-        wrong = [one for one in known if asked.get(one) not in (None, known[one])]
-        if wrong:
+        group_settings["mode"] = self.mode
+        conflicts = [
+            setting
+            for setting in group_settings
+            if settings.get(setting) not in (None, group_settings[setting])
+        ]
+        if conflicts:
             detail = (
-                f"group {self.name} has {', '.join(f'{one} {known[one]}' for one in wrong)}"
+                f"group {self.name} has "
+                f"{', '.join(f'{setting} {group_settings[setting]}' for setting in conflicts)}"
             )
-            errors = [FieldError(one, f"is {known[one]}") for one in wrong]
+            errors = [
+                FieldError(setting, f"is {group_settings[setting]}")
+                for setting in conflicts
+            ]
             raise Conflict(detail, code="group_settings_differ", errors=errors, status=409)
         for consumer_id, member in [*self._members.items()]:
             if member == (name, incarnation):
@@ -95,32 +101,32 @@ class FakeShareGroup(FakeGroup):
         self.generation += 1
         return consumer_id
 
-    def leave(self, consumer_id: str, why: str = "expired") -> None:
+    def leave(self, consumer_id: str, reason: str = "expired") -> None:
         if self._members.pop(consumer_id, None) is not None:
-            self._gone[consumer_id] = why
+            self._ended_members[consumer_id] = reason
             self.generation += 1
             for run in self.runs:
                 if run.owner == consumer_id:
                     run.lease_until_ms = self.clock.now_ms()
 
-    def has_had(self, consumer_id: str) -> bool:
-        return consumer_id in self._members or consumer_id in self._gone
+    def knows_consumer(self, consumer_id: str) -> bool:
+        return consumer_id in self._members or consumer_id in self._ended_members
 
     def heartbeat(
         self, consumer_id: str, generation: int, owned: list[dict[str, int]]
     ) -> dict[str, Any]:
-        """Return no queues, and how the messages of each topic come."""
+        """Return no queues, but the settings of the subscriptions."""
         self._check(consumer_id)
-        told = self.subscriptions(self.positions.values())
+        settings = self.subscriptions(self.positions.values())
         return {
             "generation": self.generation,
             "assigned": [],
             "revoked": [],
-            "subscriptions": told,
+            "subscriptions": settings,
         }
 
     def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
-        run = self._of_grant(message.get("grant", ""))
+        run = self._run_of_grant(message.get("grant", ""))
         return (
             run is not None
             and run.queue.id == message["queue"]
@@ -128,77 +134,86 @@ class FakeShareGroup(FakeGroup):
         )
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
-        raise self._shared()
+        raise self._no_owners_error()
 
     def commit(
         self, consumer_id: str, queue: int, epoch: int, offset: int
     ) -> dict[str, Any]:
-        raise self._shared()
+        raise self._no_owners_error()
 
     def read(
         self, consumer_id: str, asked: dict[str, int], *, limit: int
     ) -> dict[str, Any]:
-        raise self._shared()
+        raise self._no_owners_error()
 
     def take(self, consumer_id: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Lease runs of one queue; return them as an answer has them."""
+        """Lease runs of one queue. Return them as a pull answers them."""
         self._check(consumer_id)
-        limit, found = body.get("max_messages", 500), list[dict[str, Any]]()
+        limit, views = body.get("max_messages", 500), list[dict[str, Any]]()
         if body.get("recover"):
-            held = {one["grant"] for one in body.get("holding", ())}
-            mine = [
+            held = {held_run["grant"] for held_run in body.get("holding", ())}
+            lost_runs = [
                 run
                 for run in self.runs
                 if run.owner == consumer_id and run.grant not in held
             ]
-            found = [{**self._view(run), "recovered": True} for run in mine]
-        for position in () if found else self._readable(body.get("topics") or ()):
+            views = [{**self._view(run), "recovered": True} for run in lost_runs]
+        for position in () if views else self._readable(body.get("topics") or ()):
             due = [*self._due(position.queue, limit)]
             runs = due or [*self._new(position.queue, limit)]
-            # A first lease counts at once, unless the message would be dead without it.
+            # A first lease counts at once, unless the message would be dead without a
+            # second one.
             counts_later = bool(due) or self.share_settings["max_deliveries"] == 1
             is_counted = not (body.get("count_begun") and counts_later)
             until_ms = self.clock.now_ms() + self.share_settings["lease_ms"]
             for run in runs:
-                run.leased_to(consumer_id, until_ms=until_ms, is_counted=is_counted)
+                run.lease_to(consumer_id, until_ms=until_ms, is_counted=is_counted)
                 self._granted[run.grant] = run
-            found = [self._view(run) for run in runs if self._keeps(run)]
+            views = [self._view(run) for run in runs if self._apply_filter(run)]
             self.settle()
-            if found:
-                return found
-        return found
+            if views:
+                return views
+        return views
 
-    def done(self, one: dict[str, Any]) -> dict[str, Any]:
-        """Record a report; return its state."""
-        place = {name: one[name] for name in ("queue", "first", "grant")}
-        run, now_ms = self._of_grant(one["grant"]), self.clock.now_ms()
+    def done(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Apply a report on a run. Return its state."""
+        place = {name: report[name] for name in ("queue", "first", "grant")}
+        run, now_ms = self._run_of_grant(report["grant"]), self.clock.now_ms()
         if run is None:
             return {
                 **place,
-                "state": "lost" if self._granted.get(one["grant"]) in self.runs else "gone",
+                "state": "lost"
+                if self._granted.get(report["grant"]) in self.runs
+                else "gone",
             }
         finished = {
-            offset for first, end in one.get("finished", ()) for offset in range(first, end)
+            offset
+            for first, end in report.get("finished", ())
+            for offset in range(first, end)
         }
-        unseen = set(one.get("unseen", ())) - finished
-        released = (set(one.get("release", ())) | unseen) - finished
+        unseen = set(report.get("unseen", ())) - finished
+        released = (set(report.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
-        empty = any(first >= end for first, end in one.get("finished", ()))
-        begun, delivery = one.get("begun"), one.get("delivery", 0) or run.deliveries
-        is_other = not run.deliveries <= delivery <= run.deliveries + 1
-        if is_other or (begun is not None and not one.get("delivery")):
+        empty = any(first >= end for first, end in report.get("finished", ()))
+        begun, delivery = report.get("begun"), report.get("delivery", 0) or run.deliveries
+        is_other_delivery = not run.deliveries <= delivery <= run.deliveries + 1
+        if is_other_delivery or (begun is not None and not report.get("delivery")):
             detail = f"delivery: {delivery} is not the number that came with this run"
             return {**place, "state": "invalid", "detail": detail}
-        if outside or empty or (run.queue.id, run.first) != (one["queue"], one["first"]):
+        if (
+            outside
+            or empty
+            or (run.queue.id, run.first) != (report["queue"], report["first"])
+        ):
             detail = (
                 f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
                 "leased under this grant"
             )
             return {**place, "state": "invalid", "detail": detail}
-        run.done |= set(run.left) if one.get("all") else finished
+        run.done |= set(run.left) if report.get("all") else finished
         if begun is not None:
             run.deliveries, run.is_counted = delivery - (not begun), begun
-        more = {}
+        fields = {}
         if released == set(range(run.first, run.end)) and not unseen:
             run.owner, run.grant, run.lease_until_ms, run.deliveries = (
                 "",
@@ -208,22 +223,24 @@ class FakeShareGroup(FakeGroup):
             )
         else:
             for offset in released.intersection(run.left):
-                self._alone(run, offset).deliveries = max(0, delivery - (offset in unseen))
-            if one.get("renew"):
-                more = {"lease_ms": self.share_settings["lease_ms"]}
-                run.lease_until_ms = now_ms + more["lease_ms"]
+                self._split_off(run, offset).deliveries = max(
+                    0, delivery - (offset in unseen)
+                )
+            if report.get("renew"):
+                fields = {"lease_ms": self.share_settings["lease_ms"]}
+                run.lease_until_ms = now_ms + fields["lease_ms"]
         self.settle()
-        return {**place, "state": "ok", **more}
+        return {**place, "state": "ok", **fields}
 
     def free(self, queue: int, first: int) -> int:
-        """End the leases of the runs that begin at an offset; return how many there were."""
+        """End the leases of the runs that begin at an offset. Return their number."""
         now_ms = self.clock.now_ms()
         runs = [run for run in self.runs if (run.queue.id, run.first) == (queue, first)]
         for run in runs:
             run.lease_until_ms = min(run.lease_until_ms, now_ms)
         return len(runs)
 
-    def listed(self, run: FakeRun) -> dict[str, Any]:
+    def operator_view(self, run: FakeRun) -> dict[str, Any]:
         """Return a run as operators see it."""
         name, _ = self._members.get(run.owner, (None, None))
         return {
@@ -239,13 +256,15 @@ class FakeShareGroup(FakeGroup):
             "lease_left_ms": run.lease_until_ms - self.clock.now_ms(),
         }
 
-    def worn_out(self) -> Iterator[tuple[Position, int, int]]:
-        """Take out the messages that were leased too often in vain: position, offset,
-        deliveries.
-        """
-        most, now_ms = self.share_settings["max_deliveries"], self.clock.now_ms()
+    def take_exhausted(self) -> Iterator[tuple[Position, int, int]]:
+        """Remove messages leased too often. Yield position, offset and deliveries of each."""
+        max_deliveries, now_ms = self.share_settings["max_deliveries"], self.clock.now_ms()
         for run in [*self.runs]:
-            if most and run.deliveries >= most and run.lease_until_ms <= now_ms:
+            if (
+                max_deliveries
+                and run.deliveries >= max_deliveries
+                and run.lease_until_ms <= now_ms
+            ):
                 for offset in run.left:
                     yield self.positions[run.queue.id], offset, run.deliveries
                 self.runs.remove(run)
@@ -255,98 +274,122 @@ class FakeShareGroup(FakeGroup):
         return [run.lease_until_ms for run in self.runs]
 
     def settle(self) -> None:
-        """Forget the runs that are done; the committed offset is the lowest that is not."""
+        """Remove finished runs. The committed offset is the lowest unfinished one."""
         for run in [run for run in self.runs if not run.left]:
             self.runs.remove(run)
         for queue, position in self.positions.items():
-            ends = [self._next.get(queue, position.committed)]
+            ends = [self._next_offsets.get(queue, position.committed)]
             position.committed = min(
                 [*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)]
             )
 
     def _readable(self, topics: Iterable[str]) -> list[Position]:
-        """Return the positions by preference of their topics, those of a topic in turn."""
-        wanted = [*topics]
-        known = {self._topic_of(position): None for position in self.positions.values()}
-        missing = [topic for topic in wanted if topic not in known]
+        """Return positions in order of preference: by topic, and the queues of a topic in
+        turn.
+        """
+        requested = [*topics]
+        subscribed = {
+            self._topic_of(position): None for position in self.positions.values()
+        }
+        missing = [topic for topic in requested if topic not in subscribed]
         if missing:
             detail = f"group {self.name} does not read {missing[0]}"
             raise NotFound(detail, code="subscription_not_found", status=404)
-        self._turn += 1
-        found = list[Position]()
-        for topic in wanted or known:
-            mine = [one for one in self.positions.values() if self._topic_of(one) == topic]
-            found += [mine[(n + self._turn) % len(mine)] for n in range(len(mine))]
-        return found
+        self._rotation += 1
+        positions_in_order = list[Position]()
+        for topic in requested or subscribed:
+            topic_positions = [
+                position
+                for position in self.positions.values()
+                if self._topic_of(position) == topic
+            ]
+            positions_in_order += [
+                topic_positions[(index + self._rotation) % len(topic_positions)]
+                for index in range(len(topic_positions))
+            ]
+        return positions_in_order
 
     def _topic_of(self, position: Position) -> str:
         return position.queue.origin_topic or position.queue.topic
 
     def _due(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
-        """Yield runs whose lease has ended, the lowest first; messages that came too often
-        alone.
+        """Yield runs whose lease has ended, the lowest first.
+
+        A message that was delivered too often is yielded alone.
         """
-        now_ms, most = self.clock.now_ms(), min(limit, self.share_settings["run_messages"])
+        now_ms, max_messages = (
+            self.clock.now_ms(),
+            min(limit, self.share_settings["run_messages"]),
+        )
         due = [
             run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms
         ]
-        taken = 0
+        message_count = 0
         for run in sorted(due, key=lambda one: (one.first, one.end)):
-            alone = self._goes_alone(run.deliveries + 1)
-            if taken and (alone or taken >= most):
+            alone = self._is_delivered_alone(run.deliveries + 1)
+            if message_count and (alone or message_count >= max_messages):
                 return
-            taken += len(run.left)
+            message_count += len(run.left)
             yield (
-                self._alone(run, run.left[0]) if alone and run.end - run.first > 1 else run
+                self._split_off(run, run.left[0])
+                if alone and run.end - run.first > 1
+                else run
             )
             if alone:
                 return
 
     def _new(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
-        """Yield runs of messages that nobody had yet: together a fair part of them."""
-        first = max(queue.low, self._next.get(queue.id, self.positions[queue.id].committed))
-        backlog = self._ripe_end(queue, first) - first
-        fair = max(1, -(-backlog // max(1, len(self._members))))
-        self._next[queue.id] = last = first + min(backlog, fair, limit)
-        most = 1 if self._goes_alone(1) else self.share_settings["run_messages"]
-        for start in range(first, last, most):
-            self.runs.append(FakeRun(queue, start, min(last, start + most)))
+        """Yield new runs, together a fair share of the messages that were never leased."""
+        first = max(
+            queue.low, self._next_offsets.get(queue.id, self.positions[queue.id].committed)
+        )
+        backlog = self._visible_end(queue, first) - first
+        fair_share = max(1, -(-backlog // max(1, len(self._members))))
+        self._next_offsets[queue.id] = end = first + min(backlog, fair_share, limit)
+        run_size = 1 if self._is_delivered_alone(1) else self.share_settings["run_messages"]
+        for start in range(first, end, run_size):
+            self.runs.append(FakeRun(queue, start, min(end, start + run_size)))
             yield self.runs[-1]
 
-    def _goes_alone(self, delivery: int) -> bool:
+    def _is_delivered_alone(self, delivery: int) -> bool:
+        """Return True if messages of this delivery are delivered one by one."""
         return delivery >= min(
-            ALONE_FROM, self.share_settings["max_deliveries"] or ALONE_FROM
+            SUSPECT_FROM, self.share_settings["max_deliveries"] or SUSPECT_FROM
         )
 
-    def _alone(self, run: FakeRun, offset: int) -> FakeRun:
-        """Give an offset of a run a run of its own, that nobody has."""
+    def _split_off(self, run: FakeRun, offset: int) -> FakeRun:
+        """Move an offset of a run to a run of its own, which is not leased."""
         run.done.add(offset)
         free = FakeRun(run.queue, offset, offset + 1, deliveries=run.deliveries)
         free.lease_until_ms = self.clock.now_ms()
         self.runs.append(free)
         return self.runs[-1]
 
-    def _ripe_end(self, queue: FakeQueue, first: int) -> int:
-        ripe_ms = self.clock.now_ms() - (
+    def _visible_end(self, queue: FakeQueue, first: int) -> int:
+        """Return the end of the messages that are older than the subscription's delay."""
+        visible_until_ms = self.clock.now_ms() - (
             0 if queue.origin_topic else self.settings(queue.topic).delay_s * 1000
         )
-        unripe = (
-            one.offset
-            for one in queue.between(first, queue.head - first)
-            if one.stored_at_ms > ripe_ms
+        delayed_offsets = (
+            message.offset
+            for message in queue.between(first, queue.head - first)
+            if message.stored_at_ms > visible_until_ms
         )
-        return next(unripe, queue.head)
+        return next(delayed_offsets, queue.head)
 
-    def _keeps(self, run: FakeRun) -> bool:
-        """Finish what the filter leaves out; return True if anything is left."""
+    def _apply_filter(self, run: FakeRun) -> bool:
+        """Finish the messages that the filter leaves out. Return True if others are left."""
         settings = Settings() if run.queue.origin_topic else self.settings(run.queue.topic)
         messages = run.queue.between(run.first, run.end - run.first)
         run.done |= {
-            one.offset for one in messages if not settings.takes(one.tag, one.headers)
+            message.offset
+            for message in messages
+            if not settings.takes(message.tag, message.headers)
         }
         return bool(run.left)
 
     def _view(self, run: FakeRun) -> dict[str, Any]:
+        """Return a run as a pull answers it."""
         left, queue = set(run.left), run.queue
         messages = queue.between(run.first, run.end - run.first)
         origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
@@ -359,23 +402,26 @@ class FakeShareGroup(FakeGroup):
             "deliveries": run.delivery,
             "lease_ms": self.share_settings["lease_ms"],
             "messages": [message.view() for message in messages if message.offset in left],
-            "skipped": ranges(set(range(run.first, run.end)) - left),
+            "skipped": to_ranges(set(range(run.first, run.end)) - left),
             **origin,
             **({} if run.is_counted else {"uncounted": True}),
         }
 
-    def _shared(self) -> Conflict:
+    def _no_owners_error(self) -> Conflict:
+        """Return the error for calls that need owners of queues."""
         detail = (
             f"group {self.name} is a share group: its members lease messages, and own "
             "no queues"
         )
         return Conflict(detail, code="group_settings_differ", status=409)
 
-    def _of_grant(self, grant: str) -> FakeRun | None:
+    def _run_of_grant(self, grant: str) -> FakeRun | None:
+        """Return the run that is leased under a grant, or None."""
         run = self._granted.get(grant)
         return run if run in self.runs and run is not None and run.grant == grant else None
 
     def _check(self, consumer_id: str) -> None:
+        """Raise Gone unless the consumer is a member."""
         if consumer_id not in self._members:
-            why = self._gone.get(consumer_id, "expired")
-            raise Gone(f"{consumer_id} is {why}", code=why, status=410)
+            reason = self._ended_members.get(consumer_id, "expired")
+            raise Gone(f"{consumer_id} is {reason}", code=reason, status=410)

@@ -1,4 +1,4 @@
-"""Topics, queues and messages of the FakeBroker, and messages that wait for their time."""
+"""Topics, queues, stored messages and delayed messages of the FakeBroker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ID_HEADER = "catmq-delayed-id"
 
 def unsupported(what: str) -> NotBuilt:
     """Return the error for what only a real broker does."""
-    how = "start a real one (script/server) and give its URL to Producer and Consumer"
+    remedy = "start a real one (script/server) and give its URL to Producer and Consumer"
     return NotBuilt(
-        f"FakeBroker does not do {what}: {how}", code="not_implemented", status=501
+        f"FakeBroker does not do {what}: {remedy}", code="not_implemented", status=501
     )
 
 
 class FakeClock:
-    """Real time, plus whatever a test puts forward."""
+    """Real time, plus the time by which a test has advanced it."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
@@ -37,14 +37,17 @@ class FakeClock:
         self._ahead_ms += round(seconds * 1000)
 
     def seconds_to(self, times_ms: Iterable[int]) -> float:
-        """Return the seconds until the first of some times; a day without one."""
+        """Return the seconds until the earliest of some times, or a day if there are none."""
         first = min(times_ms, default=None)
         return 86_400.0 if first is None else max(0.0, (first - self.now_ms()) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message in a queue. Of one that failed: how often, and where it was first."""
+    """A message in a queue.
+
+    A retried one has the number of failed attempts, and its origin.
+    """
 
     topic: str
     queue: int
@@ -84,7 +87,10 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class FakeQueue:
-    """A queue: its messages from offset `low` on. `origin_topic`: of a failure topic."""
+    """A queue with its messages from offset `low` on.
+
+    A retry topic's has an `origin_topic`.
+    """
 
     id: int
     number: int
@@ -124,8 +130,8 @@ class FakeTopic:
             "kind": "normal",
             "state": "ready",
             "queues": [
-                {"queue": q.id, **{name: getattr(q, name) for name in names}}
-                for q in self.queues
+                {"queue": queue.id, **{name: getattr(queue, name) for name in names}}
+                for queue in self.queues
             ],
             "layout": {"version": self.version, "slots": self.slots},
             "keyed": self.keyed,
@@ -146,38 +152,43 @@ class DelayedMessage:
 
 
 class FakeTopics:
-    """All topics; every call is made under the broker's lock."""
+    """All topics. Every call is made under the broker's lock."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.delayed: list[DelayedMessage] = []
-        self._recalled: dict[str, bool] = {}  # by id of a delayed message
+        # by id of a delayed message: whether it was recalled
+        self._recalled: dict[str, bool] = {}
         self._receipts: dict[str, list[dict[str, Any]]] = {}  # by batch_id
 
     def create(
         self, name: str, *, queues: int, origin_topic: str | None = None
     ) -> FakeTopic:
-        first = len(self.queues) + 1
-        made = [
-            FakeQueue(first + n, n, name, origin_topic=origin_topic) for n in range(queues)
+        """Create a topic. It replaces one of the same name."""
+        first_id = len(self.queues) + 1
+        new_queues = [
+            FakeQueue(first_id + number, number, name, origin_topic=origin_topic)
+            for number in range(queues)
         ]
-        self.queues.update({queue.id: queue for queue in made})
+        self.queues.update({queue.id: queue for queue in new_queues})
         self.by_name[name] = FakeTopic(
-            name, made, [made[slot % queues].id for slot in range(SLOTS)]
+            name, new_queues, [new_queues[slot % queues].id for slot in range(SLOTS)]
         )
         return self.by_name[name]
 
     def find(self, name: str) -> FakeTopic:
+        """Return a topic, or raise NotFound."""
         if name not in self.by_name:
             detail = f"there is no topic {name}; make it with: catmq topic create {name} --queues 4"
             raise NotFound(detail, code="topic_not_found", status=404)
         return self.by_name[name]
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message; a repeated batch_id gives the first receipts
-        again.
+        """Return a receipt for each message.
+
+        A repeated batch_id returns the first receipts again.
         """
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
@@ -186,22 +197,23 @@ class FakeTopics:
                 raise Conflict(
                     f"topic {name} is read-only", code="topic_read_only", status=409
                 )
-            homes = [
-                self.home(topic, batch_id, message, index)
+            queue_ids = [
+                self.choose_queue(topic, batch_id, message, index)
                 for index, message in enumerate(messages)
             ]
             self._receipts[batch_id] = [
-                self.take(topic, self.queues[home], message)
-                for home, message in zip(homes, messages, strict=True)
+                self.accept(topic, self.queues[queue_id], message)
+                for queue_id, message in zip(queue_ids, messages, strict=True)
             ]
         return self._receipts[batch_id]
 
-    def home(
+    def choose_queue(
         self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int
     ) -> int:
-        """Return a message's queue; without queue and key the same one for all of a batch.
+        """Return the id of a message's queue.
 
-        A queue that is closed and not strict gives way to an open one.
+        The messages of a batch without queue and key go to the same queue. If
+        `queue_strict` is false, a closed queue is replaced by an open one.
         """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
@@ -214,25 +226,25 @@ class FakeTopics:
             )
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
-        states = {queue.id: queue.state for queue in topic.queues}
-        if queue_id is not None and queue_id not in states:
-            what = (
+        queue_states = {queue.id: queue.state for queue in topic.queues}
+        if queue_id is not None and queue_id not in queue_states:
+            detail = (
                 f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}"
             )
-            raise NotFound(what, code="queue_not_found", status=404)
+            raise NotFound(detail, code="queue_not_found", status=404)
         if queue_id is not None and (
-            message.get("queue_strict", True) or states[queue_id] == "read_write"
+            message.get("queue_strict", True) or queue_states[queue_id] == "read_write"
         ):
             return int(queue_id)
-        open_queues = [one for one, state in states.items() if state == "read_write"] or [
-            topic.queues[0].id
-        ]
+        open_queues = [
+            one for one, state in queue_states.items() if state == "read_write"
+        ] or [topic.queues[0].id]
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
-    def take(
+    def accept(
         self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
     ) -> dict[str, Any]:
-        """Store a message, or keep it until it is due; return its receipt."""
+        """Store a message, or hold it until it is due. Return its receipt."""
         plain = {
             name: value
             for name, value in message.items()
@@ -251,42 +263,52 @@ class FakeTopics:
     def store(
         self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
     ) -> dict[str, Any]:
-        """Put a message at the end of a queue; return its receipt."""
-        told: dict[str, Any] = {
+        """Append a message to a queue. Return its receipt."""
+        fields: dict[str, Any] = {
             name: message.get(name) for name in ("key", "tag", "headers", "trace_id")
         }
         now, body = self.clock.now_ms(), body_of(message)
         stored = StoredMessage(
-            topic.name, queue.id, queue.head, body, stored_at_ms=now, **told
+            topic.name, queue.id, queue.head, body, stored_at_ms=now, **fields
         )
         queue.messages.append(stored)
         return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
 
     def move_due(self) -> None:
-        """Put the delayed messages that are due into their queues, in the order of their
-        times.
-        """
+        """Store the delayed messages that are due, in the order of their times."""
         now = self.clock.now_ms()
-        for one in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
-            if one.due_at_ms <= now:
-                self.delayed.remove(one)
-                headers = {**(one.message.get("headers") or {}), ID_HEADER: one.message_id}
-                self.store(one.topic, one.queue, {**one.message, "headers": headers})
+        for delayed_message in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
+            if delayed_message.due_at_ms <= now:
+                self.delayed.remove(delayed_message)
+                headers = {
+                    **(delayed_message.message.get("headers") or {}),
+                    ID_HEADER: delayed_message.message_id,
+                }
+                self.store(
+                    delayed_message.topic,
+                    delayed_message.queue,
+                    {**delayed_message.message, "headers": headers},
+                )
 
     def recall(self, message_id: str) -> None:
-        """Take a delayed message back; raise Conflict when it has come, NotFound when there
-        never was one.
+        """Take a delayed message back.
+
+        Raises Conflict if it is in its queue already, NotFound if there never was one.
         """
         self.move_due()
         if message_id not in self._recalled:
             raise NotFound(
                 f"No message {message_id} waits.", code="message_not_found", status=404
             )
-        left = [one for one in self.delayed if one.message_id != message_id]
-        if len(left) == len(self.delayed) and not self._recalled[message_id]:
+        remaining = [
+            delayed_message
+            for delayed_message in self.delayed
+            if delayed_message.message_id != message_id
+        ]
+        if len(remaining) == len(self.delayed) and not self._recalled[message_id]:
             raise Conflict(
                 f"Message {message_id} is in its queue.",
                 code="already_delivered",
                 status=409,
             )
-        self.delayed, self._recalled[message_id] = left, True
+        self.delayed, self._recalled[message_id] = remaining, True

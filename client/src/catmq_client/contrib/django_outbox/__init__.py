@@ -9,17 +9,16 @@
         order = Order.objects.create(...)
         outbox.send("orders", json={"id": order.id}, key=str(order.customer_id))
 
-The message lies in a table of the application's own database, so it exists if and only if
-the order does.
-`manage.py relay_outbox` carries it to the brokers. A row's way:
+The message is a row in the application's own database, so it exists if and only if the
+order does. `manage.py relay_outbox` sends the rows to the brokers. States of a row:
 
     waiting ── claim: batch id and queue are written ──▶ claimed ── receipt ──▶ deleted
        ▲                                                    │
-       ├──────── refused for certain, may go elsewhere ─────┤
+       ├──────── certainly not stored, may be re-routed ────┤
        │                                                    └── refused for good ──▶ failed
-       └── held: waits behind a failed row of its key; --retry and --discard let it go
+       └── held: waits for a failed row of its key; --retry and --discard release it
 
-Nothing moves a position over the table's ids. They become visible out of order, so a relay
+The relay keeps no position in the table's ids. Ids become visible out of order, so a relay
 that remembers "everything up to 17 is sent" never sees the 16 that commits later. Here a
-row is waiting until it is sent, whenever it turned up.
+row is waiting until it is sent, whenever it became visible.
 """

@@ -1,4 +1,4 @@
-"""The application as Django knows it."""
+"""The Django application of the outbox and the inbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.core.checks import register
 
 
 class OutboxConfig(AppConfig):
-    """The outbox: its tables begin with `catmq_outbox_`."""
+    """Outbox and inbox. The names of the tables begin with `catmq_outbox_`."""
 
     name = "catmq_client.contrib.django_outbox"
     label = "catmq_outbox"
@@ -15,6 +15,7 @@ class OutboxConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        # Models cannot be imported before the application registry is ready.
         from catmq_client.contrib.django_outbox import checks
 
         register(checks.check_databases)

@@ -11,8 +11,9 @@ from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessag
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Warn if the outbox or the inbox is not in the database where applications have their
-    rows.
+    """Warn if the outbox or the inbox is not in the default database.
+
+    The application's own rows usually are, and only one database's rows share a transaction.
     """
     aliases = {router.db_for_write(model) for model in (OutboxMessage, InboxMessage)}
     return [

@@ -1,9 +1,8 @@
-"""The relay's half that is in the database: the lease, what may be sent now, and what
-became of it.
+"""The relay's database operations: the lease, the batches, and the states of the rows.
 
-Every change of a row's state but the deletion of what was sent begins by renewing the lease
-in the same transaction. So a relay that was frozen, and lost the lease meanwhile, changes
-nothing any more.
+Every change of a row's state renews the lease first, in the same transaction. So a relay
+that was frozen and lost the lease meanwhile changes nothing any more. The only exception is
+the deletion of stored messages, which is right whichever relay does it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from django.db.models import Q, QuerySet
 from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay, UtcNow
 from catmq_client.sending.ids import uuid7
 
-LOOK_AT = 2_000  # waiting rows in one claim
+MAX_WAITING_ROWS = 2_000  # rows read in a pass
 MAX_ERROR = 2_000
-# A time of delivery that passed so long ago is left out: brokers refuse one that passed ten
-# minutes ago, and
-# clocks differ.
+# A time of delivery that passed longer ago than this is dropped, and the message is
+# delivered at once: brokers refuse a time that passed ten minutes ago. The wide margin is
+# for clocks that differ.
 PASSED_MS = 60_000
 
 WAITING, CLAIMED = OutboxMessage.State.WAITING, OutboxMessage.State.CLAIMED
@@ -35,10 +34,10 @@ FAILED, HELD = OutboxMessage.State.FAILED, OutboxMessage.State.HELD
 
 
 class LeaseLost(Exception):
-    """Another relay works now."""
+    """Another relay has the lease. The argument, if any, is its name."""
 
 
-class Waiting(NamedTuple):
+class WaitingRow(NamedTuple):
     """A row that may be claimed, without its body."""
 
     id: int
@@ -48,24 +47,24 @@ class Waiting(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
-    """Destination of a batch; queue None: the broker chooses, by key or batch id."""
+class Destination(NamedTuple):
+    """Topic and queue of a batch. With queue None the broker chooses, by key or batch id."""
 
     topic: str
     queue: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A batch that may have been sent before; `slots` are those of its keys."""
+class ClaimedBatch:
+    """A batch that may have been sent before. `slots` are the slots of its keys."""
 
     batch_id: uuid.UUID
-    place: Place
+    destination: Destination
     count: int
     slots: frozenset[int]
 
 
-class Counts(NamedTuple):
+class RowCounts(NamedTuple):
     """Number of rows in each state."""
 
     waiting: int
@@ -74,8 +73,8 @@ class Counts(NamedTuple):
     held: int
 
 
-class Failed(NamedTuple):
-    """A message that was refused for good, and how many wait behind it."""
+class FailedMessage(NamedTuple):
+    """A message that was refused for good. `held` messages of its key wait for it."""
 
     id: int
     topic: str
@@ -86,10 +85,10 @@ class Failed(NamedTuple):
 
 
 class Claims:
-    """Operations of one relay, `holder`, on the outbox rows of a database.
+    """Operations of one relay, `holder`, on the outbox of a database.
 
-    A relay that is not heard for `lease_s` seconds is taken for dead, and the next one
-    works. At `address` it is notified of commits.
+    A relay that has not renewed its lease for `lease_s` seconds counts as dead, and another
+    relay may take over. Processes that commit messages notify the relay at `address`.
     """
 
     def __init__(
@@ -109,132 +108,155 @@ class Claims:
         return OutboxMessage.objects.using(self.alias)
 
     def acquire(self) -> str:
-        """Take the lease if it is free, over or ours already; '' then, else the name of its
-        holder.
-        """
+        """Acquire or renew the lease. Return '' on success, else the name of its holder."""
         relays = OutboxRelay.objects.using(self.alias)
         relays.get_or_create(pk=1)
-        free = Q(holder__in=("", self.holder)) | Q(
+        is_free = Q(holder__in=("", self.holder)) | Q(
             seen_at__lt=UtcNow() - timedelta(seconds=self.lease_s)
         )
-        if relays.filter(free, pk=1).update(
+        if relays.filter(is_free, pk=1).update(
             holder=self.holder, address=self.address, seen_at=UtcNow()
         ):
             return ""
+        # An empty holder: the other relay has released the lease since the update.
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """Return True if no row waits or is claimed."""
         return not self._rows.filter(state__in=(WAITING, CLAIMED)).exists()
 
     def release(self) -> None:
-        """Give the lease back, so that another relay need not wait for its end."""
+        """Release the lease, so that another relay need not wait until it expires."""
         OutboxRelay.objects.using(self.alias).filter(holder=self.holder).update(
             holder="", address=""
         )
 
     def _renew(self) -> None:
-        """The first statement of a transaction: it holds the lease's row until the end.
-        Raises LeaseLost.
+        """Renew the lease and lock its row until the end of the transaction.
+
+        Must be the first statement of the transaction. Raises LeaseLost.
         """
-        mine = OutboxRelay.objects.using(self.alias).filter(pk=1, holder=self.holder)
-        if not mine.update(seen_at=UtcNow()):
+        lease = OutboxRelay.objects.using(self.alias).filter(pk=1, holder=self.holder)
+        if not lease.update(seen_at=UtcNow()):
             raise LeaseLost
 
-    def open(self) -> list[Claimed]:
-        """The batches that were claimed and have no end yet, the oldest first."""
-        found: dict[uuid.UUID, tuple[Place, list[int | None]]] = {}
+    def open_batches(self) -> list[ClaimedBatch]:
+        """Return the batches whose outcome is not settled yet, the oldest first."""
+        batches: dict[uuid.UUID, tuple[Destination, list[int | None]]] = {}
         rows = self._rows.filter(state=CLAIMED).order_by("id")
         for batch_id, topic, queue, slot in rows.values_list(
             "batch_id", "topic", "queue", "slot"
         ):
             if batch_id is not None:
-                found.setdefault(batch_id, (Place(topic, queue), []))[1].append(slot)
+                batches.setdefault(batch_id, (Destination(topic, queue), []))[1].append(
+                    slot
+                )
         return [
-            Claimed(
+            ClaimedBatch(
                 batch_id,
-                place,
+                destination,
                 len(slots),
                 frozenset(slot for slot in slots if slot is not None),
             )
-            for batch_id, (place, slots) in found.items()
+            for batch_id, (destination, slots) in batches.items()
         ]
 
-    def waiting(
+    def sendable_rows(
         self, *, busy: Mapping[str, Collection[int]], closed: Collection[str]
-    ) -> list[Waiting]:
-        """The oldest rows that may be sent: none of `closed` topics, none whose slot is
-        `busy` in its topic.
+    ) -> list[WaitingRow]:
+        """Return the oldest waiting rows that may be sent now, and hold back the others.
 
-        Those behind a failed message of their key are put aside.
+        Rows of `closed` topics, and rows whose slot is in `busy[topic]`, are skipped. Rows
+        whose key has a failed message become HELD. Raises LeaseLost.
         """
         with transaction.atomic(using=self.alias):
             self._renew()
             rows = self._rows.filter(state=WAITING).exclude(topic__in=closed)
             for topic, slots in busy.items():
+                # slot__isnull: NOT (slot IN ...) alone would drop the rows without a key.
                 rows = rows.exclude(
                     Q(topic=topic, slot__isnull=False, slot__in=sorted(slots))
                 )
-            fields = rows.order_by("id").values_list(*Waiting._fields)
-            found = [Waiting(*row) for row in fields[:LOOK_AT]]
-            stuck = self._stuck()
-            behind = [
+            fields = rows.order_by("id").values_list(*WaitingRow._fields)
+            waiting = [WaitingRow(*row) for row in fields[:MAX_WAITING_ROWS]]
+            # (topic, key) pairs are compared in Python: a database's collation may take A
+            # and a for the same key.
+            failed = self._rows.filter(state=FAILED, key__isnull=False)
+            failed_keys = set(failed.values_list("topic", "key"))
+            held_ids = [
                 row.id
-                for row in found
-                if row.key is not None and (row.topic, row.key) in stuck
+                for row in waiting
+                if row.key is not None and (row.topic, row.key) in failed_keys
             ]
-            if behind:
-                self._rows.filter(pk__in=behind).update(state=HELD)
+            if held_ids:
+                self._rows.filter(pk__in=held_ids).update(state=HELD)
         return [
-            row for row in found if row.key is None or (row.topic, row.key) not in stuck
+            row
+            for row in waiting
+            if row.key is None or (row.topic, row.key) not in failed_keys
         ]
 
-    def _stuck(self) -> set[tuple[str, str | None]]:
-        """(topic, key) of the failed rows; compared here, because databases may not tell A
-        from a.
+    def claim(self, batches: Mapping[Destination, Sequence[int]]) -> set[uuid.UUID]:
+        """Record the batches (destination → row ids) before anything is sent. Return their
+        new batch ids. Raises LeaseLost.
         """
-        failed = self._rows.filter(state=FAILED, key__isnull=False)
-        return set(failed.values_list("topic", "key"))
-
-    def claim(self, batches: Mapping[Place, Sequence[int]]) -> set[uuid.UUID]:
-        """Write down, before anything is sent, which rows go together, where, and under
-        which id.
-        """
-        made: set[uuid.UUID] = set()
+        batch_ids: set[uuid.UUID] = set()
         with transaction.atomic(using=self.alias):
             self._renew()
-            for place, ids in batches.items():
+            for destination, ids in batches.items():
                 batch_id = uuid.UUID(uuid7())
-                chosen = self._rows.filter(pk__in=ids, state=WAITING)
-                # Before the first send: a batch that is repeated has to be the same.
-                chosen.filter(deliver_at_ms__lt=_passed_ms()).update(deliver_at_ms=None)
-                chosen.update(state=CLAIMED, batch_id=batch_id, queue=place.queue)
-                made.add(batch_id)
-        return made
+                batch = self._rows.filter(pk__in=ids, state=WAITING)
+                # Before the first send, because a repeated batch must not differ from it.
+                batch.filter(deliver_at_ms__lt=_passed_ms()).update(deliver_at_ms=None)
+                batch.update(state=CLAIMED, batch_id=batch_id, queue=destination.queue)
+                batch_ids.add(batch_id)
+        return batch_ids
 
-    def messages(self, claimed: Claimed) -> tuple[list[int], list[dict[str, Any]]]:
-        """(ids, messages as they go on the wire) of a batch; the same at every call."""
+    def load_messages(
+        self, claimed: ClaimedBatch
+    ) -> tuple[list[int], list[dict[str, Any]]]:
+        """Return the row ids of a batch and its messages as the API takes them. Every call
+        returns the same.
+        """
         rows = list(self._rows.filter(batch_id=claimed.batch_id).order_by("id"))
-        return [row.pk for row in rows], [_on_the_wire(row) for row in rows]
+        optional = ("key", "tag", "trace_id", "queue", "deliver_at_ms")
+        messages = [
+            {
+                "body_bytes": bytes(row.body),
+                "headers": json.loads(row.headers),
+                **{
+                    name: value
+                    for name in optional
+                    if (value := getattr(row, name)) is not None
+                },
+            }
+            for row in rows
+        ]
+        return [row.pk for row in rows], messages
 
-    def sent(self, ids: Sequence[int], batch_id: uuid.UUID) -> int:
-        """Delete what has a receipt; needs no lease, because it is stored whoever asks."""
+    def delete_stored(self, ids: Sequence[int], batch_id: uuid.UUID) -> int:
+        """Delete rows that have a receipt. Return their number.
+
+        Needs no lease: the broker has stored the messages, whichever relay asks.
+        """
         deleted, _ = self._rows.filter(pk__in=ids, batch_id=batch_id).delete()
         return deleted
 
-    def let_go(self, claimed: Claimed) -> None:
-        """Make rows waiting again that were refused for certain: they may go elsewhere,
-        under another id.
+    def return_to_waiting(self, claimed: ClaimedBatch) -> None:
+        """Dissolve a batch that is certainly not stored. Its rows may go to another queue,
+        under another batch id. Raises LeaseLost.
         """
         with transaction.atomic(using=self.alias):
             self._renew()
             batch = self._rows.filter(batch_id=claimed.batch_id)
             batch.update(state=WAITING, batch_id=None, queue=None)
 
-    def fail(self, claimed: Claimed, errors: Mapping[int, str]) -> None:
-        """Mark rows that were refused for good (id → why).
+    def fail(self, claimed: ClaimedBatch, errors: Mapping[int, str]) -> None:
+        """Mark rows that were refused for good; `errors` has the reason by row id. The other
+        rows of the batch wait again. Raises LeaseLost.
 
-        The others of the batch wait again, as do those whose time of delivery has passed
-        meanwhile.
+        A row whose time of delivery has passed meanwhile waits again without that time,
+        because brokers refuse a time that passed long ago.
         """
         with transaction.atomic(using=self.alias):
             self._renew()
@@ -246,38 +268,29 @@ class Claims:
                     row.update(
                         state=FAILED, batch_id=None, queue=None, error=error[:MAX_ERROR]
                     )
+            # Failed rows have left the batch. The remaining rows wait again.
             batch = self._rows.filter(batch_id=claimed.batch_id)
             batch.update(state=WAITING, batch_id=None, queue=None)
-
-
-def _on_the_wire(row: OutboxMessage) -> dict[str, Any]:
-    given = {"key": row.key, "tag": row.tag, "trace_id": row.trace_id, "queue": row.queue}
-    given |= {"deliver_at_ms": row.deliver_at_ms}
-    return {
-        "body_bytes": bytes(row.body),
-        "headers": json.loads(row.headers),
-        **{name: value for name, value in given.items() if value is not None},
-    }
 
 
 def _passed_ms() -> int:
     return time.time_ns() // 1_000_000 - PASSED_MS
 
 
-def counts(*, using: str | None = None) -> Counts:
+def count_rows(*, using: str | None = None) -> RowCounts:
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
-    return Counts(
+    return RowCounts(
         *(rows.filter(state=state).count() for state in (WAITING, CLAIMED, FAILED, HELD))
     )
 
 
-def failed(*, using: str | None = None, most: int = 1_000) -> list[Failed]:
-    """The messages that were refused for good, the oldest first."""
+def list_failed(*, using: str | None = None, limit: int = 1_000) -> list[FailedMessage]:
+    """Return the messages that were refused for good, the oldest first."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
-    listed = rows.filter(state=FAILED).order_by("id")[:most]
+    failed_rows = rows.filter(state=FAILED).order_by("id")[:limit]
     held = Counter(rows.filter(state=HELD, key__isnull=False).values_list("topic", "key"))
     return [
-        Failed(
+        FailedMessage(
             row.pk,
             row.topic,
             row.key,
@@ -285,20 +298,20 @@ def failed(*, using: str | None = None, most: int = 1_000) -> list[Failed]:
             row.error,
             held[row.topic, row.key],
         )
-        for row in listed.defer("body", "headers")
+        for row in failed_rows.defer("body", "headers")
     ]
 
 
 def retry(ids: Iterable[int] | None, *, using: str | None = None) -> int:
-    """Let failed messages (None: all) go again, and those behind them; return the number
-    that had failed.
+    """Let failed messages (None: all) and the messages that they hold back wait again.
+    Return the number of failed messages.
     """
     return _end_failures(ids, using, discard=False)
 
 
 def discard(ids: Iterable[int], *, using: str | None = None) -> int:
-    """Delete failed messages, which then never exist, and let those behind them go; return
-    their number.
+    """Delete failed messages, and let the messages that they hold back wait again. Return
+    the number of deleted messages.
     """
     return _end_failures(ids, using, discard=True)
 
@@ -308,16 +321,19 @@ def _end_failures(ids: Iterable[int] | None, using: str | None, *, discard: bool
     rows = OutboxMessage.objects.using(alias)
     relays = OutboxRelay.objects.using(alias)
     with transaction.atomic(using=alias):
-        # The relay puts rows aside under this lock, by the failures it sees: none may end
-        # meanwhile. Nothing
-        # is read before it: MariaDB may refuse to lock what changed since a transaction's
-        # first read.
+        # The relay holds this lock while it reads the failures and holds rows back by them:
+        # no failure may end in between. Nothing is read before the lock, because MariaDB
+        # may refuse to lock a row that changed since a transaction's first read (1020).
         if not relays.filter(pk=1).update(id=1):
             relays.get_or_create(pk=1)
-        chosen = rows.filter(state=FAILED)
+        failed_rows = rows.filter(state=FAILED)
         if ids is not None:
-            chosen = chosen.filter(pk__in=list(ids))
-        ended = chosen.delete()[0] if discard else chosen.update(state=WAITING, error="")
-        # those still behind a failed one are put aside again
+            failed_rows = failed_rows.filter(pk__in=list(ids))
+        ended = (
+            failed_rows.delete()[0]
+            if discard
+            else failed_rows.update(state=WAITING, error="")
+        )
+        # Rows of other failed keys wait, too; the relay's next pass holds them back again.
         rows.filter(state=HELD).update(state=WAITING)
     return ended

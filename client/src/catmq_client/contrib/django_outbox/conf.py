@@ -1,4 +1,4 @@
-"""The setting CATMQ_OUTBOX of the application, checked when it is first used."""
+"""The Django setting CATMQ_OUTBOX, checked at each use."""
 
 from __future__ import annotations
 
@@ -21,25 +21,22 @@ class OutboxSettings:
     api_key: str | None = None
     # False, or the path of a CA bundle, as in requests.
     verify: bool | str = True
-    # "commit": a key's messages are sent in the order of their transactions' commits, for
-    # which send() locks
-    # the key's lane until the commit. "id": nothing is locked; the order is that of the
-    # calls of send().
+    # "commit": a key's messages are sent in the order in which their transactions commit;
+    # send() locks the key's lane until the commit. "id": nothing is locked, and messages are
+    # sent in the order of the calls of send().
     order: str = "commit"
-    # Tell the relay of each commit by a datagram (UDP); False: it looks into the outbox by
-    # itself.
+    # Notify the relay of each commit by a UDP datagram. False: the relay only polls.
     notify: bool = True
-    # How long the inbox remembers a message, days.
+    # How long the inbox remembers a handled message, in days.
     inbox_days: int = 30
-    # Limits of the brokers, whose settings are CATMQ_MAX_BODY_BYTES and so on: a message
-    # beyond them is
-    # refused when it is sent, not when the relay carries it. The outbox's own header
-    # counts.
+    # Limits of the brokers (their settings are CATMQ_MAX_BODY_BYTES and so on). A larger
+    # message is refused by send() and not only by the broker. The outbox's own header counts.
     max_body_bytes: int = 1024 * 1024
     max_headers: int = 32
     max_headers_bytes: int = 8192
 
 
+# By field: a predicate, and the requirement as an error message states it.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "urls": (
         lambda value: isinstance(value, str | list | None),
@@ -63,15 +60,20 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def current() -> OutboxSettings:
-    """The settings now. Raises ImproperlyConfigured naming what is wrong."""
-    given = getattr(settings, "CATMQ_OUTBOX", {})
-    known = {field.name.upper(): field.name for field in fields(OutboxSettings)}
-    for name, value in given.items():
-        if name not in known:
+    """Return the settings. Raises ImproperlyConfigured, which names the invalid key."""
+    # Read at each call, so that override_settings works in an application's tests.
+    configured = getattr(settings, "CATMQ_OUTBOX", {})
+    field_names = {field.name.upper(): field.name for field in fields(OutboxSettings)}
+    for name, value in configured.items():
+        if name not in field_names:
             raise ImproperlyConfigured(
-                f"CATMQ_OUTBOX[{name!r}] is unknown; there are {', '.join(known)}"
+                f"CATMQ_OUTBOX[{name!r}] is unknown; there are {', '.join(field_names)}"
             )
-        good, what = _CHECKS[known[name]]
-        if not good(value):
-            raise ImproperlyConfigured(f"CATMQ_OUTBOX[{name!r}] {what}, not {value!r}")
-    return OutboxSettings(**{known[name]: value for name, value in given.items()})
+        is_valid, requirement = _CHECKS[field_names[name]]
+        if not is_valid(value):
+            raise ImproperlyConfigured(
+                f"CATMQ_OUTBOX[{name!r}] {requirement}, not {value!r}"
+            )
+    return OutboxSettings(
+        **{field_names[name]: value for name, value in configured.items()}
+    )

@@ -1,4 +1,4 @@
-"""Ids that an outbox gives its messages, and by which the inbox knows one that was stored
+"""Ids of outbox messages. The inbox uses them to recognise a message that the outbox stored
 twice.
 """
 
@@ -13,7 +13,9 @@ _CHECK_BITS = 32
 
 
 def new_id(topic: str, key: str | None, body: bytes) -> str:
-    """Return a UUIDv7 whose last 32 bits are a checksum of the rest and of the message."""
+    """Return a UUIDv7 whose last 32 bits are a checksum of its other bits and of the
+    message.
+    """
     value = uuid.UUID(uuid7()).int
     return str(uuid.UUID(int=_with_checksum(value, topic, key, body)))
 
@@ -21,8 +23,8 @@ def new_id(topic: str, key: str | None, body: bytes) -> str:
 def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:
     """Return True if an outbox made this id for this message.
 
-    False for the id of another message, which comes with one that was forwarded with all
-    its headers, and for ids of releases that made them without a checksum.
+    A message that was forwarded with all its headers carries the id of another message. The
+    checksum tells them apart. Ids of releases before the checksum are not recognised either.
     """
     try:
         value = uuid.UUID(text).int
@@ -32,6 +34,7 @@ def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:
 
 
 def _with_checksum(value: int, topic: str, key: str | None, body: bytes) -> int:
-    rest = value >> _CHECK_BITS
-    digest = hashlib.sha256(f"{rest} {topic} {key!r} ".encode() + body).digest()
-    return rest << _CHECK_BITS | int.from_bytes(digest[: _CHECK_BITS // 8], "big")
+    """Replace the last 32 bits of `value` by the checksum."""
+    high_bits = value >> _CHECK_BITS
+    digest = hashlib.sha256(f"{high_bits} {topic} {key!r} ".encode() + body).digest()
+    return high_bits << _CHECK_BITS | int.from_bytes(digest[: _CHECK_BITS // 8], "big")

@@ -1,17 +1,17 @@
-"""Handling once: a row of the inbox is committed together with what the handler did to the
-database.
+"""Handling each message once: a row of the inbox is committed together with the handler's
+changes of the database.
 
-Brokers deliver at least once. Who handles a message again, because its commit was lost or
-its owner died, finds the row and does nothing. Two who handle it at the same time: the
-second waits for the first's transaction, and then finds the row, or makes it when that was
-rolled back.
+Brokers deliver at least once: a message comes again if its commit was lost or its owner
+died. The second handler finds the row and does nothing. If two handlers have the message at
+the same time, the INSERT of the second waits for the transaction of the first. Then it fails
+because the row exists, or succeeds because the first was rolled back.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import threading
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,7 +29,7 @@ from catmq_client.contrib.django_outbox.models import (
     UtcNow,
 )
 from catmq_client.contrib.django_outbox.outbox import check_other_transactions
-from catmq_client.contrib.django_outbox.repeats import repeated
+from catmq_client.contrib.django_outbox.transaction_retries import run_transaction
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
 from catmq_client.sending.new_messages import OUTBOX_ID_HEADER
@@ -37,16 +37,16 @@ from catmq_client.sending.new_messages import OUTBOX_ID_HEADER
 R = TypeVar("R")
 
 PRUNE_EVERY = 1_000  # messages of this process
-# at once: more than come in between, so the table cannot outgrow its days
+# More rows than are added between two prunes, so the table keeps no more than INBOX_DAYS.
 PRUNE_ROWS = 5_000
 
 
 def identity(message: Message) -> str:
-    """Return the id by which the inbox knows a message.
+    """Return the id that the inbox stores for a message.
 
-    It is the id that an outbox gave it, which it keeps if the outbox stored it twice; else
-    the topic, queue and offset at which it was first stored, also for a copy in a retry
-    topic.
+    For a message of an outbox: the outbox id, which is the same if the outbox stored the
+    message twice. For other messages: topic, queue and offset where it was first stored, so
+    that a copy in a retry topic has the same id.
     """
     outbox_id = message.headers.get(OUTBOX_ID_HEADER)
     if outbox_id is not None and is_id_of(
@@ -59,17 +59,17 @@ def identity(message: Message) -> str:
 
 @contextmanager
 def once(message: Message, *, scope: str = "", using: str | None = None) -> Iterator[bool]:
-    """A transaction that yields whether the message is new here; if not, the block has
+    """Open a transaction and yield True if the message is new. If it is not, the block has
     nothing to do.
 
         with once(message, scope="billing") as new:
             if new:
                 Invoice.objects.create(...)
 
-    An exception rolls everything back: the message is then new again. `scope` tells apart
-    those that handle the same messages in one database, such as two consumer groups, or
-    messages of two installations of CatMQ, whose topics, queues and offsets may be the
-    same. `using`: the database alias, which must be that of the rows that the handler
+    An exception rolls everything back: the message is then new again. Use a `scope` for each
+    of several handlers of the same messages in one database, such as two consumer groups,
+    and for each of several installations of CatMQ, whose topics, queues and offsets may be
+    the same. `using` is the database alias, which must be that of the rows that the handler
     changes. Raises OutsideTransaction in a transaction of another database.
     """
     if len(scope) > MAX_SCOPE:
@@ -79,26 +79,25 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
     alias = using or router.db_for_write(InboxMessage)
     check_other_transactions("the inbox", alias)
     with transaction.atomic(using=alias):
-        yield _is_new(alias, scope, message)
+        yield _record(alias, scope, message)
         transaction.on_commit(lambda: _prune_sometimes(alias), using=alias, robust=True)
 
 
 def handled_once(
     *, scope: str = "", using: str | None = None
 ) -> Callable[[Callable[[Message], R]], Callable[[Message], R | None]]:
-    """Make a handler run once for each message, in a transaction; it is not called for one
-    it had before.
+    """Decorate a handler so that it runs once for each message, in a transaction. It is not
+    called for a message that it has handled before.
 
-    @handled_once(scope="billing") def handle(message): ...
+        @handled_once(scope="billing")
+        def handle(message): ...
 
-    consumer.run(handle)
+        consumer.run(handle)
 
-    Raises OptionError for a coroutine function, a generator function or a class. A handler
-    that returns a coroutine has failed, and its message is new again.
-
-    It is called again if the database rolled the transaction back: for a deadlock, or
-    because a row had changed since it was read (MariaDB 11.6 and later, at REPEATABLE
-    READ).
+    The handler is called again if the database rolled the transaction back because of a
+    deadlock, or because a row had changed since it was read (MariaDB 11.6 and later, at
+    REPEATABLE READ). Raises OptionError for a coroutine function, a generator function or a
+    class. A handler that returns a coroutine has failed, and its message is new again.
     """
 
     def decorate(handler: Callable[[Message], R]) -> Callable[[Message], R | None]:
@@ -107,91 +106,83 @@ def handled_once(
         @functools.wraps(handler)
         def handle(message: Message) -> R | None:
             def work() -> R | None:
-                with once(message, scope=scope, using=using) as new:
-                    if not new:
+                with once(message, scope=scope, using=using) as is_new:
+                    if not is_new:
                         return None
                     result = handler(message)
-                    check_handled(result)  # in here, so that the inbox row is rolled back
+                    # Inside the block, so that an error rolls the inbox row back.
+                    check_handled(result)
                     return result
 
-            return repeated(work, using or router.db_for_write(InboxMessage))
+            return run_transaction(work, using or router.db_for_write(InboxMessage))
 
         return handle
 
     return decorate
 
 
-def _is_new(alias: str, scope: str, message: Message) -> bool:
-    # A hash has only characters that every collation tells apart, so `billing` and
-    # `Billing` are two scopes;
-    # and any text fits. The scope stands there for people.
-    readable = (
+def _record(alias: str, scope: str, message: Message) -> bool:
+    """Insert the row of a message. Return False if the message was handled before."""
+    # The hash has only characters that every collation distinguishes, so `billing` and
+    # `Billing` are two scopes, and any text fits. The scope column is only for people.
+    readable_scope = (
         scope.encode("ascii", "backslashreplace").decode().replace("\0", "?")[:MAX_SCOPE]
     )
     row = InboxMessage(
-        scope=readable, identity=_hash(scope, identity(message)), handled_at=UtcNow()
+        scope=readable_scope,
+        identity=_hash(scope, identity(message)),
+        handled_at=UtcNow(),
     )
     try:
-        # a savepoint: PostgreSQL ends a transaction at an error
+        # A savepoint: on PostgreSQL an error would make the whole transaction unusable.
         with transaction.atomic(using=alias):
             row.save(using=alias, force_insert=True)
     except IntegrityError:
         return False
-    return not _was_recorded_by_an_earlier_release(alias, scope, message)
+    return not _was_handled_by_old_release(alias, scope, message)
 
 
-def _hash(scope: str, name: str) -> str:
+def _hash(scope: str, message_id: str) -> str:
+    # With the scope's length: no two pairs of scope and id have the same text.
     return hashlib.sha256(
-        f"{len(scope)} {scope} {name}".encode(errors="surrogatepass")
+        f"{len(scope)} {scope} {message_id}".encode(errors="surrogatepass")
     ).hexdigest()
 
 
-def _was_recorded_by_an_earlier_release(alias: str, scope: str, message: Message) -> bool:
-    """Return True if the message was handled before the upgrade; then its row has scope and
-    id as they are.
+def _was_handled_by_old_release(alias: str, scope: str, message: Message) -> bool:
+    """Return True if a release up to 0.1 handled the message.
 
-    Releases up to 0.1 took the header as the id, else queue and offset where the message
-    was delivered from.
+    Those releases stored scope and id without a hash. The id was the outbox header, or else
+    queue and offset of this delivery.
     """
-    name = message.headers.get(OUTBOX_ID_HEADER) or message.message_id
-    if len(name) > MAX_IDENTITY or "\0" in scope + name:
-        return False  # no column took that
-    rows = InboxMessage.objects.using(alias).filter(scope=scope, identity=name)
-    # Collations may take other names for the same.
-    return (scope, name) in rows.values_list("scope", "identity")
+    message_id = message.headers.get(OUTBOX_ID_HEADER) or message.message_id
+    if len(message_id) > MAX_IDENTITY or "\0" in scope + message_id:
+        return False  # the column could not store such an id
+    rows = InboxMessage.objects.using(alias).filter(scope=scope, identity=message_id)
+    # Compared again in Python: a collation may take different texts for equal.
+    return (scope, message_id) in rows.values_list("scope", "identity")
 
 
 def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:
-    """Delete up to so many messages that are older than INBOX_DAYS; return their number."""
+    """Delete up to `rows` messages that are older than INBOX_DAYS. Return their number."""
     alias = using or router.db_for_write(InboxMessage)
-    kept = timedelta(days=conf.current().inbox_days)
-    old = (
+    max_age = timedelta(days=conf.current().inbox_days)
+    expired = (
         InboxMessage.objects.using(alias)
-        .filter(handled_at__lt=UtcNow() - kept)
+        .filter(handled_at__lt=UtcNow() - max_age)
         .order_by("handled_at")
     )
-    ids = list(old.values_list("pk", flat=True)[:rows])
+    # Two statements: MySQL has no LIMIT in a subquery of IN.
+    ids = list(expired.values_list("pk", flat=True)[:rows])
     deleted, _ = InboxMessage.objects.using(alias).filter(pk__in=ids).delete()
     return deleted
 
 
-class _Turns:
-    """Counts the messages of this process. The first one prunes, so that short-lived
-    processes do, too.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._count = threading.Lock(), 0
-
-    def mine(self) -> bool:
-        with self._lock:
-            self._count += 1
-            return self._count % PRUNE_EVERY == 1
-
-
-_turns = _Turns()
+# Numbers the messages of this process, from 0. `next` of a counter is atomic.
+_message_numbers = itertools.count()
 
 
 def _prune_sometimes(alias: str) -> None:
-    if _turns.mine():
+    # Message 0 prunes, so that short-lived processes prune, too.
+    if next(_message_numbers) % PRUNE_EVERY == 0:
         prune(using=alias)

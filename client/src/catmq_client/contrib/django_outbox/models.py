@@ -1,7 +1,6 @@
-"""The tables of the outbox and the inbox; they lie in the application's database, beside
-its own.
+"""The tables of the outbox and the inbox, in the application's database.
 
-All times are the database's clock's, in UTC.
+All times are in UTC, from the database's clock.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_SCOPE = 200
 
 
 class UtcNow(models.Func):
-    """The database's UTC time inside a statement. Django's Now() would be in the session's
+    """The database's UTC time as an SQL expression. Django's Now() is in the session's time
     zone on MySQL.
     """
 
@@ -38,26 +37,25 @@ class UtcNow(models.Func):
         )
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        """Of the statement, not of the transaction's begin; it carries its zone."""
+        # NOW() would be the time at which the transaction began. The value has a time zone.
         return self.as_sql(compiler, connection, template="STATEMENT_TIMESTAMP()", **extra)
 
 
 class OutboxMessage(models.Model):
-    """A message that is not confirmed yet; its row goes when it is.
+    """A message that no broker has confirmed yet. Its row is deleted when it is confirmed.
 
-    `slot` is that of the key, None without one. Brokers keep the message until
-    `deliver_at_ms` (since 1970,
-    UTC). `batch_id` and `queue` are those it is sent with, set while it is claimed; `size`
-    is about what it takes in a request, bytes.
+    `slot` is the slot of the key, None without a key. Brokers keep the message until
+    `deliver_at_ms` (ms since 1970, UTC). `batch_id` and `queue` are those of its batch while
+    it is claimed. `size` is its approximate size in a request, in bytes.
     """
 
     class State(models.IntegerChoices):
         WAITING = 0
-        # belongs to a batch that may have been sent: it goes again under the same id, or
-        # never
+        # In a batch that may have been sent. Until it is certain that the batch is not
+        # stored, it is only repeated under the same id.
         CLAIMED = 1
-        FAILED = 2  # refused for good; `error` says why
-        HELD = 3  # waits behind a failed one of its key
+        FAILED = 2  # refused for good; the reason is in `error`
+        HELD = 3  # waits for a failed message of its key
 
     topic = models.CharField(max_length=MAX_TOPIC)
     key = models.CharField(max_length=MAX_KEY, null=True)  # noqa: DJ001  '' is a key, none is not
@@ -86,10 +84,10 @@ class OutboxMessage(models.Model):
 
 
 class OutboxLane(models.Model):
-    """A row to lock for each slot of keys: who sends a key keeps it locked until the
-    commit.
+    """A row to lock for each slot. A transaction that sends a key locks the row of its slot
+    until the commit.
 
-    So messages of one key get rising ids in the order in which their transactions commit.
+    So the ids of a key's messages rise in the order in which their transactions commit.
     """
 
     slot = models.PositiveSmallIntegerField(primary_key=True)
@@ -99,8 +97,10 @@ class OutboxLane(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """The one relay that works; the others stand by. At `address` it is notified of
-    commits.
+    """The lease of the active relay; other relays stand by. The table has one row.
+
+    Processes that commit messages notify the relay at `address`. `seen_at` is when the lease
+    was last renewed.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
@@ -113,10 +113,10 @@ class OutboxRelay(models.Model):
 
 
 class InboxMessage(models.Model):
-    """A message whose effect is in this database: it must not have it again.
+    """A message that was handled. Its effect is in this database and must not happen twice.
 
-    `identity` is a hash of the scope and of the message's id. Rows of releases up to 0.1
-    have the id itself.
+    `identity` is a hash of the scope and of the message's id. Rows written by releases up to
+    0.1 have the id itself.
     """
 
     scope = models.CharField(max_length=MAX_SCOPE)

@@ -1,8 +1,8 @@
-"""Tells the relay of a commit, so that it need not look into the outbox all the time.
+"""Notification of the relay at each commit, so that it need not poll the outbox often.
 
-The relay writes an address beside its lease; who commits a message sends a datagram there.
-Nothing depends on it: one that is lost, or that a firewall drops, costs the time until the
-relay looks by itself.
+The relay stores an address in the row of its lease. A process that commits a message sends
+a UDP datagram to that address. A datagram that is lost or dropped by a firewall delays the
+message only until the relay's next poll.
 """
 
 from __future__ import annotations
@@ -23,87 +23,94 @@ from catmq_client.contrib.django_outbox.models import OutboxRelay
 
 log = logging.getLogger("catmq.outbox")
 
-# A process believes the relay's address for so long, s.
-BELIEVED_S = 5.0
-MOST_BYTES = 64
-# Datagrams that one wait takes: who sends them without end keeps no relay from its work.
-MOST_AT_ONCE = 1_000
+# A process reads the relay's address again after this many seconds.
+ADDRESS_MAX_AGE_S = 5.0
+MAX_DATAGRAM_BYTES = 64
+# Datagrams read in a wait. A sender that floods the socket does not stop the relay.
+MAX_DATAGRAMS = 1_000
 LOOPBACK = "127.0.0.1"
 
-# By database: when the address was read, monotonic, and what it was.
+# By database alias: (monotonic time when the address was read, address).
 _addresses: dict[str, tuple[float, str]] = {}
 
 
 def on_commit(alias: str) -> None:
-    """Notify the relay when the transaction under way commits; once for messages that
-    follow each other.
+    """Notify the relay when the current transaction commits. Consecutive messages of a
+    transaction cause a single notification.
     """
     if not conf.current().notify:
         return
-    connection, call = transaction.get_connection(alias), _call_of(alias)
-    waiting = connection.run_on_commit
-    # A rollback to a savepoint that drops the former one would drop this one, too.
-    if waiting and waiting[-1][1] is call and waiting[-1][0] <= {*connection.savepoint_ids}:
+    connection, callback = transaction.get_connection(alias), _callback_for(alias)
+    registered = connection.run_on_commit
+    # The previous callback serves this message, too, unless a rollback to a savepoint
+    # could drop that callback and keep this message.
+    if (
+        registered
+        and registered[-1][1] is callback
+        and registered[-1][0] <= {*connection.savepoint_ids}
+    ):
         return
-    transaction.on_commit(call, using=alias, robust=True)
+    transaction.on_commit(callback, using=alias, robust=True)
 
 
 @cache
-def _call_of(alias: str) -> Callable[[], None]:
+def _callback_for(alias: str) -> Callable[[], None]:
+    """Return the same object for the same alias, so that on_commit recognises it."""
     return partial(notify, alias)
 
 
 def notify(alias: str) -> None:
-    """Tell the relay that works now, if there is one, that there may be messages."""
-    address = _address(alias)
+    """Notify the active relay, if there is one, that there may be messages."""
+    now = time.monotonic()
+    read_at, address = _addresses.get(alias, (float("-inf"), ""))
+    if now - read_at >= ADDRESS_MAX_AGE_S:
+        try:
+            relays = OutboxRelay.objects.using(alias).filter(pk=1)
+            address = relays.values_list("address", flat=True).first() or ""
+        except DatabaseError as error:
+            log.debug("the address of the relay cannot be read: %s", error)
+            address = ""
+        # An empty address is cached, too: without a relay a commit costs no query.
+        _addresses[alias] = now, address
     if not address:
         return
     try:
-        host, port, word = address.split()
-        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(kind, socket.SOCK_DGRAM) as way:
-            way.sendto(word.encode(), socket.MSG_DONTWAIT, (host, int(port)))
+        host, port, token = address.split()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as udp:
+            udp.sendto(token.encode(), socket.MSG_DONTWAIT, (host, int(port)))
     except (OSError, ValueError) as error:
         log.debug("the relay at %s was not notified: %s", address, error)
 
 
-def _address(alias: str) -> str:
-    now = time.monotonic()
-    read_at, address = _addresses.get(alias, (float("-inf"), ""))
-    if now - read_at < BELIEVED_S:
-        return address
-    try:
-        relays = OutboxRelay.objects.using(alias).filter(pk=1)
-        address = relays.values_list("address", flat=True).first() or ""
-    except DatabaseError as error:
-        log.debug("the address of the relay cannot be read: %s", error)
-        address = ""
-    _addresses[alias] = now, address
-    return address
-
-
 class Listener:
-    """The socket on which a relay is notified, at an address that only readers of the
-    database know.
+    """The relay's UDP socket.
+
+    Its address contains a random token, so only processes that can read the database can
+    wake the relay.
     """
 
-    def __init__(self, way: socket.socket) -> None:
-        self._socket = way
-        self._word = secrets.token_hex(8)
-        host, port, *_ = way.getsockname()
-        self.address = f"{host} {port} {self._word}"
+    def __init__(self, udp: socket.socket) -> None:
+        self._socket = udp
+        self._token = secrets.token_hex(8)
+        host, port, *_ = udp.getsockname()
+        self.address = f"{host} {port} {self._token}"
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True when a commit was told of, False after so many seconds."""
-        told, limit_s = False, max(timeout_s, 0.0)
+        """Wait for a notification. Return True if it came, False after `timeout_s` or when
+        the relay has to stop.
+        """
+        notified, wait_s = False, max(timeout_s, 0.0)
         try:
-            for _ in range(MOST_AT_ONCE):
-                self._socket.settimeout(limit_s)
-                told |= self._socket.recv(MOST_BYTES) == self._word.encode()
-                limit_s = 0.0  # what else has come by now
+            for _ in range(MAX_DATAGRAMS):
+                self._socket.settimeout(wait_s)
+                notified |= self._socket.recv(MAX_DATAGRAM_BYTES) == self._token.encode()
+                # Only the first read waits. The next reads drain the datagrams that have
+                # arrived by now.
+                wait_s = 0.0
         except (TimeoutError, BlockingIOError):
             pass
-        return told
+        return notified
 
     def wake_at(self, stop: threading.Event) -> None:
         """Let wait() return when `stop` is set."""
@@ -111,6 +118,7 @@ class Listener:
         def wake() -> None:
             stop.wait()
             try:
+                # Without the token: wait() returns and reports no notification.
                 self._socket.sendto(b"", self._socket.getsockname())
             except OSError:
                 log.debug("the relay has ended before it was told to")
@@ -120,43 +128,48 @@ class Listener:
 
 @contextmanager
 def listening(alias: str) -> Iterator[Listener | None]:
-    """A listener for the relay of a database; None if there is to be none, or it cannot be
-    had.
+    """Open a listener for the relay of a database. Yields None if notifications are disabled
+    or no socket can be opened.
     """
+    host = transaction.get_connection(alias).settings_dict.get("HOST") or ""
     try:
-        way = _bound(_host(alias)) if conf.current().notify else None
+        # A host that is a path is a Unix socket: the database runs on this host.
+        udp = (
+            _bind_socket("" if host.startswith("/") else str(host))
+            if conf.current().notify
+            else None
+        )
     except OSError as error:
         log.warning(
             "the relay cannot be notified, and looks into the outbox by itself: %s", error
         )
-        way = None
-    if way is None:
+        udp = None
+    if udp is None:
         yield None
         return
-    with closing(way):
-        yield Listener(way)
+    with closing(udp):
+        yield Listener(udp)
 
 
-def _host(alias: str) -> str:
-    """Return the host of a database; '' if it is this one."""
-    host = transaction.get_connection(alias).settings_dict.get("HOST") or ""
-    return "" if host.startswith("/") else str(host)
-
-
-def _bound(database: str) -> socket.socket:
-    """Return a socket on the network of the database, where those who commit are."""
+def _bind_socket(database_host: str) -> socket.socket:
+    """Return a UDP socket on the interface that reaches the database. The processes that
+    commit messages can reach that network, too. An empty `database_host` is this host.
+    """
     host = LOOPBACK
-    if database:
-        kind, *_, there = socket.getaddrinfo(database, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
-            probe.connect(there)  # sends nothing
+    if database_host:
+        family, *_, database_address = socket.getaddrinfo(
+            database_host, 9, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # connect() of a UDP socket sends nothing. It chooses the local address.
+            probe.connect(database_address)
             host = probe.getsockname()[0]
-    way = socket.socket(
+    udp = socket.socket(
         socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
     )
     try:
-        way.bind((host, 0))
+        udp.bind((host, 0))
     except OSError:
-        way.close()
+        udp.close()
         raise
-    return way
+    return udp

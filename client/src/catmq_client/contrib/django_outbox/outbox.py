@@ -27,38 +27,38 @@ from catmq_client.contrib.django_outbox.values import (
     check_size,
     check_text,
     check_topic,
-    plain,
+    to_json_types,
 )
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     OUTBOX_ID_HEADER,
     NewMessage,
-    as_headers,
-    as_text,
-    body_bytes,
-    due,
+    checked_headers,
+    checked_text,
+    due_fields,
+    encode_body,
 )
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
 
-# Every message of an outbox carries this header: the id by which it is known, however often
-# it is stored.
+# Every message of an outbox carries its id in this header. If the message is stored twice,
+# both copies have the same id.
 ID_HEADER = OUTBOX_ID_HEADER
-# What brokers keep a message for, at most.
-MOST_DELAY_MS = 366 * 86_400_000
-# Of one INSERT: rows, and about how many bytes.
+# Brokers keep a delayed message for at most 366 days.
+MAX_DELAY_MS = 366 * 86_400_000
+# Limits of an INSERT: rows, and approximate bytes.
 BATCH_ROWS, BATCH_BYTES = 500, 1024 * 1024
 
-# One for all rows: to make it takes as long as to insert one.
+# All rows share an expression: building an expression takes as long as inserting a row.
 NOW = UtcNow()
 
 T = TypeVar("T")
 
 
 class OutsideTransaction(CatmqError, code="outside_transaction"):
-    """A message or task was sent, or a message handled, where no rollback would take it
-    back.
+    """A message or task was sent, or a message handled, outside the transaction whose
+    rollback should undo it.
     """
 
 
@@ -74,21 +74,23 @@ def send(
     deliver_at: datetime | None = None,
     using: str | None = None,
 ) -> OutboxMessage:
-    """Put a message into the outbox, as part of the transaction under way; the relay sends
-    it afterwards.
+    """Write a message to the outbox as part of the current transaction. The relay sends it
+    after the commit.
 
-    Give `body`, which is bytes or text, or any JSON value as `json`; in it, dates, times,
-    decimals and UUIDs become text as DjangoJSONEncoder writes them. Messages with the same
-    key are sent in the order in which their transactions commit. For that the key's lane is
-    locked until the commit (on SQLite everything is): send last, and repeat a transaction
-    that the database ends for a deadlock. Brokers keep the message until
-    `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias,
-    default the outbox's own. Raises OutsideTransaction, OptionError.
+    Pass `body` (bytes or text), or any JSON value as `json`. Inside it, dates, times,
+    decimals and UUIDs become text as DjangoJSONEncoder writes them. `deliver_at` has a time
+    zone; brokers keep the message until then, for at most 366 days. `using` is the database
+    alias, by default the alias that the database routers choose for the outbox.
+
+    Messages with the same key are sent in the order in which their transactions commit. For
+    that, the key's lane stays locked until the commit (on SQLite the whole database is
+    locked): call send last, and repeat a transaction that the database ends because of a
+    deadlock. Raises OutsideTransaction, OptionError.
     """
-    alias = _inside_transaction("send", topic, using)
-    data = body_bytes(body, plain(json))
+    alias = _require_transaction("send", topic, using)
+    data = encode_body(body, to_json_types(json))
     message = NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at)
-    row = _row(topic, message, alias, conf.current())
+    row = _build_row(topic, message, alias, conf.current())
     _lock_lanes([row], alias)
     notify.on_commit(alias)
     row.save(using=alias, force_insert=True)
@@ -98,38 +100,42 @@ def send(
 def send_batch(
     topic: str, messages: Iterable[NewMessage], *, using: str | None = None
 ) -> int:
-    """Put messages into the outbox, in batches, as part of the transaction under way;
-    return their number.
+    """Write messages to the outbox in batches, as part of the current transaction. Return
+    the number of messages.
 
-    As `send`, but fast for many. The outbox knows neither `queue` nor `delay_ms` of a
-    message. Raises OutsideTransaction, OptionError; of a wrong message before anything is
+    Like `send`, but faster for many messages. `queue` and `delay_ms` of a message are not
+    supported. Raises OutsideTransaction, OptionError; if any message is invalid,
+    nothing is
     written.
     """
-    alias = _inside_transaction("send_batch", topic, using)
+    alias = _require_transaction("send_batch", topic, using)
     limits = conf.current()
-    rows = [_row(topic, message, alias, limits) for message in messages]
+    # The list is complete before the first write, so an invalid message writes nothing.
+    rows = [_build_row(topic, message, alias, limits) for message in messages]
     _lock_lanes(rows, alias)
     notify.on_commit(alias)
-    for some in in_batches(rows, lambda row: row.size):
-        OutboxMessage.objects.using(alias).bulk_create(some)
+    for batch in split_into_batches(rows, lambda row: row.size):
+        OutboxMessage.objects.using(alias).bulk_create(batch)
     return len(rows)
 
 
-def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield lists of items that one statement takes: so many, or so many bytes together."""
-    batch, left = list[T](), BATCH_BYTES
+def split_into_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield lists of at most BATCH_ROWS items and about BATCH_BYTES bytes, each for a single
+    statement.
+    """
+    batch, free_bytes = list[T](), BATCH_BYTES
     for item in items:
-        if batch and (len(batch) == BATCH_ROWS or size(item) > left):
+        if batch and (len(batch) == BATCH_ROWS or size(item) > free_bytes):
             yield batch
-            batch, left = [], BATCH_BYTES
+            batch, free_bytes = [], BATCH_BYTES
         batch.append(item)
-        left -= size(item)
+        free_bytes -= size(item)
     if batch:
         yield batch
 
 
-def _inside_transaction(verb: str, topic: str, using: str | None) -> str:
-    """Return the alias of the database. Raises OutsideTransaction."""
+def _require_transaction(verb: str, topic: str, using: str | None) -> str:
+    """Return the alias of the outbox's database. Raises OutsideTransaction."""
     alias = using or router.db_for_write(OutboxMessage)
     if not transaction.get_connection(alias).in_atomic_block:
         raise OutsideTransaction(
@@ -142,9 +148,9 @@ def _inside_transaction(verb: str, topic: str, using: str | None) -> str:
 
 
 def check_other_transactions(verb: str, alias: str) -> None:
-    """Raise OutsideTransaction if the caller's transaction is on another database.
+    """Raise OutsideTransaction if only another database than `alias` has a transaction.
 
-    What is written to `alias` would stay when that transaction is rolled back.
+    Rows written to `alias` would stay when that other transaction is rolled back.
     """
     if transaction.get_connection(alias).in_atomic_block:
         return
@@ -160,57 +166,56 @@ def check_other_transactions(verb: str, alias: str) -> None:
 
 
 def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
-    """Lock the lanes of keys, in the order of their slots, so that two batches do not wait
-    for each other.
-    """
+    """Lock the lanes of the rows' keys until the end of the transaction."""
     if conf.current().order != "commit":
         return
+    # SQLite has no row locks and needs none: a writing transaction locks the database.
     if not transaction.get_connection(alias).features.has_select_for_update:
         return
+    # Ascending slots: two transactions that lock several lanes cannot deadlock.
     for slot in sorted({row.slot for row in rows if row.slot is not None}):
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
 
 
-def _row(
+def _build_row(
     topic: str, message: NewMessage, alias: str, limits: conf.OutboxSettings
 ) -> OutboxMessage:
+    """Return the unsaved row of a message. Raises OptionError if it is invalid."""
     body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, _ = message
     if queue is not None or delay_ms is not None:
         raise OptionError(
             f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
         )
-    data = body_bytes(body)
-    given = as_headers(headers or {})
-    slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
-    for name, text, most in (
+    data = encode_body(body)
+    own_headers = checked_headers(headers or {})
+    slot = None if key is None else slot_of(checked_text("key", key, MAX_KEY))
+    for name, text, max_length in (
         ("key", key, MAX_KEY),
         ("tag", tag, MAX_TAG),
         ("trace_id", trace_id, MAX_TRACE),
     ):
-        check_text(name, None if text is None else as_text(name, text, most), alias)
-    all_headers = {**given, ID_HEADER: new_id(check_topic(topic), key, data)}
+        check_text(
+            name, None if text is None else checked_text(name, text, max_length), alias
+        )
+    all_headers = {**own_headers, ID_HEADER: new_id(check_topic(topic), key, data)}
     check_size(data, all_headers, limits)
+    at_ms = None if deliver_at is None else due_fields(None, deliver_at)["deliver_at_ms"]
+    if at_ms is not None and at_ms > time.time_ns() // 1_000_000 + MAX_DELAY_MS:
+        raise OptionError(
+            f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"
+        )
     return OutboxMessage(
         topic=topic,
         key=key,
         slot=slot,
         tag=tag,
-        # As escapes, any text fits into any database.
+        # json.dumps escapes all but ASCII, so any text fits into any database.
         headers=json_text.dumps(all_headers),
         trace_id=trace_id,
         body=data,
         size=OVERHEAD_BYTES
         + len(data)
-        + sum(len(name) + len(text) for name, text in given.items()),
-        deliver_at_ms=None if deliver_at is None else _due_ms(deliver_at),
+        + sum(len(name) + len(text) for name, text in own_headers.items()),
+        deliver_at_ms=at_ms,
         created_at=NOW,
     )
-
-
-def _due_ms(deliver_at: datetime) -> int:
-    at_ms = due(None, deliver_at)["deliver_at_ms"]
-    if at_ms > time.time_ns() // 1_000_000 + MOST_DELAY_MS:
-        raise OptionError(
-            f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most"
-        )
-    return at_ms

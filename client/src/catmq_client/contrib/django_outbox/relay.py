@@ -1,13 +1,17 @@
-"""The relay: carries messages from the outbox to the brokers, each stored once, each key in
+"""The relay: sends messages from the outbox to the brokers, each stored once, each key in
 order.
 
-One pass: batches whose end is unknown go again as they were; then rows that wait become
-batches, one for each queue, and go. A queue with an open batch gets no other before that
-one has ended, so nothing of a key overtakes. What follows a failed try says
-`after_failure`, with a limit in no time: a batch that may be stored goes again as it was,
-for ever. What a queue refused for certain waits again, and goes where the layout says then;
-of messages that were refused the others of their batch wait again. A key that the brokers
-do not know ends the relay: nothing of that is the messages' fault.
+One pass first repeats the batches with an unknown outcome, unchanged. Then waiting rows
+become batches, at most one per queue, and are sent. A queue with an open batch gets no further
+batch until that batch is settled, so no message overtakes an earlier message of its key.
+
+`after_failure` decides the next step after a failed try, without a limit on the number of
+tries:
+
+* A batch that may be stored is repeated unchanged until its outcome is known.
+* A batch that a queue certainly did not store waits again, and is routed by the new layout.
+* If messages are refused, the other messages of their batch wait again.
+* An unknown API key ends the relay: that is no fault of the messages.
 """
 
 from __future__ import annotations
@@ -23,7 +27,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from catmq_client.contrib.django_outbox.claims import Claimed, Claims, Place, Waiting
+from catmq_client.contrib.django_outbox.claims import (
+    ClaimedBatch,
+    Claims,
+    Destination,
+    WaitingRow,
+)
 from catmq_client.errors import (
     CatmqError,
     InvalidRequest,
@@ -38,9 +47,9 @@ from catmq_client.sending.routing import Kind, Layouts, Routes
 from catmq_client.sending.send_request import (
     NODE_AWAY,
     QUEUE_CLOSED,
-    Next,
+    NextStep,
     after_failure,
-    named,
+    errors_by_index,
     send,
 )
 
@@ -50,10 +59,9 @@ BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
 LAYOUT_AGE_S = 60.0
 IN_FLIGHT = 8  # batches, each for another queue
-# Shares of the lease: no try begins later than the first after the lease was renewed, and
-# none takes longer
-# than the second. So it has ended before another relay may take over.
-TRY_WITHIN, TIMEOUT = 0.3, 0.6
+# Shares of the lease. A try begins at most START_WITHIN after the lease was renewed, and
+# takes at most TIMEOUT. So it has ended before another relay may take over.
+START_WITHIN, TIMEOUT = 0.3, 0.6
 
 
 class NotTried(CatmqError, retriable=True):
@@ -61,48 +69,54 @@ class NotTried(CatmqError, retriable=True):
 
 
 @dataclass(slots=True)
-class Pass:
-    """Result of one pass: messages `sent` and `failed`, batches to go again as they are
-    (`left`) or otherwise (`undone`)."""
+class PassResult:
+    """Result of a pass.
+
+    `sent` and `failed` count messages. `delayed_batches` are repeated unchanged after a
+    pause; `ready_batches` the next pass can send again, split or re-route at once. `error`
+    is the last failure.
+    """
 
     sent: int = 0
     failed: int = 0
-    left: int = 0
-    undone: int = 0
+    delayed_batches: int = 0
+    ready_batches: int = 0
     error: CatmqError | None = None
 
     @property
     def advanced(self) -> bool:
-        """Return True if another pass may find something to do at once."""
-        return bool(self.sent or self.failed or self.undone)
+        """True if the next pass may find work at once."""
+        return bool(self.sent or self.failed or self.ready_batches)
 
 
 @dataclass(slots=True)
-class _Target:
-    """A place's recent fate: when it may be tried again, and how much at once."""
+class _Pacing:
+    """The pace of a destination or topic after recent failures: `not_before` is when it may
+    be tried again, `max_messages` limits its next batch.
+    """
 
     backoff: Backoff
     not_before: float = 0.0
-    most: int = BATCH_MESSAGES
+    max_messages: int = BATCH_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
-    """A batch that was sent, and how that ended: its results or an error."""
+class _Attempt:
+    """A send of a batch, with its results or its error."""
 
-    claimed: Claimed
+    claimed: ClaimedBatch
     ids: list[int]
     results: list[Outcome] = field(default_factory=list)
     error: CatmqError | None = None
 
 
-def name_of_this_relay() -> str:
-    """host-pid and four hex digits: no two relays have the same."""
+def new_relay_name() -> str:
+    """Return host-pid-random, unique to this relay."""
     return f"{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 class Relay:
-    """Sends what lies in the outbox; only while its `claims` hold the lease."""
+    """Sends the outbox's messages while its `claims` hold the lease."""
 
     def __init__(
         self,
@@ -118,169 +132,185 @@ class Relay:
         self._layouts = Layouts(
             transport, max_age_s=LAYOUT_AGE_S, timeout_s=self._timeout_s
         )
-        self._targets: dict[Place, _Target] = {}
-        self._closed_topics: dict[str, _Target] = {}
-        # What this pass found out about topics: routes, or why there are none.
-        self._seen: dict[str, Routes | CatmqError] = {}
-        # Batches claimed here all of whose tries, if any, were refused for certain.
-        self._unstored: set[UUID] = set()
-        self._begun = 0.0
+        self._pacing: dict[Destination, _Pacing] = {}
+        self._closed_topics: dict[str, _Pacing] = {}
+        # The topics that this pass has looked up: their routes, or the look-up's error.
+        self._looked_up: dict[str, Routes | CatmqError] = {}
+        # Batches that this relay claimed and that are certainly not stored: none of their
+        # tries had an unknown outcome.
+        self._not_stored: set[UUID] = set()
+        self._pass_began_at = 0.0
 
-    def run_once(self) -> Pass:
-        """One pass. Raises LeaseLost, Unauthenticated, DatabaseError; a repeat is always
-        safe.
+    def run_once(self) -> PassResult:
+        """Run one pass. A repetition is always safe.
+
+        Raises LeaseLost, Unauthenticated, DatabaseError.
         """
-        done = Pass()
-        self._begun, self._seen = self._clock(), {}
-        opened = self.claims.open()
-        waiting = self.claims.waiting(
-            busy=self._busy(opened),
-            closed={one.place.topic for one in opened if one.place.queue is None}
-            | self._shut(),
+        result = PassResult()
+        self._pass_began_at, self._looked_up = self._clock(), {}
+        open_batches = self.claims.open_batches()
+        waiting = self.claims.sendable_rows(
+            busy=self._busy_slots(open_batches),
+            # The queue of an open batch without a queue is unknown: its topic waits.
+            closed={
+                batch.destination.topic
+                for batch in open_batches
+                if batch.destination.queue is None
+            }
+            | self._unreachable_topics(),
         )
-        batches = self._batched(waiting, {one.place for one in opened}, done)
+        batches = self._form_batches(
+            waiting, {batch.destination for batch in open_batches}, result
+        )
         if batches:
-            self._unstored |= self.claims.claim(batches)
-        self._send(self.claims.open() if batches else opened, done)
-        return done
+            self._not_stored |= self.claims.claim(batches)
+        self._send(self.claims.open_batches() if batches else open_batches, result)
+        return result
 
     def wait_s(self) -> float | None:
-        """Seconds until something that failed may be tried again; None if nothing is."""
+        """Return the seconds until a failed destination may be tried again; None if none has
+        failed.
+        """
         now = self._clock()
-        due = [
-            one.not_before
-            for one in (*self._targets.values(), *self._closed_topics.values())
+        times = [
+            pacing.not_before
+            for pacing in (*self._pacing.values(), *self._closed_topics.values())
         ]
-        later = [one - now for one in due if one > now]
-        return min(later) if later else None
+        delays = [not_before - now for not_before in times if not_before > now]
+        return min(delays) if delays else None
 
-    def _target(self, place: Place) -> _Target:
-        return self._targets.setdefault(place, _Target(Backoff()))
+    def _pacing_of(self, destination: Destination) -> _Pacing:
+        return self._pacing.setdefault(destination, _Pacing(Backoff()))
 
-    def _busy(self, opened: Sequence[Claimed]) -> dict[str, set[int]]:
-        """{topic: slots} that no further batch may carry now: their queue has one open, or
-        just refused.
+    def _busy_slots(self, open_batches: Sequence[ClaimedBatch]) -> dict[str, set[int]]:
+        """Return, by topic, the slots that no further batch may contain now.
+
+        Their queue has an open batch, or refused a batch a moment ago.
         """
         busy: dict[str, set[int]] = {}
-        for one in opened:
-            busy.setdefault(one.place.topic, set()).update(
-                one.slots | self._slots(one.place)
+        for batch in open_batches:
+            # Both the slots of the batch's keys and the slots that its queue has now: the
+            # layout may have moved a slot since the batch was claimed.
+            busy.setdefault(batch.destination.topic, set()).update(
+                batch.slots | self._slots_of(batch.destination)
             )
         now = self._clock()
-        for place, target in self._targets.items():
-            if target.not_before > now:
-                busy.setdefault(place.topic, set()).update(self._slots(place))
+        for destination, pacing in self._pacing.items():
+            if pacing.not_before > now:
+                busy.setdefault(destination.topic, set()).update(
+                    self._slots_of(destination)
+                )
         return busy
 
-    def _shut(self) -> set[str]:
-        """Topics whose layout could not be had a moment ago."""
+    def _unreachable_topics(self) -> set[str]:
+        """Return the topics whose layout could not be fetched a moment ago."""
         return {
             topic
-            for topic, one in self._closed_topics.items()
-            if one.not_before > self._clock()
+            for topic, pacing in self._closed_topics.items()
+            if pacing.not_before > self._clock()
         }
 
     def _routes(self, topic: str) -> Routes | None:
-        """The topic's routes, None if no broker tells them now; asks once in a pass."""
-        if topic not in self._seen:
+        """Return the topic's routes; None if no broker returns them. Looked up once a pass."""
+        if topic not in self._looked_up:
             try:
                 routes = self._layouts.routes(topic, within_s=0.0)
             except CatmqError as error:
-                self._seen[topic] = error
+                self._looked_up[topic] = error
             else:
-                layout = self._layouts.freshen(topic, suspicious=False)
+                layout = self._layouts.refresh(topic, after_refusal=False)
                 if layout is not None:
                     routes.replace(layout)
-                self._seen[topic] = routes
-        found = self._seen[topic]
-        return found if isinstance(found, Routes) else None
+                self._looked_up[topic] = routes
+        looked_up = self._looked_up[topic]
+        return looked_up if isinstance(looked_up, Routes) else None
 
-    def _slots(self, place: Place) -> set[int]:
-        routes = self._routes(place.topic)
+    def _slots_of(self, destination: Destination) -> set[int]:
+        routes = self._routes(destination.topic)
         slots = () if routes is None else routes.layout.slots
-        return {slot for slot, queue in enumerate(slots) if queue == place.queue}
+        return {slot for slot, queue in enumerate(slots) if queue == destination.queue}
 
-    def _batched(
-        self, waiting: Sequence[Waiting], taken: set[Place], done: Pass
-    ) -> dict[Place, list[int]]:
-        """Rows by place, no more for each than one request takes; a full place takes no
-        later row.
-        """
-        batches: dict[Place, list[int]] = {}
-        sizes: dict[Place, int] = {}
-        full = set(taken)
+    def _form_batches(
+        self, waiting: Sequence[WaitingRow], busy: set[Destination], result: PassResult
+    ) -> dict[Destination, list[int]]:
+        """Return the ids of rows by destination, at most one request for each destination."""
+        batches: dict[Destination, list[int]] = {}
+        sizes: dict[Destination, int] = {}
+        full = set(busy)
         for row in waiting:
-            place = self._place(row, full, done)
-            if place is None or place in full:
+            destination = self._route(row, full, result)
+            if destination is None or destination in full:
                 continue
-            target, mine = self._target(place), batches.get(place, [])
-            size = sizes.get(place, 0) + row.size
+            pacing, batch = self._pacing_of(destination), batches.get(destination, [])
+            size = sizes.get(destination, 0) + row.size
             if (
-                target.not_before > self._clock()
-                or len(mine) >= target.most
-                or (mine and size > BATCH_BYTES)
+                pacing.not_before > self._clock()
+                or len(batch) >= pacing.max_messages
+                or (batch and size > BATCH_BYTES)
             ):
-                full.add(place)
+                # A later, smaller row would fit, but it would overtake this row.
+                full.add(destination)
                 continue
-            batches.setdefault(place, mine).append(row.id)
-            sizes[place] = size
+            batches.setdefault(destination, batch).append(row.id)
+            sizes[destination] = size
         return batches
 
-    def _place(self, row: Waiting, full: set[Place], done: Pass) -> Place | None:
-        """Return a row's destination, None while nobody knows. An unknown topic is for its
-        send to tell.
-        """
-        if row.topic in self._shut():
+    def _route(
+        self, row: WaitingRow, full: set[Destination], result: PassResult
+    ) -> Destination | None:
+        """Return a row's destination; None while no broker returns its topic's layout."""
+        if row.topic in self._unreachable_topics():
             return None
         routes = self._routes(row.topic)
         if routes is None:
-            return self._unrouted(row.topic, done)
+            error = self._looked_up[row.topic]
+            if isinstance(error, NotFound):
+                # Sent all the same: the refusal then marks the rows as failed.
+                return Destination(row.topic, None)
+            if isinstance(error, Unauthenticated):
+                raise error
+            if isinstance(error, CatmqError):
+                pacing = self._closed_topics.setdefault(row.topic, _Pacing(Backoff()))
+                pacing.not_before = self._clock() + pacing.backoff.next_s(error)
+                result.error = error
+            return None
         self._closed_topics.pop(row.topic, None)
-        place = Place(
+        destination = Destination(
             row.topic, routes.choose(key=row.key, queue=None, strict_queue=True).queue
         )
-        if row.key is None and place in full:  # it may go anywhere
-            routes.next_queue(after=place.queue)
-            place = Place(
+        if row.key is None and destination in full:
+            # A message without a key may go to any queue.
+            routes.next_queue(after=destination.queue)
+            destination = Destination(
                 row.topic, routes.choose(key=None, queue=None, strict_queue=True).queue
             )
-        return place
+        return destination
 
-    def _unrouted(self, topic: str, done: Pass) -> Place | None:
-        error = self._seen[topic]
-        if isinstance(error, NotFound):
-            return Place(topic, None)
-        if isinstance(error, Unauthenticated):
-            raise error
-        if isinstance(error, CatmqError):
-            target = self._closed_topics.setdefault(topic, _Target(Backoff()))
-            target.not_before = self._clock() + target.backoff.next_s(error)
-            done.error = error
-        return None
-
-    def _send(self, batches: Sequence[Claimed], done: Pass) -> None:
-        """Send batches at the same time; read and change the database in this thread only."""
-        due = [
-            one for one in batches if self._target(one.place).not_before <= self._clock()
+    def _send(self, batches: Sequence[ClaimedBatch], result: PassResult) -> None:
+        """Send batches in parallel. Only this thread uses the database."""
+        sendable = [
+            batch
+            for batch in batches
+            if self._pacing_of(batch.destination).not_before <= self._clock()
         ]
-        done.left += len(batches) - len(due)
+        result.delayed_batches += len(batches) - len(sendable)
         with ThreadPoolExecutor(
             max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox"
         ) as pool:
-            # bodies of so many batches are in memory
-            for start in range(0, len(due), IN_FLIGHT):
+            # In groups, which bounds the memory: the bodies of IN_FLIGHT batches.
+            for start in range(0, len(sendable), IN_FLIGHT):
                 loaded = [
-                    (one, *self.claims.messages(one))
-                    for one in due[start : start + IN_FLIGHT]
+                    (batch, *self.claims.load_messages(batch))
+                    for batch in sendable[start : start + IN_FLIGHT]
                 ]
-                for tried in pool.map(lambda batch: self._try(*batch), loaded):
-                    self._end(tried, done)
+                for attempt in pool.map(lambda batch: self._attempt(*batch), loaded):
+                    self._settle(attempt, result)
 
-    def _try(
-        self, claimed: Claimed, ids: list[int], messages: list[dict[str, Any]]
-    ) -> _Try:
-        if self._clock() - self._begun > TRY_WITHIN * self.claims.lease_s:
-            return _Try(
+    def _attempt(
+        self, claimed: ClaimedBatch, ids: list[int], messages: list[dict[str, Any]]
+    ) -> _Attempt:
+        if self._clock() - self._pass_began_at > START_WITHIN * self.claims.lease_s:
+            return _Attempt(
                 claimed,
                 ids,
                 error=NotTried("this pass took too long: the next one goes on"),
@@ -288,108 +318,100 @@ class Relay:
         try:
             results = send(
                 self._transport,
-                topic=claimed.place.topic,
+                topic=claimed.destination.topic,
                 messages=messages,
                 batch_id=str(claimed.batch_id),
                 timeout_s=self._timeout_s,
             )
         except CatmqError as error:
-            return _Try(claimed, ids, error=error)
-        return _Try(claimed, ids, results)
+            return _Attempt(claimed, ids, error=error)
+        return _Attempt(claimed, ids, results)
 
-    def _end(self, tried: _Try, done: Pass) -> None:
-        claimed, target = tried.claimed, self._target(tried.claimed.place)
-        told = zip(tried.ids, tried.results, strict=False)
-        stored = [row for row, one in told if not isinstance(one, CatmqError)]
+    def _settle(self, attempt: _Attempt, result: PassResult) -> None:
+        """Delete the rows that are stored, and handle the failure of the others."""
+        claimed, pacing = attempt.claimed, self._pacing_of(attempt.claimed.destination)
+        # An attempt with an error has no results: zip is empty then.
+        outcomes = zip(attempt.ids, attempt.results, strict=False)
+        stored = [row for row, outcome in outcomes if not isinstance(outcome, CatmqError)]
         if stored:
-            done.sent += self.claims.sent(stored, claimed.batch_id)
-        if len(stored) == len(tried.ids):
-            self._unstored.discard(claimed.batch_id)
-            target.backoff.reset()
-            target.not_before, target.most = 0.0, min(BATCH_MESSAGES, 2 * target.most)
+            result.sent += self.claims.delete_stored(stored, claimed.batch_id)
+        if len(stored) == len(attempt.ids):
+            self._not_stored.discard(claimed.batch_id)
+            pacing.backoff.reset()
+            # After a split, the batches double until they have their full size again.
+            pacing.not_before, pacing.max_messages = (
+                0.0,
+                min(BATCH_MESSAGES, 2 * pacing.max_messages),
+            )
             return
-        error = tried.error or _refusal(tried.results)
-        done.error = error
+        error = attempt.error
+        if error is None:
+            errors = [o for o in attempt.results if isinstance(o, CatmqError)]
+            first = next((e for e in errors if e.retriable), errors[0])
+            # Retriable in any case: other messages of the batch may be stored, so only a
+            # repeat under the same id is safe.
+            error = CatmqError(first.detail, code=first.code, retriable=True)
+        result.error = error
         if isinstance(error, Unauthenticated):
             raise error
-        self._after_failure(tried, error, target, done)
+        self._handle_failure(attempt, error, pacing, result)
 
-    def _after_failure(
-        self, tried: _Try, error: CatmqError, target: _Target, done: Pass
+    def _handle_failure(
+        self, attempt: _Attempt, error: CatmqError, pacing: _Pacing, result: PassResult
     ) -> None:
-        claimed, count = tried.claimed, len(tried.ids)
+        claimed, count = attempt.claimed, len(attempt.ids)
         if isinstance(error, NotTried):
-            done.undone += 1
+            result.ready_batches += 1
             return
-        if error.outcome_unknown or tried.results:
-            self._unstored.discard(claimed.batch_id)
-        follows = after_failure(
-            error,
-            kind=Kind.FREE,
-            messages=count,
-            tries=0,
-            unknown=self._may_be_stored(claimed, error),
+        if error.outcome_unknown or attempt.results:
+            self._not_stored.discard(claimed.batch_id)
+        # A closed queue has looked the batch id up: it would know a stored batch. A node that
+        # is away has not. A batch that is invalid now was invalid in every earlier try.
+        is_not_stored = (
+            error.code in QUEUE_CLOSED
+            or isinstance(error, InvalidRequest | OptionError)
+            or claimed.batch_id in self._not_stored
         )
-        if follows is Next.REPEAT:
-            target.not_before = self._clock() + target.backoff.next_s(error)
-            done.left += 1
-        elif follows is Next.MOVE:
-            done.undone += 1
-            self._go_elsewhere(claimed, error, target)
-        elif follows is Next.SPLIT and not named(error, count):
-            target.most = max(1, count // 2)
-            done.undone += 1
-            self._let_go(claimed)
+        next_step = after_failure(
+            error, kind=Kind.FREE, messages=count, tries=0, unknown=not is_not_stored
+        )
+        if next_step is NextStep.REPEAT:
+            pacing.not_before = self._clock() + pacing.backoff.next_s(error)
+            result.delayed_batches += 1
+        elif next_step is NextStep.MOVE:
+            result.ready_batches += 1
+            self._dissolve(claimed)
+            pacing.not_before = self._clock() + pacing.backoff.next_s(error)
+            topic, queue = claimed.destination
+            if routes := self._routes(topic):
+                routes.avoid(queue, whole_node=error.code in NODE_AWAY)
+                if layout := self._layouts.refresh(topic, after_refusal=True):
+                    routes.replace(layout)
+        elif next_step is NextStep.SPLIT and not errors_by_index(error, count):
+            # The error does not name the invalid messages: halve the batch until it has
+            # only one message.
+            pacing.max_messages = max(1, count // 2)
+            result.ready_batches += 1
+            self._dissolve(claimed)
         else:
-            self._refused(tried, error, done)
+            self._not_stored.discard(claimed.batch_id)
+            # An error that names no message concerns all of them.
+            reasons = errors_by_index(error, count) or dict.fromkeys(
+                range(count), error.detail
+            )
+            failed = {
+                attempt.ids[index]: f"{error.code}: {reason}"
+                for index, reason in reasons.items()
+            }
+            self.claims.fail(claimed, failed)
+            result.failed += len(failed)
+            log.error(
+                "%d messages for topic %s were refused: %s",
+                len(failed),
+                claimed.destination.topic,
+                error,
+            )
 
-    def _may_be_stored(self, claimed: Claimed, error: CatmqError) -> bool:
-        """Return True if a try may have stored the batch.
-
-        A closed queue was asked for it, a node that is away was not; what is wrong now was
-        wrong before.
-        """
-        never = error.code in QUEUE_CLOSED or isinstance(
-            error, InvalidRequest | OptionError
-        )
-        return not never and claimed.batch_id not in self._unstored
-
-    def _let_go(self, claimed: Claimed) -> None:
-        self.claims.let_go(claimed)
-        self._unstored.discard(claimed.batch_id)
-
-    def _go_elsewhere(self, claimed: Claimed, error: CatmqError, target: _Target) -> None:
-        self._let_go(claimed)
-        target.not_before = self._clock() + target.backoff.next_s(error)
-        routes = self._routes(claimed.place.topic)
-        if routes is not None:
-            routes.avoid(claimed.place.queue, whole_node=error.code in NODE_AWAY)
-            layout = self._layouts.freshen(claimed.place.topic, suspicious=True)
-            if layout is not None:
-                routes.replace(layout)
-
-    def _refused(self, tried: _Try, error: CatmqError, done: Pass) -> None:
-        self._unstored.discard(tried.claimed.batch_id)
-        wrong = named(error, len(tried.ids)) or dict.fromkeys(
-            range(len(tried.ids)), error.detail
-        )
-        failed = {tried.ids[place]: f"{error.code}: {why}" for place, why in wrong.items()}
-        self.claims.fail(tried.claimed, failed)
-        done.failed += len(failed)
-        log.error(
-            "%d messages for topic %s were refused: %s",
-            len(failed),
-            tried.claimed.place.topic,
-            error,
-        )
-
-
-def _refusal(results: Sequence[Outcome]) -> CatmqError:
-    """The error of messages that were refused inside an answer; of several, one that may
-    pass is told.
-    """
-    errors = [one for one in results if isinstance(one, CatmqError)]
-    error = next((one for one in errors if one.retriable), errors[0])
-    # Parts of a batch that was sent before may be stored: only a repeat under the same id
-    # is safe.
-    return CatmqError(error.detail, code=error.code, retriable=True)
+    def _dissolve(self, claimed: ClaimedBatch) -> None:
+        self.claims.return_to_waiting(claimed)
+        self._not_stored.discard(claimed.batch_id)

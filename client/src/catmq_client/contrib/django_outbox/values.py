@@ -1,4 +1,6 @@
-"""Values of messages, checked before they go to a database that would refuse them."""
+"""Checks and conversions of message values before they are written to the application's
+database.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +17,44 @@ MAX_BMP = 0xFFFF  # the last character of MySQL's utf8mb3
 _encoder = DjangoJSONEncoder()
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """Return a JSON value with dates, times, decimals and UUIDs as text, as
-    DjangoJSONEncoder writes them.
-
-    Other values stay as they are.
+    DjangoJSONEncoder writes them. Values of unknown types are returned unchanged. Raises
+    OptionError for a time of day with a time zone.
     """
     try:
-        return _plain(value)
+        return _convert(value)
     except RecursionError:
-        return value  # refused when it is written as JSON
+        # Too deep, or a cycle: json.dumps refuses the value later with a clear error.
+        return value
 
 
-def _plain(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _convert(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_convert(element) for element in value]
     try:
         return _encoder.default(value)
     except TypeError:
         return value
     except ValueError as error:
-        raise OptionError(f"json: {error}") from error  # a time with a zone
+        raise OptionError(f"json: {error}") from error  # a time of day with a time zone
 
 
 def check_topic(topic: str) -> str:
-    """Return the name of a topic. Raises OptionError for one that no topic has."""
+    """Return the topic's name. Raises OptionError if no topic can have this name."""
     if not isinstance(topic, str) or not NAME.fullmatch(topic):
         raise OptionError(f"topic: {topic!r} is not a valid name: {NAME_RULE}")
     return topic
 
 
 def check_text(name: str, text: str | None, alias: str) -> None:
-    """Raise OptionError for text that a database does not take, before a statement fails of
-    it.
+    """Raise OptionError for text that the database cannot store.
+
+    An INSERT that fails would end the caller's transaction on PostgreSQL.
     """
     if text is None:
         return
@@ -61,6 +64,7 @@ def check_text(name: str, text: str | None, alias: str) -> None:
             f"{name}={text!r}: PostgreSQL takes no NUL character, leave it out"
         )
     charset = connection.settings_dict.get("OPTIONS", {}).get("charset", "")
+    # utf8 is MySQL's old name of utf8mb3, whose characters have at most three bytes.
     if charset in ("utf8", "utf8mb3") and any(
         ord(character) > MAX_BMP for character in text
     ):
@@ -72,11 +76,11 @@ def check_text(name: str, text: str | None, alias: str) -> None:
 
 
 def check_size(body: bytes, headers: dict[str, str], limits: OutboxSettings) -> None:
-    """Raise OptionError for a message that brokers refuse. `headers` has that of the
-    outbox, too.
+    """Raise OptionError for a message that brokers refuse for its size. `headers` includes
+    the outbox's own header.
     """
     size = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
-    for what, number, limit, setting in (
+    for description, number, limit, setting in (
         ("body has {} bytes", len(body), limits.max_body_bytes, "MAX_BODY_BYTES"),
         (
             "headers are {}, with that of the outbox",
@@ -93,7 +97,7 @@ def check_size(body: bytes, headers: dict[str, str], limits: OutboxSettings) -> 
     ):
         if number > limit:
             raise OptionError(
-                f"{what.format(number)}: at most {limit} are allowed. Brokers may allow "
+                f"{description.format(number)}: at most {limit} are allowed. Brokers may allow "
                 "more, then set "
                 f"CATMQ_OUTBOX[{setting!r}]"
             )

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from catmq_client.contrib.django_outbox import outbox
-from catmq_client.contrib.django_outbox.outbox import in_batches
+from catmq_client.contrib.django_outbox.outbox import split_into_batches
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import (
     InvalidTask,
@@ -37,7 +37,7 @@ from catmq_client.contrib.django_tasks.task import (
 )
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.new_messages import NewMessage, body_bytes
+from catmq_client.sending.new_messages import NewMessage, encode_body
 
 log = logging.getLogger("catmq.tasks")
 
@@ -137,7 +137,7 @@ def _new(
     job = job_of(record, task, settings)
     message = message_of(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_row(record, body_bytes(message.body), settings)
+        _check_row(record, encode_body(message.body), settings)
     return New(record, message)
 
 
@@ -233,7 +233,7 @@ def _record(
 
 
 def _save(made: Sequence[New], alias: str) -> None:
-    for some in in_batches(made, lambda one: one.size):
+    for some in split_into_batches(made, lambda one: one.size):
         TaskRecord.objects.using(alias).bulk_create([one.record for one in some])
 
 

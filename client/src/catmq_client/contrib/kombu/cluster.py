@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from catmq_client.admin.api import Admin
-from catmq_client.admin.calls import made_once, patient
+from catmq_client.admin.calls import call_when_ready, create_if_missing
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.names import Names
 from catmq_client.contrib.kombu.options import TransportOptions
@@ -21,7 +21,7 @@ from catmq_client.contrib.kombu.registry import Entry, Registry, Table
 from catmq_client.contrib.kombu.transients import Transients
 from catmq_client.errors import Forbidden, NotFound, OptionError
 from catmq_client.http.transport import HttpTransport
-from catmq_client.message import Message, Source, row_of
+from catmq_client.message import Message, Source, make_row
 from catmq_client.producer import Producer
 
 log = logging.getLogger("catmq.kombu")
@@ -114,7 +114,7 @@ class Cluster:
                 self._ensure_topic(
                     topic, queues=self.options.topic_queues, keep_unread_days=UNREAD_DAYS
                 )
-                made_once(partial(self.admin.subscribe, self.group, topic))
+                create_if_missing(partial(self.admin.subscribe, self.group, topic))
                 self._ready.add(topic)
         self._record(
             {"op": "queue", "queue": queue},
@@ -132,7 +132,7 @@ class Cluster:
         except NotFound:
             make = partial(self.admin.create_group, self.group, mode="share", **wanted)
             self._make(f"group {self.group}", make)
-            found = patient(partial(self.admin.group, self.group))
+            found = call_when_ready(partial(self.admin.group, self.group))
         if found["mode"] != "share":
             raise OptionError(
                 f"group {self.group} is no share group, its mode is {found['mode']}: write "
@@ -171,13 +171,13 @@ class Cluster:
                 f"There is no {what}, and create_topics is False: make it.",
                 code="topic_not_found",
             )
-        made_once(make)
+        create_if_missing(make)
 
     def _queue_id(self, topic: str, days: int) -> int:
         with self._lock:
             if topic not in self._queue_ids:
                 self._ensure_topic(topic, queues=1, retention_days=days)
-                self._queue_ids[topic] = patient(partial(self._first_queue, topic))
+                self._queue_ids[topic] = call_when_ready(partial(self._first_queue, topic))
             return self._queue_ids[topic]
 
     def _first_queue(self, topic: str) -> int:
@@ -192,7 +192,7 @@ class Cluster:
     def stored(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
         """Return messages of a queue from an offset on."""
         views = self.admin.messages(topic, queue=queue, offset=offset, limit=PAGE, **more)
-        return [Message(Source(topic, queue, 0), row_of(view)) for view in views]
+        return [Message(Source(topic, queue, 0), make_row(view)) for view in views]
 
     def _read_bindings(self, offset: int) -> tuple[list[bytes], int]:
         topic = self.names.bindings
@@ -317,7 +317,9 @@ class ExchangeLog:
 
     def __init__(self, cluster: Cluster, topic: str, queue: int) -> None:
         self._cluster, self._topic, self._queue = cluster, topic, queue
-        self._offset = patient(partial(cluster.admin.queue, topic, queue))["head"] or 0
+        self._offset = (
+            call_when_ready(partial(cluster.admin.queue, topic, queue))["head"] or 0
+        )
 
     def read(self) -> list[Message]:
         """Return what is new; waits for some of it for a while."""

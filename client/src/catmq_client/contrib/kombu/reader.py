@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from catmq_client.errors import CatmqError, Unavailable
-from catmq_client.options import ShareConsumerOptions, checked
+from catmq_client.options import ShareConsumerOptions, check_options
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.share_consumer import ShareConsumer
 from catmq_client.sharing.dropping import DroppingReporter
@@ -17,7 +17,7 @@ from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
 from catmq_client.sharing.renewer import Renewer
-from catmq_client.sharing.runs import HeldRun, place_of
+from catmq_client.sharing.runs import HeldRun, run_key
 
 # How long get() waits for a broker that does not answer, s.
 GET_WITHIN_S = 10.0
@@ -44,27 +44,27 @@ class DemandBook(LeaseBook):
         waiting = sum(run.waiting for run in self.runs.values())
         return max(
             0,
-            min(self.asked - waiting, self.share_options.max_in_flight - self.in_flight()),
+            min(self.demand - waiting, self.share_options.max_in_flight - self.in_flight()),
         )
 
-    def _idle(self) -> int:
-        return self.asked if self.away_since is None else 0
+    def _idle_capacity(self) -> int:
+        return self.demand if self.away_since is None else 0
 
     def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
         brought = super().take_over(items, sent_at=sent_at)
         self.on_arrival()
         return brought
 
-    def die(self, error: CatmqError) -> None:
-        super().die(error)
+    def fail_with(self, error: CatmqError) -> None:
+        super().fail_with(error)
         self.on_arrival()
 
-    def _began(self, run: HeldRun) -> None:
-        super()._began(run)
+    def _after_begin_recorded(self, run: HeldRun) -> None:
+        super()._after_begin_recorded(run)
         self.on_arrival()
 
-    def _tell(self, owned: OwnedQueue) -> None:
-        super()._tell(owned)
+    def _notify_progress(self, owned: OwnedQueue) -> None:
+        super()._notify_progress(owned)
         self.changed.reports.notify_all()
 
 
@@ -98,10 +98,10 @@ class DemandPuller(Puller):
             stray = [
                 run
                 for run in answer["runs"]
-                if is_stray and place_of(run) not in self._book.runs
+                if is_stray and run_key(run) not in self._book.runs
             ]
         super()._take_over(plan, answer, ticket=ticket, sent_at=sent_at)
-        self._free(plan.consumer_id, stray)
+        self._return_runs(plan.consumer_id, stray)
         with self._book.changed:
             self._book.changed.messages.notify_all()
 
@@ -124,17 +124,23 @@ class QueueReader(ShareConsumer):
             **options,
         }
         given = {"fetch_max_wait_ms": PULL_WAIT_MS, **given}
-        self.options = checked(ShareConsumerOptions, given)
+        self.options = check_options(ShareConsumerOptions, given)
         self._state = DemandBook(self.options)
         self._is_woken = False
 
     def _assemble(self) -> None:
-        transport, book, settle = self._transport, self._state, self._membership.settle
-        self._reporter = DroppingReporter(transport=transport, state=book, settle=settle)
-        self._puller: DemandPuller = DemandPuller(
-            transport=transport, book=book, settle=settle, topics=self.topics
+        transport, book, handle_error = (
+            self._transport,
+            self._state,
+            self._membership.handle_error,
         )
-        self._renewer = Renewer(transport=transport, book=book, settle=settle)
+        self._reporter = DroppingReporter(
+            transport=transport, state=book, handle_error=handle_error
+        )
+        self._puller: DemandPuller = DemandPuller(
+            transport=transport, book=book, handle_error=handle_error, topics=self.topics
+        )
+        self._renewer = Renewer(transport=transport, book=book, handle_error=handle_error)
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
 
@@ -181,12 +187,12 @@ class QueueReader(ShareConsumer):
         """Lease up to `most` messages in the background; call that, in any thread, when
         some have come.
         """
-        self._enter()
+        self._start_or_resume()
         book = self._state
         with book.changed:
             book.on_arrival = on_arrival
-            if book.asked != most:
-                book.asked = most
+            if book.demand != most:
+                book.demand = most
                 book.changed.room.notify_all()
                 book.changed.reports.notify_all()
 
@@ -195,9 +201,9 @@ class QueueReader(ShareConsumer):
         book = self._state
         with book.changed:
             comes = (
-                book.asked > 0
+                book.demand > 0
                 and book.has_lease()
-                and any(run.gives() for run in book.runs.values())
+                and any(run.can_hand_out() for run in book.runs.values())
             )
             return comes or book.fatal is not None
 
@@ -205,10 +211,10 @@ class QueueReader(ShareConsumer):
         """Return what want() has brought. Raises what ended the membership."""
         book = self._state
         with book.changed:
-            self._raise_what_ended_us()
-            taken = book.hand_out(book.asked) if book.asked else []
+            self._raise_if_ended()
+            taken = book.hand_out(book.demand) if book.demand else []
             # Under the same lock: the puller must not see room for what was taken.
-            book.asked -= len(taken)
+            book.demand -= len(taken)
             return [cast(ShareMessage, message) for _, message in taken]
 
     def wake(self) -> None:
@@ -229,14 +235,14 @@ class QueueReader(ShareConsumer):
     def _take_until(
         self, most: int, is_over: Callable[[], bool], within_s: float
     ) -> list[ShareMessage]:
-        self._enter()
+        self._start_or_resume()
         book, give_up_at = self._state, time.monotonic() + within_s
         with book.changed:
-            book.asked = most
+            book.demand = most
             book.changed.room.notify_all()
             try:
                 while True:
-                    self._raise_what_ended_us()
+                    self._raise_if_ended()
                     taken = book.hand_out(most)
                     left_s = give_up_at - time.monotonic()
                     if taken or left_s <= 0 or is_over():
@@ -245,5 +251,5 @@ class QueueReader(ShareConsumer):
             finally:
                 # Under the same lock: the puller must not see what was taken while more
                 # seems wanted.
-                book.asked, self._is_woken = 0, False
+                book.demand, self._is_woken = 0, False
                 book.away_since = time.monotonic()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from catmq_client.admin.api import Admin
-from catmq_client.admin.calls import made_once
+from catmq_client.admin.calls import create_if_missing
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.errors import CatmqError, NotFound
 
@@ -30,7 +30,7 @@ def ensure(admin: Admin, settings: TaskSettings, *, dry_run: bool = False) -> li
     for line, make in _missing(admin, settings):
         done.append(line)
         if not dry_run:
-            made_once(make)
+            create_if_missing(make)
     return done
 
 

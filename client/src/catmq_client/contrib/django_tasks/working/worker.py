@@ -21,8 +21,8 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.notify import listening
-from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
-from catmq_client.contrib.django_outbox.running import Running
+from catmq_client.contrib.django_outbox.relay import Relay, new_relay_name
+from catmq_client.contrib.django_outbox.relay_loop import RelayLoop
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import alias_of
 from catmq_client.contrib.django_tasks.models import TaskRecord
@@ -77,9 +77,9 @@ class TaskConsumer(ShareConsumer):
     """A member of the share group of tasks: a message that is rejected never ends it."""
 
     def _assemble(self) -> None:
-        settle = self._membership.settle
+        handle_error = self._membership.handle_error
         self._reporter = DroppingReporter(
-            transport=self._transport, state=self._state, settle=settle
+            transport=self._transport, state=self._state, handle_error=handle_error
         )
         super()._assemble()
 
@@ -163,7 +163,7 @@ class Worker:
 
     def _is_relayed(self) -> bool:
         close_old_connections()
-        return Claims(self.worker_id, using=alias_of(self._settings)).idle()
+        return Claims(self.worker_id, using=alias_of(self._settings)).is_idle()
 
     def _end(self, threads: Threads, helpers: list[threading.Thread]) -> None:
         self._stopped.set()
@@ -212,9 +212,9 @@ class Worker:
         with listening(alias) as listener:
             address = "" if listener is None else listener.address
             relay = Relay(
-                self._transport, Claims(name_of_this_relay(), using=alias, address=address)
+                self._transport, Claims(new_relay_name(), using=alias, address=address)
             )
-            running = Running(
+            running = RelayLoop(
                 relay,
                 say=lambda text: log.info("relay: %s", text),
                 stop=self._over,
@@ -222,7 +222,7 @@ class Worker:
                 report_s=REPORT_EVERY_S,
                 listener=listener,
             )
-            running.forever()
+            running.run()
 
     def _keep_up(self) -> None:
         """Enqueue what schedules say, and delete old rows; neither waits for idleness."""

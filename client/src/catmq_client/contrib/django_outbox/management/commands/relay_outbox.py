@@ -1,4 +1,4 @@
-"""manage.py relay_outbox: carries the messages of the outbox to the brokers."""
+"""manage.py relay_outbox: sends the messages of the outbox to the brokers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from django.db import router
 from catmq_client.contrib.django_outbox import claims, conf, notify
 from catmq_client.contrib.django_outbox.claims import Claims, LeaseLost
 from catmq_client.contrib.django_outbox.models import OutboxMessage
-from catmq_client.contrib.django_outbox.notify import Listener
-from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
-from catmq_client.contrib.django_outbox.running import Running
+from catmq_client.contrib.django_outbox.relay import Relay, new_relay_name
+from catmq_client.contrib.django_outbox.relay_loop import RelayLoop
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import HttpTransport
 
-MOST_LISTED = 1_000
+MAX_LISTED = 1_000
 
 
 class Command(BaseCommand):
@@ -33,24 +32,24 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument(
+        mode = parser.add_mutually_exclusive_group()
+        mode.add_argument(
             "--once", action="store_true", help="send what is there, then end"
         )
-        what.add_argument(
+        mode.add_argument(
             "--status", action="store_true", help="only say how many messages wait"
         )
-        what.add_argument(
+        mode.add_argument(
             "--failed", action="store_true", help="list messages that were refused for good"
         )
-        what.add_argument(
+        mode.add_argument(
             "--retry",
             nargs="*",
             type=int,
             metavar="ID",
             help="let refused messages go again; no ID: all",
         )
-        what.add_argument(
+        mode.add_argument(
             "--discard",
             nargs="+",
             type=int,
@@ -83,9 +82,25 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         alias = options["database"]
         if options["status"]:
-            self.stdout.write(_status(alias))
+            rows = claims.count_rows(using=alias)
+            self.stdout.write(
+                f"waiting {rows.waiting}, being sent {rows.claimed}, refused {rows.failed}, "
+                f"held behind refused ones {rows.held}"
+            )
         elif options["failed"]:
-            self._list_failed(alias)
+            messages = claims.list_failed(using=alias, limit=MAX_LISTED)
+            for message in messages:
+                key = (
+                    "no key"
+                    if message.key is None
+                    else f"key {message.key}, {message.held} held behind it"
+                )
+                created = f"{message.created_at:%Y-%m-%d %H:%M:%S}"
+                self.stdout.write(
+                    f"{message.id}  {created}  {message.topic}  ({key})  {message.error}"
+                )
+            if not messages:
+                self.stdout.write("none")
         elif options["retry"] is not None:
             ended = claims.retry(options["retry"] or None, using=alias)
             self.stdout.write(f"{ended} messages go again")
@@ -96,27 +111,44 @@ class Command(BaseCommand):
         else:
             self._relay(alias, options)
 
-    def _list_failed(self, alias: str | None) -> None:
-        listed = claims.failed(using=alias, most=MOST_LISTED)
-        for one in listed:
-            key = (
-                "no key" if one.key is None else f"key {one.key}, {one.held} held behind it"
-            )
-            when = f"{one.created_at:%Y-%m-%d %H:%M:%S}"
-            self.stdout.write(f"{one.id}  {when}  {one.topic}  ({key})  {one.error}")
-        if not listed:
-            self.stdout.write("none")
-
     def _relay(self, alias: str | None, options: dict[str, Any]) -> None:
         if options["poll_ms"] < 1:
             raise CommandError("--poll-ms: give a whole number, at least 1", returncode=2)
         if not 1.5 <= options["lease_s"] <= 600:
             raise CommandError("--lease-s: give 1.5 to 600 seconds", returncode=2)
-        transport = _transport()
+        brokers = conf.current()
+        try:
+            transport = HttpTransport(
+                brokers.urls, api_key=brokers.api_key, verify=brokers.verify
+            )
+        except CatmqError as error:
+            raise CommandError(
+                f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2
+            ) from None
         alias = alias or router.db_for_write(OutboxMessage)
         try:
+            # With --once there is nothing to wait for, so no notifications are needed.
             with nullcontext() if options["once"] else notify.listening(alias) as listener:
-                self._run(transport, alias, options, listener)
+                relay_claims = Claims(
+                    new_relay_name(),
+                    using=alias,
+                    lease_s=options["lease_s"],
+                    address="" if listener is None else listener.address,
+                )
+                loop = RelayLoop(
+                    Relay(transport, relay_claims),
+                    say=self._say,
+                    stop=_stop_on_signals(),
+                    poll_s=options["poll_ms"] / 1000,
+                    report_s=options["report_s"],
+                    listener=listener,
+                )
+                if not options["once"]:
+                    loop.run()
+                elif not loop.run_once():
+                    raise CommandError(
+                        "not all messages were sent; see --status and --failed"
+                    )
         except LeaseLost as lost:
             raise CommandError(
                 f"relay {lost} runs already; only one may run at a time"
@@ -126,62 +158,18 @@ class Command(BaseCommand):
         finally:
             transport.close()
 
-    def _run(
-        self,
-        transport: HttpTransport,
-        alias: str,
-        options: dict[str, Any],
-        listener: Listener | None,
-    ) -> None:
-        address = "" if listener is None else listener.address
-        claims_of_it = Claims(
-            name_of_this_relay(), using=alias, lease_s=options["lease_s"], address=address
-        )
-        running = Running(
-            Relay(transport, claims_of_it),
-            say=self._say,
-            stop=_stop_signal(),
-            poll_s=options["poll_ms"] / 1000,
-            report_s=options["report_s"],
-            listener=listener,
-        )
-        if not options["once"]:
-            running.forever()
-        elif not running.once():
-            raise CommandError("not all messages were sent; see --status and --failed")
-
     def _say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()
 
 
-def _transport() -> HttpTransport:
-    given = conf.current()
-    try:
-        return HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
-    except CatmqError as error:
-        raise CommandError(
-            f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2
-        ) from None
-
-
-def _stop_signal() -> threading.Event:
-    """Set by SIGTERM and Ctrl-C.
-
-    By a thread: a handler that interrupted `stop.wait()`, which holds a lock, would wait
-    for itself.
-    """
+def _stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
+    # A thread sets it. The signal handler may interrupt `stop.wait()`, which holds the
+    # event's lock; `stop.set()` in the handler itself would wait for that lock forever.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(
             number, lambda *_: threading.Thread(target=stop.set, daemon=True).start()
         )
     return stop
-
-
-def _status(alias: str | None) -> str:
-    found = claims.counts(using=alias)
-    return (
-        f"waiting {found.waiting}, being sent {found.claimed}, refused {found.failed}, "
-        f"held behind refused ones {found.held}"
-    )

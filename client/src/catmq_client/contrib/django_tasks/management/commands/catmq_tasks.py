@@ -122,7 +122,7 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{queue}: the oldest task that is due was enqueued at {since:%Y-%m-%d %H:%M}"
             )
-        outbox = claims.counts(using=alias_of(settings))
+        outbox = claims.count_rows(using=alias_of(settings))
         self.stdout.write(
             f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused"
         )

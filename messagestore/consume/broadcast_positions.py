@@ -20,8 +20,8 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
-from metadata.membership import instances
-from metadata.membership.instances import Parted
+from metadata.membership import broadcast_instances
+from metadata.membership.broadcast_instances import ReleasedInstance
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _insert(
     selected_queues = [
         queue for queue in subscription.queues if queues is None or queue in queues
     ]
-    for node, node_queues in node_pools.by_node(selected_queues):
+    for node, node_queues in node_pools.group_by_node(selected_queues):
         try:
             # An existing row keeps its place, so a lost answer leaves nothing in doubt:
             # repeat it.
@@ -78,7 +78,7 @@ def _insert(
 
 
 def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
-    for node, node_queues in node_pools.by_node(subscription.queues):
+    for node, node_queues in node_pools.group_by_node(subscription.queues):
         try:
             with node.reading() as session:
                 reader_sql.delete_readers(
@@ -100,20 +100,20 @@ def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
             )
 
 
-def prune(*, after_days: float = instances.KEPT_DAYS) -> int:
+def prune(*, after_days: float = broadcast_instances.KEPT_DAYS) -> int:
     """Delete instances that had no member for `after_days`, and their reader rows.
 
     One bounded pass. Return the number of deleted instances. An instance with rows on an
     unavailable node stays for a later pass.
     """
-    parted_instances = instances.part(after_days=after_days)
+    parted_instances = broadcast_instances.release_names(after_days=after_days)
     # Without the refresh, a node that was added since would keep the rows of a deleted
     # instance.
     snapshot.refresh()
     return sum(_delete_everywhere(instance) for instance in parted_instances)
 
 
-def _delete_everywhere(instance: Parted) -> bool:
+def _delete_everywhere(instance: ReleasedInstance) -> bool:
     """Delete an instance and its reader rows on all nodes. Return False if a node failed."""
     try:
         for node_id in snapshot.current().nodes:
@@ -123,7 +123,7 @@ def _delete_everywhere(instance: Parted) -> bool:
                 )
         # Last: the row in metadata is what makes a later pass try the remaining nodes
         # again.
-        instances.forget(instance.id)
+        broadcast_instances.delete_instance(instance.id)
     except CatmqError as error:
         log.warning(
             "Instance %d could not be deleted, will retry: %s", instance.id, error.detail

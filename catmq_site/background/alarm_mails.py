@@ -30,7 +30,7 @@ from metadata.db import leases
 from metadata.errors import MetadataUnavailable, Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
-from metadata.rules.alarm_texts import worded
+from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.path_prefix import url_with_prefix
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def tell() -> int:
     """
     if not config.smtp_url:
         return 0
-    mails.write()
+    mails.write_notifications()
     holder = str(uuid.uuid4())
     if not leases.acquire(name="alarm_mails", holder=holder, ttl_s=4 * PASS_S):
         return 0  # another process sends them
@@ -70,7 +70,7 @@ def tell() -> int:
 
 
 def _send(ends_at: float) -> int:
-    due = mails.waiting()
+    due = mails.pending_notifications()
     if not due:
         return 0
     backend, done = get_connection(), 0
@@ -83,7 +83,7 @@ def _send(ends_at: float) -> int:
                 done += _one(backend, address, some)
     except (OSError, smtplib.SMTPException) as error:
         waiting = [one.id for notices in due.values() for one in notices]
-        mails.failed(waiting, why=f"{type(error).__name__}: {error}")
+        mails.mark_failed(waiting, why=f"{type(error).__name__}: {error}")
         log.warning(
             "Alarm mails could not be sent, will retry (%d waiting): %s",
             len(waiting),
@@ -115,14 +115,16 @@ def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
         ).send()
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
-        (mails.refused if code >= 500 else mails.failed)(ids, why=f"{code} {reason!r}")
+        (mails.mark_refused if code >= 500 else mails.mark_failed)(
+            ids, why=f"{code} {reason!r}"
+        )
         log.error("The mail server refused recipient %s: %s %r", address, code, reason)
         return False
     except (smtplib.SMTPDataError, smtplib.SMTPSenderRefused) as error:
-        mails.failed(ids, why=str(error))
+        mails.mark_failed(ids, why=str(error))
         log.error("The mail server refused a mail to %s: %s", address, error)
         return False
-    mails.sent(ids)
+    mails.mark_sent(ids)
     return True
 
 
@@ -172,7 +174,7 @@ def _paragraph(one: AlarmNotice) -> str:
             "since": _time(one.since_ms),
             "until": _time(one.ended_at_ms),
         }
-    return f"{worded(one.facts, one.detail, _)}\n{when}"
+    return f"{translate_detail(one.facts, one.detail, _)}\n{when}"
 
 
 def _time(at_ms: int) -> str:
@@ -196,7 +198,7 @@ def _portal_url() -> str:
     with suppress(MetadataUnavailable):
         urls = [
             broker.url
-            for broker in discovery.listed(actor=command("mails"))
+            for broker in discovery.list_brokers(actor=command("mails"))
             if broker.alive
         ]
         return config.broker_url if config.broker_url in urls or not urls else urls[0]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import spark
+from catmq_site.background import spark
 from messagestore.inspect import light_reports
 from metadata.actors import Actor
 from metadata.errors import Invalid
@@ -41,7 +41,9 @@ def make(
             "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
         )
     asked = {"topic": topic, "days": days}
-    rows: Sequence[Row] = light_reports.make(name=name, topic=topic, days=days, actor=actor)
+    rows: Sequence[Row] = light_reports.make_report(
+        name=name, topic=topic, days=days, actor=actor
+    )
     run = None
     if engine == "spark":
         settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
@@ -49,7 +51,7 @@ def make(
             f"report_{name}", settings=settings, inputs=inputs, say=say, record=record
         )
         rows = spark.results(directory)["report"]
-    kept = reports.keep(
+    kept = reports.save_report(
         name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run
     )
     return kept, rows
@@ -61,7 +63,7 @@ def for_spark(
     """(settings, inputs) of the job that completes the rows of a report."""
     settings = {
         "days": days,
-        "away": light_reports.away(topic=topic, actor=actor),
+        "away": light_reports.find_unreadable_queues(topic=topic, actor=actor),
         **_places(topic, actor),
     }
     return settings, [
@@ -72,7 +74,9 @@ def for_spark(
 def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
     """The topics that a job scans, their queues, and which node each queue is on."""
     chosen = (
-        topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+        topic_rows.list_ready()
+        if topic is None
+        else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
     queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
@@ -85,7 +89,9 @@ def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
     """A row of the report on latency with what the job needs to know of the group's
     commits.
     """
-    steps = commits.history(topic=row["topic"], group=row["group"], days=days, actor=actor)
+    steps = commits.commit_times(
+        topic=row["topic"], group=row["group"], days=days, actor=actor
+    )
     return {**row, "steps": steps}
 
 
@@ -126,7 +132,7 @@ def _csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def _parquet(rows: Sequence[Row], path: Path) -> None:
-    report_files.parquet(rows, to=path)
+    report_files.write_parquet(rows, to=path)
 
 
 WRITERS = {".csv": _csv, ".parquet": _parquet}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal[
+TrendState = Literal[
     "unknown",
     "paused",
     "no_members",
@@ -25,7 +25,7 @@ UNDER_WAY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LagFigures:
     """The figures known of a group in the topics where it is not paused; None: not known.
 
     `lag`: messages that are unread now, `oldest_ms`: age of the oldest of them;
@@ -45,7 +45,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LagTrend:
     """The verdict on a group.
 
     unknown          its lag is not known now: a node is away, or the job that looks did not
@@ -61,32 +61,38 @@ class Progress:
     falls_behind     its lag grows by `per_s` messages a second
     """
 
-    state: State
+    state: TrendState
     per_s: float | None = None
     in_s: float | None = None
 
 
-def progress(seen: Seen) -> Progress:
+def find_trend(seen: LagFigures) -> LagTrend:
     """Return what a group's lag of now and then says.
 
-    >>> progress(Seen(2, lag=6000, lag_before=12000, between_s=600, sent=9000, handled=15000))
-    Progress(state='catches_up', per_s=10.0, in_s=600.0)
-    >>> progress(Seen(2, lag=16000, lag_before=1000, between_s=600, sent=18000, handled=3000))
-    Progress(state='falls_behind', per_s=25.0, in_s=None)
-    >>> progress(Seen(2, lag=5000, lag_before=5010, between_s=600, sent=6000, handled=6010)).state
+    >>> find_trend(
+    ...     LagFigures(2, lag=6000, lag_before=12000, between_s=600, sent=9000, handled=15000)
+    ... )
+    LagTrend(state='catches_up', per_s=10.0, in_s=600.0)
+    >>> find_trend(
+    ...     LagFigures(2, lag=16000, lag_before=1000, between_s=600, sent=18000, handled=3000)
+    ... )
+    LagTrend(state='falls_behind', per_s=25.0, in_s=None)
+    >>> find_trend(
+    ...     LagFigures(2, lag=5000, lag_before=5010, between_s=600, sent=6000, handled=6010)
+    ... ).state
     'steady'
     """
     certain = _without_trend(seen)
     if certain is not None or seen.lag is None:
-        return Progress(certain or "unknown")
+        return LagTrend(certain or "unknown")
     if seen.lag_before is None or seen.between_s < LEAST_S:
-        return Progress("too_little_data")
+        return LagTrend("too_little_data")
     if seen.handled == 0 and seen.lag_before > 0:
-        return Progress("stalled")
+        return LagTrend("stalled")
     return _trend(seen, grown=seen.lag - seen.lag_before)
 
 
-def _without_trend(seen: Seen) -> State | None:
+def _without_trend(seen: LagFigures) -> TrendState | None:
     """Return what is so however the lag moves."""
     if seen.paused:
         return "paused"
@@ -100,14 +106,14 @@ def _without_trend(seen: Seen) -> State | None:
     return "keeps_up" if fresh else None
 
 
-def _trend(seen: Seen, *, grown: int) -> Progress:
+def _trend(seen: LagFigures, *, grown: int) -> LagTrend:
     moved_per_s = (seen.sent + (seen.handled or 0)) / seen.between_s
     if abs(grown) <= max(1.0, UNDER_WAY_S * moved_per_s):
-        return Progress("steady")
+        return LagTrend("steady")
     per_s = abs(grown) / seen.between_s
     if grown > 0:
-        return Progress("falls_behind", per_s)
+        return LagTrend("falls_behind", per_s)
     # more than it handled is what retention took, not progress
     if seen.handled is not None:
         per_s = min(per_s, seen.handled / seen.between_s)
-    return Progress("catches_up", per_s, (seen.lag or 0) / per_s if per_s else None)
+    return LagTrend("catches_up", per_s, (seen.lag or 0) / per_s if per_s else None)

@@ -15,7 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
 from messagestore.tables.shapes import Position
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Standing
+from messagestore.tables.shares.run_sql import LeaseCounts
 from metadata import actors
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -23,10 +23,10 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.grouping import grouped
 from metadata.groups import commits, ownership, subscribers
 from metadata.groups.ownership import QueueOwner
-from metadata.groups.subscribers import Seen
-from metadata.monitoring import metrics_history, progress
-from metadata.monitoring.progress import GroupProgress, Lag
-from metadata.rules.groups.commits import Look
+from metadata.groups.subscribers import SubscriptionId
+from metadata.monitoring import lag_trends, metrics_history
+from metadata.monitoring.lag_trends import GroupProgress, Lag
+from metadata.rules.groups.commits import PositionSample
 
 log = logging.getLogger(__name__)
 PASS_S = 50.0  # longest pass of record(); its job runs every minute
@@ -73,9 +73,9 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
 
     Needs any right on the group. Raises NotFound.
     """
-    owned = ownership.queues(group=group, actor=actor)
+    owned = ownership.list_queues(group=group, actor=actor)
     lags: dict[QueueOwner, QueueLag] = {}
-    for node_id, rows in sweeping.by_node(owned).items():
+    for node_id, rows in sweeping.group_by_node(owned).items():
         try:
             lags |= _of_node(node_id, rows)
         except NodeUnavailable as error:
@@ -89,7 +89,7 @@ def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress
     meanwhile.
     """
     offsets = group_offsets(group=group, actor=actor)
-    return offsets, progress.of_group(group=group, lags=by_topic(offsets))
+    return offsets, lag_trends.read_group_progress(group=group, lags=by_topic(offsets))
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
@@ -122,7 +122,7 @@ def record(*, pass_s: float = PASS_S) -> int:
     """
     ends_at = time.monotonic() + pass_s
     count = 0
-    for group, subscriptions in subscribers.least_seen():
+    for group, subscriptions in subscribers.subscriptions_by_lag_age():
         if time.monotonic() > ends_at:
             break
         try:
@@ -133,12 +133,12 @@ def record(*, pass_s: float = PASS_S) -> int:
             )
             continue
         count += metrics_history.record_lag(_backlogs(offsets, subscriptions))
-        commits.note(_positions(offsets, subscriptions))
+        commits.record_positions(_positions(offsets, subscriptions))
     return count
 
 
 def _backlogs(
-    offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]
+    offsets: Sequence[QueueLag], subscriptions: Sequence[SubscriptionId]
 ) -> list[metrics_history.Backlog]:
     """Return a group's lag in each of its topics whose queues were all read."""
     lags = by_topic(offsets)
@@ -152,12 +152,12 @@ def _backlogs(
 
 
 def _positions(
-    offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]
-) -> list[commits.Seen]:
+    offsets: Sequence[QueueLag], subscriptions: Sequence[SubscriptionId]
+) -> list[commits.GroupPositions]:
     """Return the committed offsets of a group by topic, of the queues that were read."""
     topic_positions = []
     for subscription in subscriptions:
-        looks: dict[int, Look] = {}
+        looks: dict[int, PositionSample] = {}
         rows = [row for row in offsets if row.topic == subscription.topic]
         for row in rows:
             if (
@@ -165,14 +165,14 @@ def _positions(
                 and row.asked_ms is not None
                 and row.told_ms is not None
             ):
-                look = Look(row.committed, row.asked_ms, row.told_ms)
+                look = PositionSample(row.committed, row.asked_ms, row.told_ms)
                 # In a broadcasting group a queue has a row for each instance: the slowest
                 # one
                 # counts.
                 looks[row.queue] = min(looks.get(row.queue, look), look)
         if looks:
             topic_positions.append(
-                commits.Seen(
+                commits.GroupPositions(
                     subscription.topic_id,
                     subscription.group_id,
                     looks,
@@ -223,7 +223,7 @@ def _leased(
     for group_id, group_rows in grouped((row.group_id, row) for row in lags).items():
         group = groups.get(group_id)
         if group is not None and group.is_share:
-            leases = run_sql.standing(
+            leases = run_sql.count_leases(
                 session, group_id=group_id, queues=[row.queue for row in group_rows]
             )
             for row in group_rows:
@@ -238,7 +238,7 @@ def _leased(
 
 
 def _shared(
-    lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int
+    lag: QueueLag, leases: LeaseCounts, gaps: Sequence[tuple[int, int]], lease_ms: int
 ) -> QueueLag:
     head, first_unleased = lag.head or 0, max(leases.next_offset, lag.low or 0)
     # A node stores when a lease ends; the setting of the group tells when it began.
@@ -272,7 +272,9 @@ class _Clock:
         none.
         """
         if (queue, offset) not in self._stored:
-            stored_at = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
+            stored_at = message_sql.read_stored_at_ms(
+                self._session, queue=queue, offset=offset
+            )
             self._stored[queue, offset] = stored_at
         stored_at = self._stored[queue, offset]
         return 0 if stored_at is None else max(0, self.now - stored_at)

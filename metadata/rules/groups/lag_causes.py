@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from metadata.rules.groups.progress import State
+from metadata.rules.groups.lag_trend import TrendState
 from metadata.rules.membership.process_report import SlowHandler
 
 Kind = Literal[
@@ -42,8 +42,8 @@ FAILING_LEAST = 3
 MANY_REBALANCES = 3  # of ten minutes
 LONG_MS = 60_000  # a handler that is at work for so long
 HOUR_S = 3600
-READ: tuple[State, ...] = ("keeps_up", "nothing_sent")  # what is unread came just now
-BEHIND: tuple[State, ...] = (
+READ: tuple[TrendState, ...] = ("keeps_up", "nothing_sent")  # what is unread came just now
+BEHIND: tuple[TrendState, ...] = (
     "stalled",
     "steady",
     "catches_up",
@@ -80,7 +80,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class GroupFacts:
     """The facts on a group: its trend, and rates of the last minutes a second (None: not
     known).
 
@@ -91,7 +91,7 @@ class Facts:
     hottest queue.
     """
 
-    trend: State
+    trend: TrendState
     queues: Sequence[ReadQueue] = ()
     members: Sequence[Reader] = ()
     mode: str = "clustering"
@@ -131,12 +131,12 @@ class Cause:
     words: Mapping[str, float | str | None] = field(default_factory=dict)
 
 
-def causes(facts: Facts) -> list[Cause]:
+def find_causes(facts: GroupFacts) -> list[Cause]:
     """Return why a group is behind; nothing of one that is not, or where no fact says why.
 
-    >>> [one.kind for one in causes(Facts("no_members", [ReadQueue("orders", 1, 9)]))]
+    >>> [one.kind for one in find_causes(GroupFacts("no_members", [ReadQueue("orders", 1, 9)]))]
     ['no_members']
-    >>> causes(Facts("keeps_up", [ReadQueue("orders", 1, 3, "m1")], [Reader("m1")]))
+    >>> find_causes(GroupFacts("keeps_up", [ReadQueue("orders", 1, 3, "m1")], [Reader("m1")]))
     []
     """
     found = [*_broken(facts), *_stopped(facts)]
@@ -153,7 +153,7 @@ def causes(facts: Facts) -> list[Cause]:
     return long + (list(_slowed(facts)) or list(_too_slow(facts)))
 
 
-def _broken(facts: Facts) -> Iterator[Cause]:
+def _broken(facts: GroupFacts) -> Iterator[Cause]:
     away = [one.id for one in facts.queues if one.lag is None]
     if away:
         yield Cause("away", away)
@@ -162,7 +162,7 @@ def _broken(facts: Facts) -> Iterator[Cause]:
         yield Cause("corrupt", corrupt)
 
 
-def _stopped(facts: Facts) -> Iterator[Cause]:
+def _stopped(facts: GroupFacts) -> Iterator[Cause]:
     """Yield what somebody has paused and messages wait for."""
     if facts.stopped:
         if facts.lag:
@@ -184,7 +184,7 @@ def _stopped(facts: Facts) -> Iterator[Cause]:
         yield Cause("queues_paused", queues)
 
 
-def _unread(facts: Facts) -> Iterator[Cause]:
+def _unread(facts: GroupFacts) -> Iterator[Cause]:
     """Yield why nobody reads some queues."""
     waiting = facts.waiting
     if not waiting:
@@ -206,7 +206,7 @@ def _unread(facts: Facts) -> Iterator[Cause]:
         yield Cause("unfinished_leases", full)
 
 
-def _silent(facts: Facts) -> list[str]:
+def _silent(facts: GroupFacts) -> list[str]:
     """The members that hold unread messages and were not heard for half of the time after
     which they go.
     """
@@ -220,7 +220,7 @@ def _silent(facts: Facts) -> list[str]:
     ]
 
 
-def _long_handlers(facts: Facts) -> Iterator[Cause]:
+def _long_handlers(facts: GroupFacts) -> Iterator[Cause]:
     """Yield the handler that is at work for the longest time, if that is long."""
     slow = [(one.slowest, one.name) for one in facts.members if one.slowest is not None]
     handler, member = max(slow, key=lambda one: one[0].running_ms, default=(None, ""))
@@ -233,7 +233,7 @@ def _long_handlers(facts: Facts) -> Iterator[Cause]:
         yield Cause("long_handler", [handler.queue], words)
 
 
-def _stalled(facts: Facts) -> Iterator[Cause]:
+def _stalled(facts: GroupFacts) -> Iterator[Cause]:
     """Yield why members finish nothing."""
     if not facts.pulled_per_s:
         yield Cause("no_pulls")
@@ -243,10 +243,10 @@ def _stalled(facts: Facts) -> Iterator[Cause]:
         yield Cause("nothing_finished", words={"pulled": facts.pulled_per_s})
 
 
-def _slowed(facts: Facts) -> Iterator[Cause]:
+def _slowed(facts: GroupFacts) -> Iterator[Cause]:
     """Yield what takes a part of the members' work."""
     # So few messages may all lie in one queue by chance.
-    hot = None if facts.trend == "too_little_data" else hottest(facts)
+    hot = None if facts.trend == "too_little_data" else find_hot_queue(facts)
     if hot is not None:
         of_topic = sum(
             one.lag or 0
@@ -270,7 +270,7 @@ def _slowed(facts: Facts) -> Iterator[Cause]:
         yield Cause("reset", [facts.reset_by])
 
 
-def _many_die(facts: Facts) -> bool:
+def _many_die(facts: GroupFacts) -> bool:
     """Return if many of the messages that are handled become dead letters.
 
     Where none is handled now none fails either: they died earlier in the hour.
@@ -280,7 +280,7 @@ def _many_die(facts: Facts) -> bool:
     return facts.dead_last_hour > FAILING * facts.handled_per_s * HOUR_S
 
 
-def hottest(facts: Facts) -> ReadQueue | None:
+def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
     """Return the queue that has most of its topic's unread messages, if one of several has."""
     mine = [one for one in facts.waiting if not one.is_retry]
     if not mine or facts.mode == "broadcasting":
@@ -292,7 +292,7 @@ def hottest(facts: Facts) -> ReadQueue | None:
     return first if is_hot else None
 
 
-def _too_slow(facts: Facts) -> Iterator[Cause]:
+def _too_slow(facts: GroupFacts) -> Iterator[Cause]:
     """Yield that members handle less than is sent, or did so for a while."""
     if facts.trend == "catches_up":
         yield Cause(

@@ -29,8 +29,8 @@ from metadata.models import (
     RebalanceMove,
     Sample,
 )
-from metadata.monitoring.metrics_history import Pace, start_of
-from metadata.rules.groups.progress import WINDOW_S, Progress, Seen, progress
+from metadata.monitoring.metrics_history import Pace, start_of_step
+from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
 
 # a lag that was not recorded for longer is not that of now; the job comes every minute
 STALE_S = 180.0
@@ -52,7 +52,7 @@ class Lag(NamedTuple):
 class GroupProgress:
     """The verdict on a group, and its figures; `pace` is that of the last minute or two."""
 
-    said: Progress
+    said: LagTrend
     pace: Pace
     lag: int | None
     lag_before: int | None
@@ -71,7 +71,7 @@ class _Subscription:
     at: datetime | None
 
 
-class Lately(NamedTuple):
+class RecentEvents(NamedTuple):
     """Events of a group: its rebalances and who last moved its offsets back, in the last
     WINDOW_S, and its dead letters of the last hour, as a job counted them."""
 
@@ -105,16 +105,16 @@ class _Group:
         )
 
 
-def of_group(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
+def read_group_progress(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
     """Return how a group gets on whose lag was just read from the nodes, by topic; None if
     it is gone.
     """
     with reachable():
         found = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    return of_groups([found.pk], lags=lags).get(found.pk) if found else None
+    return read_progress_of_groups([found.pk], lags=lags).get(found.pk) if found else None
 
 
-def lately(*, group_id: int) -> Lately:
+def read_recent_events(*, group_id: int) -> RecentEvents:
     """Return what happened to a group in the last minutes, in four queries."""
     with reachable():
         since = before(database_now(), seconds=WINDOW_S)
@@ -132,10 +132,10 @@ def lately(*, group_id: int) -> Lately:
             rebalance__group=group_id, rebalance__at__gte=since
         )
         rebalances = moves.exclude(from_member="").values("rebalance").distinct().count()
-    return Lately(rebalances, reset_by or "", dead or 0)
+    return RecentEvents(rebalances, reset_by or "", dead or 0)
 
 
-def of_groups(
+def read_progress_of_groups(
     group_ids: Collection[int], *, lags: Mapping[str, Lag] | None = None
 ) -> dict[int, GroupProgress]:
     """Group → how it gets on, in seven queries; `lags`: of now, by topic, else what the job
@@ -143,7 +143,7 @@ def of_groups(
     """
     with reachable():
         now = database_now()
-        since = start_of(before(now, seconds=WINDOW_S + 60), step_s=60)
+        since = start_of_step(before(now, seconds=WINDOW_S + 60), step_s=60)
         groups = _groups(group_ids, since)
         topics = {one.topic_id for group in groups.values() for one in group.subscriptions}
         sent = _sent(topics, since)
@@ -231,8 +231,8 @@ def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
     then, lag_before = _earlier(group, seen_at)
     between_s = (seen_at - then).total_seconds() if then else 0.0
     topics = {one.topic_id for one in running}
-    since = then or start_of(now, step_s=60) - MINUTE
-    seen = Seen(
+    since = then or start_of_step(now, step_s=60) - MINUTE
+    seen = LagFigures(
         members=group.members,
         paused=group.stopped or (bool(group.subscriptions) and not running),
         lag=lag,
@@ -243,7 +243,7 @@ def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
         handled=_handled_since(group, topics, since),
     )
     return GroupProgress(
-        progress(seen), _pace(group, sent, now), lag, lag_before, between_s
+        find_trend(seen), _pace(group, sent, now), lag, lag_before, between_s
     )
 
 
@@ -259,7 +259,7 @@ def _earlier(group: _Group, seen_at: datetime) -> tuple[datetime | None, int | N
     A row tells its minute; the job comes at about the same second of each.
     """
     topics = [one.topic_id for one in group.running]
-    phase = seen_at - start_of(seen_at, step_s=60)
+    phase = seen_at - start_of_step(seen_at, step_s=60)
     for minute in sorted(group.minutes) if topics else ():
         at, rows = minute + phase, group.minutes[minute]
         lag = _sum([rows[topic].lag if topic in rows else None for topic in topics])
@@ -302,7 +302,7 @@ def _since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
 
 def _pace(group: _Group, sent: _Sent, now: datetime) -> Pace:
     """Messages a second, in all topics, since the last minute but one began."""
-    since = start_of(now, step_s=60) - MINUTE
+    since = start_of_step(now, step_s=60) - MINUTE
     seconds = (now - since).total_seconds()
     topics = {one.topic_id for one in group.subscriptions}
     sent_now, handled = (

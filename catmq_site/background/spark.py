@@ -82,10 +82,10 @@ def run(
 def _recorded(name: str, directory: Path, record: Run | None) -> Iterator[Run]:
     """The run that a job is, or that it is part of."""
     if record is None:
-        with runs.record(f"spark_{name}", directory=str(directory)) as made:
+        with runs.record_run(f"spark_{name}", directory=str(directory)) as made:
             yield made
     else:
-        record.works_in(str(directory))
+        record.set_directory(str(directory))
         yield record
 
 
@@ -162,7 +162,7 @@ class _Process:
                 time.sleep(LOOK_EVERY_S)
         finally:
             _end(process)
-        self._record.live(log=_log_end(self._directory))
+        self._record.record_alive(log=_log_end(self._directory))
         if process.returncode == 0:
             return
         if self._asked_at is not None and process.returncode < 0:
@@ -181,14 +181,14 @@ class _Process:
         if time.monotonic() - self._lived_at > TELL_EVERY_S:
             self._lived_at = time.monotonic()
             text = _log_end(self._directory)
-            self._record.live(log=text)
+            self._record.record_alive(log=text)
             self._tell_waiting(text)
         with suppress(OSError, ValueError, KeyError):
             value = json.loads((self._directory / "progress.json").read_text())
             stage, done, total = value["stage"], value["done"], value["total"]
             if (stage, done, total) != self._told and not self._waits:
                 self._told = stage, done, total
-                self._record.tell(stage, done, total)
+                self._record.report_progress(stage, done, total)
                 self._say(f"{stage} {done:,} of {total:,}" if total else stage)
         if self._asked_at is None and self._record.cancel_asked():
             (self._directory / "cancel").touch()
@@ -199,7 +199,7 @@ class _Process:
         waits = waits_for_executors(log)
         if waits and not self._waits:
             self._told = None  # the job's own progress is shown again afterwards
-            self._record.tell(WAITING, 0, 0)
+            self._record.report_progress(WAITING, 0, 0)
             self._say(WAITING)
         self._waits = waits
 

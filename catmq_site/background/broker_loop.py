@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from brokerapi.http import draining
-from catmq_site.server import master
+from catmq_site.background import broker_memory
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from metadata.brokers import registration, snapshot_acks
@@ -36,9 +36,11 @@ class BrokerLoop:
         """One heartbeat; a good-bye instead if the broker stops."""
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
                 return
-            known = registration.heartbeat(identity=self.identity, held=master.registered())
+            known = registration.heartbeat(
+                identity=self.identity, held=broker_memory.registered()
+            )
             self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
@@ -53,13 +55,13 @@ class BrokerLoop:
         for that.
         """
         change = snapshot.current().version[1]
-        if node_pools.follows():
+        if node_pools.is_current():
             registry.report_heads()
             self.ack.acknowledge(identity=self.identity, change=change)
 
     def _follow(self, known: registration.Registration) -> None:
         if known.registered:
-            master.note_registered()
+            broker_memory.note_registered()
         if known.state == "out":
             draining.disable()
         else:
@@ -81,6 +83,6 @@ class BrokerLoop:
         """
         try:
             if draining.draining():
-                registration.stopped(identity=self.identity)
+                registration.record_stop(identity=self.identity)
         finally:
             registration.evict()

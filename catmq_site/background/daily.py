@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from catmq_site.jobs import reporting, spark
+from catmq_site.background import reporting, spark
 from messagestore import retention
 from metadata import actors
 from metadata.config import config

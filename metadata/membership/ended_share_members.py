@@ -15,12 +15,12 @@ MOST = 10_000
 _ended: deque[tuple[int, str]] = deque(maxlen=MOST)
 
 
-def note(group_id: int, consumer_ids: list[str]) -> None:
+def note_ended(group_id: int, consumer_ids: list[str]) -> None:
     """Note that consumers of a group end with the transaction under way."""
     transaction.on_commit(lambda: _ended.extend((group_id, one) for one in consumer_ids))
 
 
-def taken() -> list[tuple[int, str]]:
+def take_ended() -> list[tuple[int, str]]:
     """(group, consumer id) of those that ended since the last call."""
     found = []
     while _ended:

@@ -16,8 +16,8 @@ from metadata.db import access
 from metadata.db.clock import UtcNow, ms
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.paging import MAX_LIMIT
-from metadata.db.prune import Rule
-from metadata.db.rows import group_named, shown
+from metadata.db.prune import PruneRule
+from metadata.db.rows import find_group, make_view
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
 from metadata.limits.bulkhead import bulkhead
@@ -26,7 +26,7 @@ from metadata.models import QueueOffset, Rebalance, RebalanceMove
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
 KEPT_EACH = 1_000  # of one group
-MOST_LATE = 1_000  # notes that wait for the database
+MAX_LATE_NOTES = 1_000  # notes that wait for the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class _Note:
     at: float
 
 
-_late: deque[_Note] = deque(maxlen=MOST_LATE)
+_late: deque[_Note] = deque(maxlen=MAX_LATE_NOTES)
 
 
-def page(
+def list_rebalances(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> tuple[list[RebalanceView], int | None]:
     """Rebalances of a group, newest first, those before id `after`; and the id to go on
@@ -79,11 +79,11 @@ def page(
 
     Needs any right on the group. Raises NotFound, Invalid.
     """
-    access.require_seen(actor, group)
+    access.require_any_right(actor, group)
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     with reachable():
-        rows = Rebalance.objects.filter(group=group_named(group)).order_by("-id")
+        rows = Rebalance.objects.filter(group=find_group(group)).order_by("-id")
         if after is not None:
             rows = rows.filter(pk__lt=after)
         found = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
@@ -92,7 +92,7 @@ def page(
 
 
 def _view(row: Rebalance) -> RebalanceView:
-    return shown(
+    return make_view(
         RebalanceView,
         row,
         moves=tuple(
@@ -108,7 +108,7 @@ def _view(row: Rebalance) -> RebalanceView:
     )
 
 
-def record(
+def record_rebalance(
     *,
     group_id: int,
     generation: int,
@@ -135,7 +135,7 @@ def record(
     )
 
 
-def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
+def record_acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
     """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are
     over.
 
@@ -154,7 +154,7 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
         _late.append(note)
 
 
-def catch_up() -> None:
+def write_late_notes() -> None:
     """Note what could not be noted when it happened. Raises MetadataUnavailable if it still
     cannot.
     """
@@ -218,6 +218,6 @@ def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> 
     RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
 
 
-prune = Rule(
+prune = PruneRule(
     Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH
 )

@@ -13,7 +13,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import Snapshot
 from metadata.config import config
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import consumers
+from metadata.membership import expiry
 
 # at least so often for outages
 LOOK_EVERY_S = min(0.25, config.snapshot_interval_ms / 1000)
@@ -32,7 +32,7 @@ def look_at_metadata() -> None:
 
 def _ask() -> None:
     begun = time.monotonic()
-    snapshot.confirm(consumers.look(), at=begun)
+    snapshot.confirm(expiry.observe_database(), at=begun)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ subscriptions read, for the instance it names, and the rows of QueueOffset say o
 queues those are. A queue's epoch for an instance is the row's, where the subscription
 began, plus the instance's own, which rises whenever the instance changes hands. Its
 positions are the reader rows on the nodes that carry its id; they outlive its membership,
-until it has not been seen for a week (messagestore.consume.instances).
+until it has not been seen for a week (messagestore.consume.broadcast_positions).
 
 An instance that is to be forgotten gives up its name first, under the group's lock: whoever
 comes under that name later is another instance and finds no half of its positions.
@@ -34,14 +34,14 @@ from metadata.models import (
 )
 
 KEPT_DAYS = 7.0
-MOST_INSTANCES = 1_000  # of a group: each has a reader row for every queue
-MOST_FORGOTTEN = 200  # instances in one pass
+MAX_INSTANCES = 1_000  # of a group: each has a reader row for every queue
+MAX_DELETED = 200  # instances in one pass
 # stands in the name of an instance that gave its own up; no name that users give has it
-PARTED = "~"
+RELEASED_MARK = "~"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class BroadcastQueue:
     """A queue that a group reads; `base_epoch` is where its subscription's epochs begin."""
 
     group_id: int
@@ -53,7 +53,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class ReleasedInstance:
     """An instance that has given up its name; `reader` is how reader rows call it."""
 
     id: int
@@ -61,7 +61,7 @@ class Parted:
     reader: str
 
 
-def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
+def claim_instance(*, group: ConsumerGroup, name: str, now: datetime) -> int:
     """The id of the instance, held by somebody new: its epoch rises. The caller holds the
     group's lock.
 
@@ -70,9 +70,9 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
     known = BroadcastInstance.objects.filter(group=group)
     row = known.filter(name=name).first()
     if row is None:
-        if known.count() >= MOST_INSTANCES:
+        if known.count() >= MAX_INSTANCES:
             raise Conflict(
-                f"Group {group.name} has {MOST_INSTANCES} instances, the maximum. Let each "
+                f"Group {group.name} has {MAX_INSTANCES} instances, the maximum. Let each "
                 "consumer keep "
                 f"its instance_id. Instances not seen for {KEPT_DAYS:.0f} days are deleted."
             )
@@ -81,7 +81,7 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
     return row.pk
 
 
-def depart(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
+def record_last_seen(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
     """Note when instances, by name, were last seen as members. The caller holds the group's
     lock.
     """
@@ -90,7 +90,7 @@ def depart(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
 
 
 @bulkhead.permit()
-def fence(*, instance_id: int, epoch: int) -> None:
+def raise_epoch(*, instance_id: int, epoch: int) -> None:
     """Raise the epoch of an instance that is at `epoch`, so that what was granted before is
     void.
     """
@@ -100,7 +100,7 @@ def fence(*, instance_id: int, epoch: int) -> None:
         )
 
 
-def epochs(texts: Collection[str]) -> dict[str, int]:
+def read_epochs(texts: Collection[str]) -> dict[str, int]:
     """Consumer id → the epoch of the instance that it holds now.
 
     One statement, so a consumer that is being replaced is never told its successor's epoch.
@@ -111,7 +111,9 @@ def epochs(texts: Collection[str]) -> dict[str, int]:
     return dict(rows.order_by().values_list("group__members__consumer_id", "epoch"))
 
 
-def reads(groups: Collection[int], queues: Collection[int] | None = None) -> list[Read]:
+def read_queues(
+    groups: Collection[int], queues: Collection[int] | None = None
+) -> list[BroadcastQueue]:
     """List what some broadcasting groups read, or which of `queues` they do, by queue:
     topic and subscription ready, queue not retired."""
     rows = QueueOffset.objects.filter(
@@ -132,10 +134,10 @@ def reads(groups: Collection[int], queues: Collection[int] | None = None) -> lis
         "epoch",
         "group__stopped",
     )
-    return [Read(*row) for row in rows.order_by("queue_id").values_list(*columns)]
+    return [BroadcastQueue(*row) for row in rows.order_by("queue_id").values_list(*columns)]
 
 
-def names(group_id: int) -> dict[int, tuple[str, int]]:
+def list_instances(group_id: int) -> dict[int, tuple[str, int]]:
     """Instance id → (name, epoch) of those a broadcasting group knows."""
     rows = _named().filter(group=group_id).order_by("name")
     return {
@@ -143,12 +145,12 @@ def names(group_id: int) -> dict[int, tuple[str, int]]:
     }
 
 
-def readers(group_id: int) -> list[str]:
+def reader_names(group_id: int) -> list[str]:
     """Names of a group's instances in reader rows: '' alone unless the group broadcasts."""
-    return readers_of([group_id])[group_id]
+    return reader_names_by_group([group_id])[group_id]
 
 
-def is_share(group_id: int) -> bool:
+def is_share_group(group_id: int) -> bool:
     """Return True if members of the group lease messages."""
     with reachable():
         return ConsumerGroup.objects.filter(
@@ -156,7 +158,7 @@ def is_share(group_id: int) -> bool:
         ).exists()
 
 
-def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
+def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
     """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one
     that is gone.
     """
@@ -177,7 +179,7 @@ def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
     return found
 
 
-def part(*, after_days: float = KEPT_DAYS) -> list[Parted]:
+def release_names(*, after_days: float = KEPT_DAYS) -> list[ReleasedInstance]:
     """Take the names of instances that are due to be forgotten; all that have none. One
     bounded pass.
 
@@ -186,17 +188,19 @@ def part(*, after_days: float = KEPT_DAYS) -> list[Parted]:
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
         due = _named().filter(_is_due(limit)).order_by("pk")
-        candidates = list(due.values_list("pk", "group_id")[:MOST_FORGOTTEN])
+        candidates = list(due.values_list("pk", "group_id")[:MAX_DELETED])
     for instance_id, group_id in candidates:
         _part(instance_id=instance_id, group_id=group_id, limit=limit)
     with reachable():
-        rows = BroadcastInstance.objects.filter(name__contains=PARTED).order_by("pk")
-        found = rows.values_list("pk", "group_id")[:MOST_FORGOTTEN]
-        return [Parted(pk, group_id, reader_instance(pk)) for pk, group_id in found]
+        rows = BroadcastInstance.objects.filter(name__contains=RELEASED_MARK).order_by("pk")
+        found = rows.values_list("pk", "group_id")[:MAX_DELETED]
+        return [
+            ReleasedInstance(pk, group_id, reader_instance(pk)) for pk, group_id in found
+        ]
 
 
 def _named() -> QuerySet[BroadcastInstance]:
-    return BroadcastInstance.objects.exclude(name__contains=PARTED)
+    return BroadcastInstance.objects.exclude(name__contains=RELEASED_MARK)
 
 
 def _is_due(limit: datetime) -> Q:
@@ -212,11 +216,13 @@ def _part(*, instance_id: int, group_id: int, limit: datetime) -> None:
     ConsumerGroup.objects.select_for_update().filter(pk=group_id).first()
     row = _named().filter(_is_due(limit), pk=instance_id).first()
     if row is not None:
-        row.name = f"{row.name}{PARTED}{row.pk}"
+        row.name = f"{row.name}{RELEASED_MARK}{row.pk}"
         row.save(update_fields=("name",))
 
 
-def forget(instance_id: int) -> None:
+def delete_instance(instance_id: int) -> None:
     """Remove an instance that has given up its name, once its reader rows are gone."""
     with reachable():
-        BroadcastInstance.objects.filter(pk=instance_id, name__contains=PARTED).delete()
+        BroadcastInstance.objects.filter(
+            pk=instance_id, name__contains=RELEASED_MARK
+        ).delete()

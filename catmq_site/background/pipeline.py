@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from catmq_site.jobs import reporting, spark
+from catmq_site.background import reporting, spark
 from messagestore import retention
 from messagestore.retention import Progress
 from metadata import actors
@@ -38,11 +38,11 @@ def carry_out(id: int) -> bool:
 
     Raises what the job raises, which stands in the run too.
     """
-    taken = pipeline.take(id=id)
+    taken = pipeline.claim_run(id=id)
     if taken is None:
         return False
     run, settings = taken
-    with runs.ending(run):
+    with runs.record_end(run):
         _job(run.name)(run, settings)
     return True
 
@@ -78,7 +78,7 @@ class _ProgressLog:
     def __call__(self, progress: Progress) -> None:
         """Note a step. Raises Cancelled if somebody wants the run to end."""
         self._lines.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
-        self._run.tell(progress.what, progress.done, progress.total)
+        self._run.report_progress(progress.what, progress.done, progress.total)
         if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
             self.live()
         if self._run.cancel_asked():
@@ -88,7 +88,7 @@ class _ProgressLog:
 
     def live(self) -> None:
         self._lived_at = time.monotonic()
-        self._run.live(log="\n".join(self._lines))
+        self._run.record_alive(log="\n".join(self._lines))
 
 
 def _purge(run: Run, settings: Settings) -> None:

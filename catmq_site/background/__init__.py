@@ -1,0 +1,1 @@
+"""Background work: what runs when (table.py), and the threads that run it."""

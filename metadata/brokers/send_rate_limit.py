@@ -1,0 +1,218 @@
+"""Send rate limit, per topic and per API key: token buckets in the memory of each broker
+process.
+
+A limit holds for all brokers together, so each process may use only its share of it. A
+small part of the limit is divided evenly. The rest is divided in proportion to the demand,
+which is what each process was asked to send (rules.rates.share). Every few seconds a
+process writes its demand to the metadata and reads the demand of the others
+(share_limits()).
+
+The sum of the shares must not exceed the limit. So a process uses a larger share only one
+pass later, when the others have read of its demand, and a smaller one at once. Shares are
+equal while metadata is unavailable for longer than STALE_S, and for limits that no process
+is asked to send under.
+
+A send never waits for metadata. It costs one lock, or two look-ups if nothing is limited.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from metadata.actors import Actor
+from metadata.brokers import snapshot_acks
+from metadata.cache import snapshot
+from metadata.cache.snapshot_types import KeyInfo, TopicInfo
+from metadata.errors import MetadataUnavailable, RateLimited
+from metadata.rules.rates import Bucket, share_of_limit, wait_s
+
+MAX_BUCKETS = 10_000
+MAX_REPORTED = 500  # limits that a process reports; those with the highest demand
+STALE_S = 15.0  # age at which computed shares are no longer used
+EVERY_S = 2.0  # pause between two passes
+# Pause between two counts of the processes while nothing is limited.
+UNLIMITED_S = 10.0
+
+_Key = tuple[str, int, str]  # kind (topic or key), id of the row, unit
+_Demand = dict[str, float]  # amount per second by key, the key as text
+
+
+class _Buckets:
+    """Buckets, shares and measured demand of this process. Changed under `lock` only."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.processes = 1
+        self.divided_at = float("-inf")
+        self.demand: Counter[_Key] = Counter()  # amounts since `demand_since`
+        self.demand_since = monotonic()
+        self.reported: _Demand = {}  # demand that the other processes may have read
+        self._shares: dict[str, float] = {}
+        self._shared_at = float("-inf")
+        self._buckets: dict[_Key, Bucket] = {}
+
+    def bucket(self, key: _Key, *, now: float) -> Bucket:
+        # Forgetting all buckets allows one burst more, which does less harm than unbounded
+        # memory.
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets = {}
+        return self._buckets.setdefault(key, Bucket(float("inf"), now))
+
+    def add_demand(self, key: _Key, amount: int) -> None:
+        if len(self.demand) <= MAX_BUCKETS:
+            self.demand[key] += amount
+
+    def share(self, key: _Key, now: float) -> float:
+        """Return the part of a limit that this process may use, 0 to 1."""
+        even = 1 / self.processes
+        return (
+            self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
+        )
+
+    def take_demand(self, now: float) -> _Demand:
+        """Return the demand per second since the last call, highest first, and reset it.
+
+        Demand that fell is at least half of what was reported before, so a short pause of
+        the senders does not give the whole share away.
+        """
+        elapsed_s = max(0.1, now - self.demand_since)
+        rates = {_text(key): amount / elapsed_s for key, amount in self.demand.items()}
+        self.demand, self.demand_since = Counter(), now
+        for key, before in self.reported.items():
+            rates[key] = max(rates.get(key, 0.0), before / 2)
+        highest = sorted(rates.items(), key=lambda entry: -entry[1])[:MAX_REPORTED]
+        return {key: round(amount, 1) for key, amount in highest if amount >= 0.1}
+
+    def divide(self, own: _Demand, others: Sequence[_Demand], now: float) -> None:
+        """Compute this process's shares from its own demand and that of the others."""
+        # Own demand counts only as far as the others have read of it. They compute their
+        # shares from the reported demand, so a higher own figure would exceed the limit.
+        counted = {
+            key: min(amount, self.reported.get(key, 0.0)) for key, amount in own.items()
+        }
+        sums: Counter[str] = Counter()
+        for demand in others:
+            sums.update(demand)
+        self.processes, self.divided_at = 1 + len(others), now
+        self._shares = {
+            key: share_of_limit(
+                mine=counted.get(key, 0.0), others=sums[key], processes=self.processes
+            )
+            for key in counted.keys() | sums.keys()
+            if counted.get(key) or sums[key]
+        }
+        self.reported, self._shared_at = own, now
+
+
+def _text(key: _Key) -> str:
+    return ":".join(map(str, key))
+
+
+_buckets = _Buckets()
+
+
+def admit(
+    *, topic: TopicInfo, actor: Actor, messages: int, size: Callable[[], int]
+) -> None:
+    """Take messages, and their `size()` in bytes, from the limits of the topic and of the
+    actor's API key.
+
+    Raises RateLimited with the time to wait if one of the limits is exceeded. Nothing is
+    taken from any of them then.
+    """
+    key = None if actor.key_id is None else snapshot.current().keys.get(actor.key_id)
+    limits = [("topic", topic.id, topic.name, topic.rates)]
+    if key is not None:
+        limits.append(("key", key.id, key.name, key.rates))
+    if all(rates.unlimited for *_, rates in limits):
+        return
+    with _buckets.lock:
+        now, longest_wait_s, exceeded = monotonic(), 0.0, ""
+        payments: list[tuple[Bucket, int]] = []
+        for kind, row, name, rates in limits:
+            for unit, limit in (("messages", rates.messages), ("bytes", rates.bytes)):
+                if limit is None:
+                    continue
+                limit_key = (kind, row, unit)
+                bucket = _buckets.bucket(limit_key, now=now)
+                amount = messages if unit == "messages" else size()
+                # Refused sends count as demand, too: else a process without a share would
+                # never get one.
+                _buckets.add_demand(limit_key, amount)
+                rate = limit * _buckets.share(limit_key, now)
+                wait = wait_s(bucket, rate=rate, amount=amount, now=now)
+                payments.append((bucket, amount))
+                if wait > longest_wait_s:
+                    longest_wait_s = wait
+                    exceeded = f"{kind} {name} takes {limit} {unit} a second"
+        if longest_wait_s > 0:
+            raise RateLimited(
+                f"Quota exceeded on all brokers together: {exceeded}.",
+                retry_after_ms=int(longest_wait_s * 1000) + 1,
+            )
+        # Only when every limit admits the messages: a refused send must not use up any of
+        # them.
+        for bucket, amount in payments:
+            bucket.level -= amount
+
+
+def share_limits(*, name: str) -> int:
+    """Report the demand of the worker `name`, read that of the others and compute the
+    shares. One pass of a loop.
+
+    Returns the number of processes that share the limits. While metadata is unavailable,
+    the shares stay as they are until STALE_S.
+    """
+    with _buckets.lock:
+        demand = _buckets.take_demand(monotonic())
+        had_reported = bool(_buckets.reported)
+        is_fresh = monotonic() - _buckets.divided_at < UNLIMITED_S
+    if is_fresh and not demand and not had_reported and _is_unlimited():
+        return _buckets.processes
+    with suppress(MetadataUnavailable):
+        if demand or had_reported:
+            snapshot_acks.report_demand(
+                name=name, text=json.dumps(demand) if demand else ""
+            )
+        reports = snapshot_acks.read_demands()
+        others = [_parse(text) for other, text in reports.items() if other != name]
+        with _buckets.lock:
+            _buckets.divide(demand, others, monotonic())
+    return _buckets.processes
+
+
+def _is_unlimited() -> bool:
+    metadata = snapshot.current()
+    limited: Iterable[TopicInfo | KeyInfo] = (
+        *metadata.topics.values(),
+        *metadata.keys.values(),
+    )
+    return all(row.rates.unlimited for row in limited)
+
+
+def _parse(text: str) -> _Demand:
+    """Return the demand that another worker reported. Workers of other versions may write
+    another format: what cannot be read is no demand.
+    """
+    try:
+        demand = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(demand, dict):
+        return {}
+    return {
+        key: float(amount)
+        for key, amount in demand.items()
+        if isinstance(amount, int | float)
+    }
+
+
+def evict() -> None:
+    """Forget all buckets and shares of this process."""
+    global _buckets
+    _buckets = _Buckets()
