@@ -14,8 +14,15 @@ from django.db import models
 
 from brokerapi.shapes.fields import Answer, Request
 from metadata.models import ApiKey, ConsumerGroup, ConsumerGroupTopic, Topic
-from metadata.rules.setting_types import Setting, Text, Whole, declared, setting
-from metadata.rules.settings import GROUP, KEY, SUBSCRIPTION, TOPIC, TopicSettings, checked
+from metadata.rules.setting_types import Setting, Text, Whole, declared_settings, setting
+from metadata.rules.settings import (
+    GROUP,
+    KEY,
+    SUBSCRIPTION,
+    TOPIC,
+    TopicSettings,
+    check_settings,
+)
 from portal.kit.setting_fields import setting_facts, with_settings
 
 

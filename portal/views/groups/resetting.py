@@ -207,7 +207,7 @@ class ResetGroup(MoveOffsets):
             links.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
         return {"quick": links}
 
-    def show_moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         minutes_ago, at = fields["minutes_ago"], fields["at"]
         is_time = fields["to"] == "time"
         if is_time and (minutes_ago is None) == (at is None):
@@ -232,7 +232,7 @@ class UndoReset(MoveOffsets):
     button = lazy("Undo the reset")
     title = lazy("Undo an offset reset of %(name)s")
 
-    def show_moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         return offset_reset.undo(
             group=self.name,
             reset=self.url_argument("reset"),
