@@ -79,7 +79,7 @@ def _outage_page(request: HttpRequest) -> HttpResponse:
         "groups": len(cluster.groups) if cluster else 0,
         "age_s": round(snapshot.age_s()) if cluster else None,
     }
-    return render(request, "portal/frame/outage.html", {"seen": figures}, status=503)
+    return render(request, "portal/frame/outage.html", {"figures": figures}, status=503)
 
 
 def _error_page(

@@ -23,6 +23,12 @@ Text = str | Promise
 ROWS_PER_PAGE = 100
 # A spreadsheet runs a CSV value with one of these prefixes as a formula.
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+# Classes of table cells by kind of cell. The class of other kinds is the kind itself.
+CSS_CLASSES = {
+    **dict.fromkeys(("number", "size", "lasting", "share", "rate"), "right tight"),
+    "badge": "mark",
+    "spark": "line",
+}
 # A phone shows this many columns of a row, on two lines.
 PHONE_COLUMNS = 4
 
@@ -43,6 +49,12 @@ class Cell:
     title: Text = ""
     label: Text = ""
     minor: bool = False
+
+    @property
+    def css_class(self) -> str:
+        """Return the classes of the table cell in portal.css."""
+        kind_class = CSS_CLASSES.get(self.kind, self.kind)
+        return f"{kind_class} minor" if self.minor else kind_class
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def search(request: HttpRequest) -> HttpResponse:
         "system/search",
         _("Search"),
         query=query,
-        found=list(_find_results(request, query)) if query else [],
+        results=list(_find_results(request, query)) if query else [],
     )
 
 
@@ -131,7 +131,9 @@ def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
     }
     named_objects = _find_names(parts)
     yield from (
-        SearchResult(_kind_label(kind), name, page_url(kind, name))
+        SearchResult(
+            _("Topic") if kind == "topic" else _("Group"), name, page_url(kind, name)
+        )
         for kind, name in named_objects
     )
     if action_words:
@@ -167,10 +169,6 @@ def _find_keys(query_words: Sequence[str], query: str) -> Iterator[SearchResult]
                 label,
                 f"{page_url('messages')}?{urlencode({'topic': topic, 'key': key})}",
             )
-
-
-def _kind_label(kind: Kind) -> Text:
-    return _("Topic") if kind == "topic" else _("Group")
 
 
 def _find_names(parts: Sequence[str]) -> list[tuple[Kind, str]]:
