@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
@@ -33,15 +31,14 @@ def register(
         ReadOnlyAdmin,
         list_display=columns.split(),
         search_fields=search.split(),
-        list_filter=[_parse_filter(name) for name in filters.split()],
+        list_filter=[
+            ((name[:-1], admin.EmptyFieldListFilter) if name.endswith("?") else name)
+            for name in filters.split()
+        ],
         list_select_related=[name for name in columns.split() if name in foreign_keys]
         or False,
         ordering=ordering.split() or None,
     )
-
-
-def _parse_filter(column: str) -> Any:
-    return (column[:-1], admin.EmptyFieldListFilter) if column.endswith("?") else column
 
 
 register(

@@ -93,10 +93,6 @@ class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
         for name in ("axes_locked_out", "axes_credentials", "axes_failures_since_start"):
             if hasattr(bare_request, name):
                 setattr(request, name, getattr(bare_request, name))
-        self._delete_oldest()
-
-    def _delete_oldest(self) -> None:
-        """Delete the oldest attempts beyond MAX_REMEMBERED, at most a hundred at a time."""
         oldest = AccessAttempt.objects.order_by("-attempt_time", "-pk").values_list(
             "pk", flat=True
         )

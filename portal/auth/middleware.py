@@ -28,15 +28,6 @@ POLICY = (
 OUTAGE_DETAIL = "The metadata database did not answer."
 
 
-def _driver_errors() -> tuple[type[Exception], ...]:
-    """Return the error classes of the database driver.
-
-    Django does not wrap errors of a cursor that is closed on a broken connection.
-    """
-    driver = transaction.get_connection().Database
-    return driver.OperationalError, driver.InterfaceError
-
-
 class CookiePaths:
     """Limits every cookie to the path prefix, so that other sites on the host do not
     receive it.
@@ -111,9 +102,17 @@ class SafePages:
         """Return a page for an error of the lower layers or a metadata outage, None for
         other errors.
         """
-        if isinstance(
-            error, (OperationalError, InterfaceError, UpdateError, *_driver_errors())
-        ):
+        # Django does not wrap the errors of a cursor that is closed on a broken connection,
+        # so the driver's own classes are caught, too.
+        driver = transaction.get_connection().Database
+        outages = (
+            OperationalError,
+            InterfaceError,
+            UpdateError,
+            driver.OperationalError,
+            driver.InterfaceError,
+        )
+        if isinstance(error, outages):
             return error_pages.respond(request, MetadataUnavailable(OUTAGE_DETAIL))
         return (
             error_pages.respond(request, error) if isinstance(error, CatmqError) else None

@@ -4,7 +4,7 @@ applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,21 @@ class CauseText:
     tone: str = "warn"
     link: Link | None = None
     command: str = ""
+
+
+_Describer = Callable[[Cause, str, bool], CauseText]
+# By kind of cause. A describer gets the cause, the group, and whether the user manages it.
+_DESCRIBERS: dict[str, _Describer] = {}
+
+
+def _describes(kind: str) -> Callable[[_Describer], _Describer]:
+    """Register the function that describes causes of a kind."""
+
+    def register(describer: _Describer) -> _Describer:
+        _DESCRIBERS[kind] = describer
+        return describer
+
+    return register
 
 
 def describe_causes(
@@ -56,11 +71,13 @@ def _link_for_managers(group: str, label: str, page: str, manages: bool) -> Link
     return Link(label, page_url(page, group)) if manages else None
 
 
+@_describes("away")
 def _describe_silent_node(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _("Nobody can read these queues until it is back: %s.") % _queue_names(cause)
     return CauseText(_("A node does not answer"), text, "bad")
 
 
+@_describes("corrupt")
 def _describe_corruption(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Nothing behind the hole is delivered: %s. The alarm says what to do."
@@ -70,6 +87,7 @@ def _describe_corruption(cause: Cause, _group: str, _manages: bool) -> CauseText
     )
 
 
+@_describes("paused")
 def _describe_pause(cause: Cause, group: str, manages: bool) -> CauseText:
     lag = int(cause.words["lag"] or 0)
     text = ngettext(
@@ -84,6 +102,7 @@ def _describe_pause(cause: Cause, group: str, manages: bool) -> CauseText:
     )
 
 
+@_describes("topics_paused")
 def _describe_paused_topics(cause: Cause, group: str, manages: bool) -> CauseText:
     link = (
         Link(_("Resume"), page_url("subscription-settings", group, cause.about[0]))
@@ -97,6 +116,7 @@ def _describe_paused_topics(cause: Cause, group: str, manages: bool) -> CauseTex
     )
 
 
+@_describes("queues_paused")
 def _describe_paused_queues(cause: Cause, _group: str, _manages: bool) -> CauseText:
     return CauseText(
         _("Queues are paused"),
@@ -104,6 +124,7 @@ def _describe_paused_queues(cause: Cause, _group: str, _manages: bool) -> CauseT
     )
 
 
+@_describes("no_members")
 def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
     lag = int(cause.words["lag"] or 0)
     text = ngettext(
@@ -117,6 +138,7 @@ def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
     )
 
 
+@_describes("standing_by")
 def _describe_standby(cause: Cause, group: str, manages: bool) -> CauseText:
     members = int(cause.words["members"] or 0)
     text = ngettext(
@@ -128,12 +150,14 @@ def _describe_standby(cause: Cause, group: str, manages: bool) -> CauseText:
     return CauseText(_("All members stand by"), text % members, "bad", link)
 
 
+@_describes("no_owner")
 def _describe_no_owner(cause: Cause, group: str, manages: bool) -> CauseText:
     text = _("Unread messages lie in queues that no member owns: %s.") % _queue_names(cause)
     link = _link_for_managers(group, _("Rebalance"), "group-rebalance", manages)
     return CauseText(_("Queues have no owner"), text, "bad", link)
 
 
+@_describes("silent_member")
 def _describe_silent_member(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "It holds queues and sends no heartbeats: %s. After the session timeout, others get them. "
@@ -142,6 +166,7 @@ def _describe_silent_member(cause: Cause, _group: str, _manages: bool) -> CauseT
     return CauseText(_("A member is silent"), text % _list_names(cause), "bad")
 
 
+@_describes("unfinished_leases")
 def _describe_unfinished_leases(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Members do not finish what they have. New messages are not leased in queues: %s"
@@ -149,6 +174,7 @@ def _describe_unfinished_leases(cause: Cause, _group: str, _manages: bool) -> Ca
     return CauseText(_("Too many unfinished leases"), text % _queue_names(cause), "bad")
 
 
+@_describes("no_pulls")
 def _describe_no_pulls(_cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "They send heartbeats, but have pulled nothing for minutes. Their handlers hang, "
@@ -158,6 +184,7 @@ def _describe_no_pulls(_cause: Cause, _group: str, _manages: bool) -> CauseText:
     return CauseText(_("Members ask for no messages"), text, "bad")
 
 
+@_describes("blocked_in_order")
 def _describe_blocked_queue(_cause: Cause, group: str, manages: bool) -> CauseText:
     text = _(
         "The subscription is ordered, so a message that fails blocks its queue until it "
@@ -168,6 +195,7 @@ def _describe_blocked_queue(_cause: Cause, group: str, manages: bool) -> CauseTe
     return CauseText(_("A failing message blocks its queue"), text, "bad", link)
 
 
+@_describes("nothing_finished")
 def _describe_hanging_handlers(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Members pull %s messages/s and finish none: the handler hangs, takes very long, "
@@ -179,6 +207,7 @@ def _describe_hanging_handlers(cause: Cause, _group: str, _manages: bool) -> Cau
     )
 
 
+@_describes("long_handler")
 def _describe_long_handler(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "A handler of %(member)s is at work on %(queue)s, offset %(offset)s, for %(time)s. "
@@ -198,6 +227,7 @@ def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+@_describes("hot_key")
 def _describe_hot_key(cause: Cause, _group: str, _manages: bool) -> CauseText:
     queue, key = cells.queue_name(int(cause.about[0])), cause.about[1]
     text = _(
@@ -216,6 +246,7 @@ def _describe_hot_key(cause: Cause, _group: str, _manages: bool) -> CauseText:
     return CauseText(_("One key has most messages"), text % values)
 
 
+@_describes("hot_queue")
 def _describe_hot_queue(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "%(share)s of the unread messages are in %(queue)s, which %(owner)s reads. Look at "
@@ -230,6 +261,7 @@ def _describe_hot_queue(cause: Cause, _group: str, _manages: bool) -> CauseText:
     return CauseText(_("One queue has most messages"), text % values)
 
 
+@_describes("failing")
 def _describe_failures(cause: Cause, group: str, manages: bool) -> CauseText:
     text = _(
         "Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s."
@@ -239,6 +271,7 @@ def _describe_failures(cause: Cause, group: str, manages: bool) -> CauseText:
     return CauseText(_("Many messages fail"), text % counts, link=link)
 
 
+@_describes("rebalancing")
 def _describe_rebalances(cause: Cause, group: str, _manages: bool) -> CauseText:
     text = _(
         "%s rebalances in ten minutes. Queues stand still during each. Look at why members "
@@ -250,6 +283,7 @@ def _describe_rebalances(cause: Cause, group: str, _manages: bool) -> CauseText:
     )
 
 
+@_describes("reset")
 def _describe_reset(cause: Cause, group: str, _manages: bool) -> CauseText:
     text = _(
         "%s moved the offsets back in the last ten minutes, so messages are read again."
@@ -262,6 +296,7 @@ def _describe_reset(cause: Cause, group: str, _manages: bool) -> CauseText:
     )
 
 
+@_describes("slow_handler")
 def _describe_slow_handler(cause: Cause, group: str, manages: bool) -> CauseText:
     rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
     sentences = [
@@ -287,6 +322,7 @@ def _describe_slow_handler(cause: Cause, group: str, manages: bool) -> CauseText
     return CauseText(_("The handler is too slow"), " ".join(map(str, sentences)))
 
 
+@_describes("more_was_sent")
 def _describe_catching_up(cause: Cause, _group: str, _manages: bool) -> CauseText:
     rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
     text = (
@@ -296,28 +332,3 @@ def _describe_catching_up(cause: Cause, _group: str, _manages: bool) -> CauseTex
         % rates
     )
     return CauseText(_("More was sent than handled, but it catches up"), text, "ok")
-
-
-_DESCRIBERS: Mapping[str, Callable[[Cause, str, bool], CauseText]] = {
-    "away": _describe_silent_node,
-    "corrupt": _describe_corruption,
-    "paused": _describe_pause,
-    "topics_paused": _describe_paused_topics,
-    "queues_paused": _describe_paused_queues,
-    "no_members": _describe_no_members,
-    "standing_by": _describe_standby,
-    "no_owner": _describe_no_owner,
-    "silent_member": _describe_silent_member,
-    "unfinished_leases": _describe_unfinished_leases,
-    "no_pulls": _describe_no_pulls,
-    "blocked_in_order": _describe_blocked_queue,
-    "nothing_finished": _describe_hanging_handlers,
-    "long_handler": _describe_long_handler,
-    "hot_key": _describe_hot_key,
-    "hot_queue": _describe_hot_queue,
-    "failing": _describe_failures,
-    "rebalancing": _describe_rebalances,
-    "reset": _describe_reset,
-    "slow_handler": _describe_slow_handler,
-    "more_was_sent": _describe_catching_up,
-}

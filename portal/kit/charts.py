@@ -161,7 +161,7 @@ def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     return _build_chart(
         _("Messages per second"),
         labels,
-        _drop_short_step(points),
+        points if points[-1].seconds >= MIN_STEP_S else points[:-1],
         marks,
         lines=lines,
         format_value=format_rate,
@@ -170,11 +170,6 @@ def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
 
 def _per_second(point: Point, messages: int | None) -> Number:
     return None if messages is None or not point.is_known else messages / point.seconds
-
-
-def _drop_short_step(points: Sequence[Point]) -> Sequence[Point]:
-    """Return the points without a last step that has only begun."""
-    return points if points[-1].seconds >= MIN_STEP_S else points[:-1]
 
 
 def lag_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:

@@ -8,7 +8,7 @@ same content, even after it was acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
@@ -65,15 +65,8 @@ def list_problems(overview: Overview, actor: Actor) -> list[Problem]:
     cut_off_groups = _groups_cut_off()
     visible = [problem for problem in candidates if problem.group not in cut_off_groups]
     # Sorted by tone, "bad" comes before "warn".
-    return _merge_by_group(sorted(visible, key=lambda problem: problem.tone))
-
-
-def _merge_by_group(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the first problem of each consumer group, which contains the group's other
-    problems.
-    """
     first_by_key: dict[object, Problem] = {}
-    for number, problem in enumerate(problems):
+    for number, problem in enumerate(sorted(visible, key=lambda problem: problem.tone)):
         key = problem.group or number
         first = first_by_key.get(key)
         first_by_key[key] = (

@@ -36,9 +36,11 @@ def describe_progress(trend: LagTrend) -> tuple[Text, str]:
     if trend.state == "falls_behind":
         return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
     if trend.state == "catches_up":
-        return _("catches up in %s") % format_duration(
-            _round_estimate(1000 * (trend.in_s or 0))
-        ), "ok"
+        # The time is an estimate, so it is rounded to full minutes or seconds.
+        estimate_ms = 1000 * (trend.in_s or 0)
+        unit = MINUTE if estimate_ms >= MINUTE else SECOND
+        rounded_ms = unit * max(1, round(estimate_ms / unit))
+        return _("catches up in %s") % format_duration(rounded_ms), "ok"
     return TREND_LABELS[trend.state]
 
 
@@ -58,18 +60,14 @@ def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
     label, tone = STATE_LABELS.get(progress.said.state, BEHIND)
     if progress.said.state == "no_members":
         tone = tone_without_members(progress.lag)
+    labels = {"too_little_data": _("too little data"), "steady": _("steady")}
     return (
         label,
         tone,
         ""
         if progress.said.state in STATE_LABELS and progress.said.state != "stalled"
-        else _describe_trend(progress.said),
+        else labels.get(progress.said.state, describe_progress(progress.said)[0]),
     )
-
-
-def _describe_trend(trend: LagTrend) -> Text:
-    labels = {"too_little_data": _("too little data"), "steady": _("steady")}
-    return labels.get(trend.state, describe_progress(trend)[0])
 
 
 def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
@@ -94,12 +92,6 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
         if catching_up
         else ""
     )
-
-
-def _round_estimate(ms: float) -> int:
-    """Round an estimated time to full minutes, below a minute to full seconds."""
-    unit = MINUTE if ms >= MINUTE else SECOND
-    return unit * max(1, round(ms / unit))
 
 
 def progress_cell(progress: GroupProgress | None) -> Cell:

@@ -61,7 +61,13 @@ class QueuesField(forms.CharField):
         cluster = snapshot.current()
         queues = {name: cluster.find_queue_by_name(name) for name in names}
         ids = {
-            name: queue.id if queue is not None else self._parse_id(name)
+            name: queue.id
+            if queue is not None
+            else (
+                int(name)
+                if self._takes_ids and name.isascii() and name.isdigit() and len(name) < 19
+                else 0
+            )
             for name, queue in queues.items()
         }
         if unknown := [name for name, queue in ids.items() if not queue]:
@@ -76,14 +82,6 @@ class QueuesField(forms.CharField):
             [cluster.queue_name(queue_id) or queue_id for queue_id in value]
             if isinstance(value, list)
             else value
-        )
-
-    def _parse_id(self, word: str) -> int:
-        """Return the id in a word, 0 if the word is none."""
-        return (
-            int(word)
-            if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19
-            else 0
         )
 
 
@@ -112,20 +110,16 @@ def setting_label(setting: Setting) -> Words:
     )
 
 
-def _help_text(setting: Setting) -> Words:
+def form_field(setting: Setting) -> forms.Field:
+    """Return the form field for a setting. Raises TypeError for an unknown type of setting."""
     sentences: list[Words] = [lazy(setting.help)] if setting.help else []
     if setting.kind.null:
         sentences.append(format_lazy(lazy("Empty: {null}."), null=lazy(setting.kind.null)))
-    return format_lazy(" ".join(["{}"] * len(sentences)), *sentences)
-
-
-def form_field(setting: Setting) -> forms.Field:
-    """Return the form field for a setting. Raises TypeError for an unknown type of setting."""
     kind, options = (
         setting.kind,
         {
             "label": setting_label(setting),
-            "help_text": _help_text(setting),
+            "help_text": format_lazy(" ".join(["{}"] * len(sentences)), *sentences),
             "initial": setting.default,
         },
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from messagestore.retries import dead_letters, pending
-from messagestore.retries.dead_letters import DeadCount, DeadLetterInfo, DeadPage, Summary
-from messagestore.retries.pending import PendingRetries, PendingRetry
+from messagestore.retries.dead_letters import DeadCount, DeadLetterInfo, Summary
+from messagestore.retries.pending import PendingRetry
 from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
 from metadata.redrive_rows import RedriveView
@@ -18,7 +17,6 @@ from portal.auth.access import actor
 from portal.kit import bodies, cells, navigation, pages
 from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
-    Cell,
     Column,
     Columns,
     EmptyHint,
@@ -58,6 +56,37 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         actor=current_actor,
     )
     summary = dead_letters.summary(group=name, topic=topic, actor=current_actor)
+    retry_columns: Columns[PendingRetry] = [
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(
+            _("Message"),
+            lambda row: code(
+                f"{row.queue}-{row.offset}",
+                page_url("message", row.topic, f"{row.queue}-{row.offset}"),
+            ),
+        ),
+        Column(_("Key"), lambda row: long(row.key)),
+        Column(_("Attempt"), lambda row: number(row.attempt), right=True),
+        Column(_("Next attempt"), lambda row: timestamp(row.due_at_ms)),
+        Column(_("Error"), lambda row: long(row.error or None)),
+    ]
+    dead_columns: Columns[DeadLetterInfo] = [
+        Column(_("Message"), lambda row: code(row.id, page_url("dead", name, row.id))),
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(_("Key"), lambda row: long(row.key)),
+        Column(_("Attempts"), lambda row: number(row.attempts), right=True),
+        Column(_("Dead since"), lambda row: timestamp(row.died_at_ms)),
+        Column(_("Error"), lambda row: long(row.error or row.error_class)),
+    ]
+    redrive_columns: Columns[RedriveView] = [
+        Column(_("Requested"), lambda row: timestamp(row.created_at_ms)),
+        Column(_("Requested by"), lambda row: text(row.asked_by)),
+        Column(_("State"), lambda row: cells.state(row.state)),
+        Column(_("Redriven"), lambda row: number(row.redriven), right=True),
+        Column(_("Total"), lambda row: number(row.total), right=True),
+        Column(_("Skipped"), lambda row: number(row.skipped), right=True),
+        Column(_("Detail"), lambda row: long(row.detail or None)),
+    ]
     return pages.render_page(
         request,
         "groups/failures",
@@ -70,32 +99,38 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         key=key,
         actions=[]
         if key
-        else _actions(name, topic, error, count=_count_dead(summary, error)),
+        else _actions(
+            name,
+            topic,
+            error,
+            count=sum(
+                error_count.count
+                for error_count in summary.errors
+                if error in (None, error_count.error_class)
+            ),
+        ),
         away=sorted({*retries.away, *dead_page.away, *summary.away}),
-        waiting=_retries_table(retries),
+        waiting=simple_table(
+            retry_columns, retries.messages, EmptyHint(_("No pending retries"))
+        ),
         errors=_errors_table(name, summary),
         dead=dead_page.messages,
-        table=_dead_letters_table(name, dead_page),
+        table=simple_table(
+            dead_columns, dead_page.messages, EmptyHint(_("No matching dead letters"))
+        ),
         following=_query_string(topic=topic, error=error, key=key, after=dead_page.next)
         if dead_page.next
         else "",
-        redrives=_redrives_table(
-            redrive_rows.list_redrives(group=name, limit=MAX_REDRIVES, actor=current_actor)
+        redrives=simple_table(
+            redrive_columns,
+            redrive_rows.list_redrives(group=name, limit=MAX_REDRIVES, actor=current_actor),
+            EmptyHint(_("No redrives yet")),
         ),
     )
 
 
 def _query_string(**parameters: str | None) -> str:
     return "?" + urlencode({name: value for name, value in parameters.items() if value})
-
-
-def _count_dead(summary: Summary, error: str | None) -> int:
-    """Return the number of dead letters that the page's filter matches."""
-    return sum(
-        error_count.count
-        for error_count in summary.errors
-        if error in (None, error_count.error_class)
-    )
 
 
 def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> list[Link]:
@@ -131,24 +166,6 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     return links
 
 
-def _retries_table(retries: PendingRetries) -> Table:
-    columns: Columns[PendingRetry] = [
-        Column(_("Topic"), lambda row: cells.topic(row.topic)),
-        Column(
-            _("Message"), lambda row: _message_link(row.topic, f"{row.queue}-{row.offset}")
-        ),
-        Column(_("Key"), lambda row: long(row.key)),
-        Column(_("Attempt"), lambda row: number(row.attempt), right=True),
-        Column(_("Next attempt"), lambda row: timestamp(row.due_at_ms)),
-        Column(_("Error"), lambda row: long(row.error or None)),
-    ]
-    return simple_table(columns, retries.messages, EmptyHint(_("No pending retries")))
-
-
-def _message_link(topic: str, message: str) -> Cell:
-    return code(message, page_url("message", topic, message))
-
-
 def _errors_table(name: str, summary: Summary) -> Table:
     def query(error_count: DeadCount) -> str:
         return _query_string(topic=error_count.topic, error=error_count.error_class)
@@ -168,32 +185,6 @@ def _errors_table(name: str, summary: Summary) -> Table:
         ),
     ]
     return simple_table(columns, summary.errors, EmptyHint(_("No dead letters")))
-
-
-def _dead_letters_table(name: str, page: DeadPage) -> Table:
-    columns: Columns[DeadLetterInfo] = [
-        Column(_("Message"), lambda row: code(row.id, page_url("dead", name, row.id))),
-        Column(_("Topic"), lambda row: cells.topic(row.topic)),
-        Column(_("Key"), lambda row: long(row.key)),
-        Column(_("Attempts"), lambda row: number(row.attempts), right=True),
-        Column(_("Dead since"), lambda row: timestamp(row.died_at_ms)),
-        Column(_("Error"), lambda row: long(row.error or row.error_class)),
-    ]
-    hint = EmptyHint(_("No matching dead letters"))
-    return simple_table(columns, page.messages, hint)
-
-
-def _redrives_table(redrives: Sequence[RedriveView]) -> Table:
-    columns: Columns[RedriveView] = [
-        Column(_("Requested"), lambda row: timestamp(row.created_at_ms)),
-        Column(_("Requested by"), lambda row: text(row.asked_by)),
-        Column(_("State"), lambda row: cells.state(row.state)),
-        Column(_("Redriven"), lambda row: number(row.redriven), right=True),
-        Column(_("Total"), lambda row: number(row.total), right=True),
-        Column(_("Skipped"), lambda row: number(row.skipped), right=True),
-        Column(_("Detail"), lambda row: long(row.detail or None)),
-    ]
-    return simple_table(columns, redrives, EmptyHint(_("No redrives yet")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:

@@ -4,7 +4,7 @@ settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -98,6 +98,14 @@ def groups_list(request: HttpRequest) -> HttpResponse:
     )
 
 
+def _dead_letters_cell(dead_letters: GroupDeadLetters | None) -> Cell:
+    """Return the number of a group's dead letters, red until all were marked as seen."""
+    if dead_letters is None:
+        return number(0)
+    tone = "bad" if dead_letters.unseen else ""
+    return number(dead_letters.messages, page_url("group", dead_letters.group), tone)
+
+
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
     offsets, group_progress = group_lag.standing(group=name, actor=actor(request))
@@ -112,13 +120,50 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, found=group_progress, actor=actor(request)
     )
+    pause_or_resume = (
+        Link(_("Resume"), page_url("group-start", view.name))
+        if view.stopped
+        else Link(_("Pause"), page_url("group-stop", view.name))
+    )
+    columns: Columns[MemberView] = [
+        Column(_("Member"), lambda row: text(row.name)),
+        Column(
+            _("Last heartbeat"),
+            lambda row: cells.heartbeat_age(row.heartbeat_age_ms, view.session_timeout_ms),
+            right=True,
+        ),
+        Column(_("Queues"), lambda row: number(len(row.queues)), right=True),
+        Column(
+            _("State"),
+            lambda row: badge(_("reads"), "ok") if row.active else badge(_("stands by")),
+        ),
+        Column(_("Address"), lambda row: code(row.address)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
+    ]
+    hint = EmptyHint(
+        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
+    )
     return pages.render_page(
         request,
         "groups/group",
         name,
         **navigation.for_group(request, name, "group"),
         live=True,
-        actions=_actions(view) if manages else [],
+        actions=[
+            pause_or_resume,
+            Link(_("Subscribe"), page_url("subscribe", view.name)),
+            Link(_("Reset offsets"), page_url("group-reset", view.name)),
+            *(
+                []
+                if view.mode == "share"
+                else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
+            ),
+            Link(_("Settings"), page_url("group-settings", view.name)),
+            Link(_("Delete"), page_url("group-delete", view.name), "danger"),
+        ]
+        if manages
+        else [],
         tiles=_tiles(
             view,
             offsets,
@@ -131,36 +176,32 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
         topics=_queues_by_topic(request, view, offsets),
-        members=_members_table(request, view),
+        members=split_table(request, columns, view.members, hint, parameter="members"),
         processes=_processes_table(request, view),
         moves=resetting.latest_moves(group=name, manages=manages, actor=actor(request)),
-        facts=_group_facts(view),
+        facts=[
+            Fact(_("Mode"), cells.state(view.mode).value),
+            Fact(
+                _("Generation"),
+                view.generation,
+                f"{page_url('rebalances')}?q={view.name}&of=group",
+                kind="number",
+            ),
+            *setting_facts(
+                GROUP,
+                view,
+                without=["stopped", *(LIMITS if view.mode == "share" else SHARE)],
+            ),
+            Fact(_("Created"), view.created_at_ms, kind="when"),
+            Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+            Fact(_("Rebalances"), _("history"), f"{page_url('rebalances')}?q={view.name}"),
+        ],
         causes=causes.describe_causes(reasons, group=name, manages=manages),
         away=outages.names_of_nodes(
             queue_lag.queue for queue_lag in offsets if queue_lag.head is None
         ),
         manages=manages,
     )
-
-
-def _actions(view: GroupView) -> list[Link]:
-    pause_or_resume = (
-        Link(_("Resume"), page_url("group-start", view.name))
-        if view.stopped
-        else Link(_("Pause"), page_url("group-stop", view.name))
-    )
-    return [
-        pause_or_resume,
-        Link(_("Subscribe"), page_url("subscribe", view.name)),
-        Link(_("Reset offsets"), page_url("group-reset", view.name)),
-        *(
-            []
-            if view.mode == "share"
-            else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
-        ),
-        Link(_("Settings"), page_url("group-settings", view.name)),
-        Link(_("Delete"), page_url("group-delete", view.name), "danger"),
-    ]
 
 
 def _tiles(
@@ -199,17 +240,6 @@ def _tiles(
     ]
 
 
-def _dead_letters_cell(dead_letters: GroupDeadLetters | None) -> Cell:
-    """Return the number of a group's dead letters, red until all were marked as seen."""
-    if dead_letters is None:
-        return number(0)
-    return number(
-        dead_letters.messages,
-        page_url("group", dead_letters.group),
-        "bad" if dead_letters.unseen else "",
-    )
-
-
 def _dead_letters_tiles(
     name: str, dead_letters: GroupDeadLetters | None, *, manages: bool
 ) -> list[Fact]:
@@ -234,9 +264,20 @@ def _queues_by_topic(
     The queues of a retry topic are part of their topic.
     """
     subscriptions = {queue_lag.topic: queue_lag for queue_lag in view.subscriptions}
-    members = {member.name: member for member in view.members}
+    heartbeat_ages = {member.name: member.heartbeat_age_ms for member in view.members}
     is_share_group = view.mode == "share"
-    reader_columns = leases.lease_columns() if is_share_group else _owner_columns(members)
+    reader_columns: Columns[QueueLag] = (
+        leases.lease_columns()
+        if is_share_group
+        else [
+            Column(_("Owner"), _owner_cell),
+            Column(
+                _("Last heartbeat"),
+                lambda row: duration(heartbeat_ages.get(row.owner or "")),
+                right=True,
+            ),
+        ]
+    )
     # Members of a share group own no queues, so there is no epoch to fence them.
     epoch_columns: Columns[QueueLag] = (
         [] if is_share_group else [Column(_("Epoch"), lambda row: code(row.epoch))]
@@ -290,7 +331,14 @@ def _queues_table(
         Column(_("Log start offset"), lambda row: number(row.low), right=True),
         *reader_columns[1:],
         *epoch_columns,
-        Column(_("State"), lambda row: _queue_state(row, paused_queues)),
+        Column(
+            _("State"),
+            lambda row: (
+                cells.state("away" if row.head is None else "stopped")
+                if row.head is None or row.queue in paused_queues
+                else badge(_("open"))
+            ),
+        ),
     ]
     # Of many queues, the first page shows the queues that lag most.
     if len(offsets) > ROWS_PER_PAGE:
@@ -300,62 +348,15 @@ def _queues_table(
     )
 
 
-def _owner_columns(members: Mapping[str, MemberView]) -> Columns[QueueLag]:
-    return [
-        Column(_("Owner"), _owner_cell),
-        Column(
-            _("Last heartbeat"),
-            lambda row: duration(_heartbeat_age_ms(members.get(row.owner or ""))),
-            right=True,
-        ),
-    ]
-
-
-def _queue_link(queue: QueueLag) -> Cell:
-    query = f"?topic={queue.topic}&queue={queue.queue}&offset={queue.committed or 0}"
-    return cells.queue(queue.queue, page_url("messages") + query)
-
-
-def _queue_state(queue: QueueLag, paused_queues: set[int]) -> Cell:
-    """Return whether the queue can be read, which does not mean that its messages are
-    handled.
-    """
-    if queue.head is None or queue.queue in paused_queues:
-        return cells.state("away" if queue.head is None else "stopped")
-    return badge(_("open"))
-
-
-def _heartbeat_age_ms(member: MemberView | None) -> int | None:
-    return member.heartbeat_age_ms if member else None
-
-
 def _owner_cell(queue: QueueLag) -> Cell:
     if not queue.owner:
         return badge(_("nobody"), "warn" if queue.lag else "")
     return text(f"{queue.owner} ({queue.instance})" if queue.instance else queue.owner)
 
 
-def _members_table(request: HttpRequest, view: GroupView) -> Table:
-    columns: Columns[MemberView] = [
-        Column(_("Member"), lambda row: text(row.name)),
-        Column(
-            _("Last heartbeat"),
-            lambda row: cells.heartbeat_age(row.heartbeat_age_ms, view.session_timeout_ms),
-            right=True,
-        ),
-        Column(_("Queues"), lambda row: number(len(row.queues)), right=True),
-        Column(
-            _("State"),
-            lambda row: badge(_("reads"), "ok") if row.active else badge(_("stands by")),
-        ),
-        Column(_("Address"), lambda row: code(row.address)),
-        Column(_("Client"), lambda row: text(row.sdk or None)),
-        Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
-    ]
-    hint = EmptyHint(
-        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
-    )
-    return split_table(request, columns, view.members, hint, parameter="members")
+def _queue_link(queue: QueueLag) -> Cell:
+    query = f"?topic={queue.topic}&queue={queue.queue}&offset={queue.committed or 0}"
+    return cells.queue(queue.queue, page_url("messages") + query)
 
 
 def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
@@ -367,7 +368,18 @@ def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
         Column(_("Member"), lambda row: text(row[0].name)),
         Column(_("Threads at work"), lambda row: _busy_threads(row[1]), right=True),
         Column(_("Slowest handler"), lambda row: cells.handled_message(row[1].slowest)),
-        Column(_("Running for"), lambda row: _slowest_runtime(row[1]), right=True),
+        Column(
+            _("Running for"),
+            lambda row: (
+                duration(None)
+                if row[1].slowest is None
+                else duration(
+                    row[1].slowest.running_ms,
+                    "warn" if row[1].slowest.running_ms >= LONG_MS else "",
+                )
+            ),
+            right=True,
+        ),
         Column(_("Buffered messages"), lambda row: number(row[1].buffered), right=True),
         Column(
             _("Buffered bytes"), lambda row: Cell(row[1].buffered_bytes, "size"), right=True
@@ -386,29 +398,3 @@ def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
 def _busy_threads(report: ProcessReport) -> Cell:
     figures = {"busy": report.busy, "threads": report.threads}
     return text(_("%(busy)s of %(threads)s") % figures)
-
-
-def _slowest_runtime(report: ProcessReport) -> Cell:
-    if report.slowest is None:
-        return duration(None)
-    return duration(
-        report.slowest.running_ms, "warn" if report.slowest.running_ms >= LONG_MS else ""
-    )
-
-
-def _group_facts(view: GroupView) -> list[Fact]:
-    return [
-        Fact(_("Mode"), cells.state(view.mode).value),
-        Fact(
-            _("Generation"),
-            view.generation,
-            f"{page_url('rebalances')}?q={view.name}&of=group",
-            kind="number",
-        ),
-        *setting_facts(
-            GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]
-        ),
-        Fact(_("Created"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
-        Fact(_("Rebalances"), _("history"), f"{page_url('rebalances')}?q={view.name}"),
-    ]

@@ -14,14 +14,13 @@ from django.utils.translation import ngettext
 from messagestore.consume.group_lag import QueueLag
 from messagestore.shares import listing
 from messagestore.shares.known_queues import MAX_RUNS
-from messagestore.shares.listing import LeasedRun, LeasedRuns
+from messagestore.shares.listing import LeasedRun
 from metadata.actors import Actor
 from metadata.groups.groups import GroupView
 from portal.actions.action import Preview
 from portal.kit import cells
 from portal.kit.pages import Fact, page_url
 from portal.kit.tables import (
-    Cell,
     Column,
     EmptyHint,
     Table,
@@ -55,8 +54,48 @@ def find_leases(
     if view.mode != "share":
         return None
     runs = listing.runs(group=view.name, actor=actor, limit=MAX_RUNS_SHOWN)
+    columns: list[Column[LeasedRun]] = [
+        Column(_("Queue"), lambda row: cells.queue(row.queue)),
+        Column(_("Offsets"), lambda row: code(f"{row.first} … {row.end - 1}")),
+        Column(
+            _("Member"), lambda row: text(row.owner) if row.owner else badge(_("nobody"))
+        ),
+        Column(_("Unfinished"), lambda row: number(row.messages), right=True),
+        Column(_("Finished"), lambda row: number(row.finished), right=True),
+        Column(_("Deliveries"), lambda row: number(row.deliveries), right=True),
+        Column(
+            _("Lease ends in"),
+            lambda row: (
+                duration(row.lease_left_ms) if row.is_leased else badge(_("ended"), "warn")
+            ),
+            right=True,
+        ),
+    ]
+    if manages:
+        columns.append(
+            Column(
+                _("Action"),
+                lambda row: (
+                    text(None)
+                    if not row.is_leased
+                    else text(
+                        _("release"),
+                        page_url("run-release", view.name, row.queue, row.first),
+                    )
+                ),
+            )
+        )
+    silent_nodes = ", ".join(sorted(runs.away))
+    caption = (
+        _("Node %s does not answer, so its leases are not listed.") % silent_nodes
+        if silent_nodes
+        else ""
+    )
     return Leases(
-        _runs_table(view, runs, manages=manages), [*_explain_no_messages(view, offsets)]
+        simple_table(
+            columns, runs.runs, EmptyHint(_("No messages are leased.")), caption=caption
+        ),
+        [*_explain_no_messages(view, offsets)],
     )
 
 
@@ -96,41 +135,6 @@ def _explain_no_messages(view: GroupView, offsets: Sequence[QueueLag]) -> Iterat
         yield sentence % full_queues
     if not any(lag.lag for lag in offsets):
         yield _("All messages are handled: nothing is left to lease.")
-
-
-def _runs_table(view: GroupView, runs: LeasedRuns, *, manages: bool) -> Table:
-    columns: list[Column[LeasedRun]] = [
-        Column(_("Queue"), lambda row: cells.queue(row.queue)),
-        Column(_("Offsets"), lambda row: code(f"{row.first} … {row.end - 1}")),
-        Column(
-            _("Member"), lambda row: text(row.owner) if row.owner else badge(_("nobody"))
-        ),
-        Column(_("Unfinished"), lambda row: number(row.messages), right=True),
-        Column(_("Finished"), lambda row: number(row.finished), right=True),
-        Column(_("Deliveries"), lambda row: number(row.deliveries), right=True),
-        Column(_("Lease ends in"), _remaining_lease, right=True),
-    ]
-    if manages:
-        columns.append(Column(_("Action"), lambda row: _release_link(view, row)))
-    silent_nodes = ", ".join(sorted(runs.away))
-    caption = (
-        _("Node %s does not answer, so its leases are not listed.") % silent_nodes
-        if silent_nodes
-        else ""
-    )
-    return simple_table(
-        columns, runs.runs, EmptyHint(_("No messages are leased.")), caption=caption
-    )
-
-
-def _remaining_lease(run: LeasedRun) -> Cell:
-    return duration(run.lease_left_ms) if run.is_leased else badge(_("ended"), "warn")
-
-
-def _release_link(view: GroupView, run: LeasedRun) -> Cell:
-    if not run.is_leased:
-        return text(None)
-    return text(_("release"), page_url("run-release", view.name, run.queue, run.first))
 
 
 class ReleaseRun(GroupAction):

@@ -125,7 +125,18 @@ class MoveOffsets(GroupAction):
         repeats.
         """
         moves = self.moves(fields, dry_run=True)
-        return Preview(effects=self._describe_moves(moves), table=_moves_table(moves))
+        columns: Columns[Move] = [
+            Column(_("Queue"), lambda row: cells.queue(row.queue)),
+            Column(_("Requested"), lambda row: number(row.asked), right=True),
+            Column(_("Now"), lambda row: number(row.from_offset), right=True),
+            Column(_("After"), lambda row: number(row.to_offset), right=True),
+            Column(_("Repeated"), lambda row: number(row.repeated), right=True),
+            Column(_("Skipped"), lambda row: number(row.skipped), right=True),
+        ]
+        return Preview(
+            effects=self._describe_moves(moves),
+            table=simple_table(columns, moves, EmptyHint(_("No queues."))),
+        )
 
     def _describe_moves(self, moves: Sequence[Move]) -> list[Text]:
         topics = sorted({move.topic for move in moves})
@@ -241,18 +252,6 @@ class UndoReset(MoveOffsets):
         )
 
 
-def _moves_table(moves: Sequence[Move]) -> Table:
-    columns: Columns[Move] = [
-        Column(_("Queue"), lambda row: cells.queue(row.queue)),
-        Column(_("Requested"), lambda row: number(row.asked), right=True),
-        Column(_("Now"), lambda row: number(row.from_offset), right=True),
-        Column(_("After"), lambda row: number(row.to_offset), right=True),
-        Column(_("Repeated"), lambda row: number(row.repeated), right=True),
-        Column(_("Skipped"), lambda row: number(row.skipped), right=True),
-    ]
-    return simple_table(columns, moves, EmptyHint(_("No queues.")))
-
-
 def show_moves(request: HttpRequest, name: str) -> HttpResponse:
     """Show the resets of a group's offsets, the user of each, and links that undo them."""
     after = request.GET.get("after", "")
@@ -292,7 +291,14 @@ def _history_table(group: str, moves: Sequence[PastMove], *, manages: bool) -> T
         Column(_("From"), lambda row: number(row.from_offset), right=True),
         Column(_("To"), lambda row: number(row.to_offset), right=True),
         Column(
-            _("State"), lambda row: _move_state(row, is_undone=row.reset in undone_resets)
+            _("State"),
+            lambda row: (
+                badge(_("not carried out"), "warn")
+                if not row.done
+                else badge(_("undone"))
+                if row.reset in undone_resets
+                else badge(_("done"), "ok")
+            ),
         ),
     ]
     if manages:
@@ -311,12 +317,6 @@ def _queue_cell(move: PastMove) -> Cell:
         f"{name} ({move.instance})" if move.instance else name,
         page_url("topic", move.topic),
     )
-
-
-def _move_state(move: PastMove, *, is_undone: bool) -> Cell:
-    if not move.done:
-        return badge(_("not carried out"), "warn")
-    return badge(_("undone")) if is_undone else badge(_("done"), "ok")
 
 
 def _undo_link(group: str, move: PastMove, *, is_undone: bool) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -25,7 +25,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     Text,
     badge,
     code,
@@ -47,27 +46,72 @@ MAX_CHANGE_LENGTH = 300
 def jobs(request: HttpRequest) -> HttpResponse:
     """Show the schedules with their last runs, and all runs."""
     runs_page = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
-    may_cancel = may(request, "admin")
-    columns = run_columns(has_links=may_cancel)
-    if may_cancel:
-        columns.append(Column(_("Cancel"), _cancel_link))
+    is_admin = may(request, "admin")
+    columns = run_columns(has_links=is_admin)
+    if is_admin:
+        columns.append(
+            Column(
+                _("Cancel"),
+                lambda row: (
+                    text(_("cancel requested"))
+                    if row.cancelling
+                    else text(_("cancel"), page_url("run-cancel", row.id))
+                    if row.state == "running"
+                    else text(None)
+                ),
+            )
+        )
     hint = EmptyHint(
         _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
     )
+    last_runs = operation_lists.last_runs(actor=actor(request))
+    next_runs = {
+        name: round(next_run.timestamp() * 1000) if next_run else None
+        for name, next_run in Schedule.objects.values_list("name", "next_run")
+    }
+    schedule_columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
+        Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
+        Column(_("What it does"), lambda row: text(_(row[1].text))),
+        Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
+        Column(
+            _("Last run"),
+            lambda row: timestamp(
+                last_runs[row[0]].started_at_ms if row[0] in last_runs else None
+            ),
+        ),
+        Column(
+            _("State"),
+            lambda row: (
+                cells.state(last_runs[row[0]].state)
+                if row[0] in last_runs
+                else badge(_("never ran"))
+            ),
+        ),
+        Column(
+            _("Next run"),
+            lambda row: timestamp(next_runs.get(row[0])),
+        ),
+    ]
+    if is_admin:
+        schedule_columns.append(
+            Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
+        )
     return pages.render_page(
         request,
         "jobs/jobs",
         _("Jobs"),
         section="jobs",
         live=True,
-        schedules=_schedules_table(request),
+        schedules=simple_table(
+            schedule_columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
+        ),
         table=list_table(request, columns, runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
 def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
-    """Return the columns of a list of runs. With `opens`, runs link to their own pages."""
+    """Return the columns of a list of runs. With `has_links`, runs link to their own pages."""
     return [
         Column(_("Started"), lambda row: timestamp(row.started_at_ms), "at"),
         Column(
@@ -75,27 +119,18 @@ def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
             lambda row: code(row.name, page_url("run", row.id) if has_links else ""),
             "name",
         ),
-        Column(_("State"), _run_state),
+        Column(
+            _("State"),
+            lambda row: (
+                badge(_("not responding"), "warn") if row.silent else cells.state(row.state)
+            ),
+        ),
         Column(_("Duration"), lambda row: duration(row.took_ms), right=True),
         Column(_("Processed"), lambda row: number(row.count), right=True),
         Column(
             _("Detail"), lambda row: long(_describe_run(row)[:MAX_CHANGE_LENGTH] or None)
         ),
     ]
-
-
-def _run_state(run: RunRow) -> Cell:
-    return badge(_("not responding"), "warn") if run.silent else cells.state(run.state)
-
-
-def _cancel_link(run: RunRow) -> Cell:
-    if run.cancelling:
-        return text(_("cancel requested"))
-    return (
-        text(_("cancel"), page_url("run-cancel", run.id))
-        if run.state == "running"
-        else text(None)
-    )
 
 
 def _describe_run(run: RunRow) -> str:
@@ -106,40 +141,6 @@ def _describe_run(run: RunRow) -> str:
         return run.stage
     progress = {"stage": run.stage, "done": run.done, "total": run.total}
     return str(_("%(stage)s: %(done)d of %(total)d") % progress)
-
-
-def _schedules_table(request: HttpRequest) -> Table:
-    """Return all jobs with their last and next run."""
-    last_runs = operation_lists.last_runs(actor=actor(request))
-    next_runs = dict(Schedule.objects.values_list("name", "next_run"))
-    columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
-        Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
-        Column(_("What it does"), lambda row: text(_(row[1].text))),
-        Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
-        Column(
-            _("Last run"),
-            lambda row: timestamp(
-                last_runs[row[0]].started_at_ms if row[0] in last_runs else None
-            ),
-        ),
-        Column(_("State"), lambda row: _last_state(last_runs.get(row[0]))),
-        Column(_("Next run"), lambda row: _next_run(next_runs.get(row[0]))),
-    ]
-    if may(request, "admin"):
-        columns.append(
-            Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
-        )
-    return simple_table(
-        columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
-    )
-
-
-def _last_state(run: RunRow | None) -> Cell:
-    return cells.state(run.state) if run else badge(_("never ran"))
-
-
-def _next_run(at: datetime | None) -> Cell:
-    return timestamp(round(at.timestamp() * 1000) if at else None)
 
 
 class RunJob(Action):

@@ -103,6 +103,12 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
         [Link(_("Open the report"), page_url("report", view.report))] if view.report else []
     )
     is_running = view.state == "running"
+    parameters = ", ".join(
+        f"{name}: {value}"
+        for name, value in view.settings.items()
+        if value not in (None, "", False)
+    )
+    state_badge = cells.state(view.state)
     return pages.render_page(
         request,
         "jobs/run",
@@ -113,32 +119,22 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
             *report_actions,
             *(cancel_actions if is_running and not view.cancelling else []),
         ],
-        facts=_run_facts(view),
+        facts=[
+            Fact(_("State"), state_badge.value, tone=state_badge.tone, kind="badge"),
+            Fact(_("Requested by"), view.asked_by or None),
+            Fact(_("Parameters"), parameters or None),
+            Fact(_("Started"), view.started_at_ms, kind="when"),
+            Fact(
+                _("Duration"),
+                (view.finished_at_ms or view.now_ms) - view.started_at_ms,
+                kind="lasting",
+            ),
+            Fact(_("Processed"), view.count, kind="number"),
+            Fact(_("Working directory"), view.directory or None, kind="code"),
+        ],
         run=view,
         note=_state_note(view),
     )
-
-
-def _run_facts(view: RunView) -> list[Fact]:
-    parameters = ", ".join(
-        f"{name}: {value}"
-        for name, value in view.settings.items()
-        if value not in (None, "", False)
-    )
-    state_badge = cells.state(view.state)
-    return [
-        Fact(_("State"), state_badge.value, tone=state_badge.tone, kind="badge"),
-        Fact(_("Requested by"), view.asked_by or None),
-        Fact(_("Parameters"), parameters or None),
-        Fact(_("Started"), view.started_at_ms, kind="when"),
-        Fact(
-            _("Duration"),
-            (view.finished_at_ms or view.now_ms) - view.started_at_ms,
-            kind="lasting",
-        ),
-        Fact(_("Processed"), view.count, kind="number"),
-        Fact(_("Working directory"), view.directory or None, kind="code"),
-    ]
 
 
 def _state_note(view: RunView) -> Text:

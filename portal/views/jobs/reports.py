@@ -103,26 +103,21 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         Fact(_("Requested"), _format_settings(view.settings)),
         Fact(_("Rows"), len(view.rows), kind="number"),
     ]
+    links = [Link(_("Download as CSV"), page_url("report-csv", number_))]
+    if report_files.can_parquet():
+        links.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
     return pages.render_page(
         request,
         "jobs/report",
         view.name,
         section="reports",
         intro=REPORT_TITLES.get(view.name, ""),
-        actions=_download_links(number_),
+        actions=links,
         facts=facts,
         drawn=bars.draw_bars(view.name, view.rows),
         table=simple_table(columns, view.rows[:MAX_ROWS], EmptyHint(_("No rows"))),
         cut=len(view.rows) > MAX_ROWS,
     )
-
-
-def _download_links(number_: int) -> list[Link]:
-    """Return links to the file formats that this server can create."""
-    links = [Link(_("Download as CSV"), page_url("report-csv", number_))]
-    if report_files.can_parquet():
-        links.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
-    return links
 
 
 def _is_number(rows: Sequence[Any], name: str) -> bool:
@@ -143,11 +138,8 @@ def _report_column(name: str, *, is_number: bool) -> Column[Mapping[str, Any]]:
 
 
 def _value_cell(value: Any) -> Cell:
-    return (
-        number(value)
-        if isinstance(value, int) and not isinstance(value, bool)
-        else text(value)
-    )
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return number(value) if is_integer else text(value)
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:

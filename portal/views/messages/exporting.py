@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from base64 import b64encode
-from collections.abc import Iterable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -54,19 +53,15 @@ def download(request: HttpRequest) -> HttpResponse:
     )
     rows = (_message_row(message, masked=messages.masked) for message in messages.messages)
     if kind == "csv":
-        _write_csv(response, rows)
+        writer = csv.writer(response)
+        writer.writerow(FIELD_NAMES)
+        for row in rows:
+            headers = row["headers"]
+            row["headers"] = json.dumps(headers, ensure_ascii=False) if headers else None
+            writer.writerow([without_formula(row.get(name)) for name in FIELD_NAMES])
     else:
         response.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return response
-
-
-def _write_csv(response: HttpResponse, rows: Iterable[dict[str, Any]]) -> None:
-    writer = csv.writer(response)
-    writer.writerow(FIELD_NAMES)
-    for row in rows:
-        headers = row["headers"]
-        row["headers"] = json.dumps(headers, ensure_ascii=False) if headers else None
-        writer.writerow([without_formula(row.get(name)) for name in FIELD_NAMES])
 
 
 def _message_row(message: StoredMessage, *, masked: bool) -> dict[str, Any]:

@@ -94,7 +94,23 @@ def find(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     if any(query[name] for name in FILTER_FIELDS):
         return _search(query, limit=limit, actor=actor)
     if query["queue"]:
-        return _browse(query, limit=limit, actor=actor)
+        queue, offset = (
+            _parse_number(query, "queue") or 0,
+            _parse_number(query, "offset") or 0,
+        )
+        if query["after"]:
+            _queue, offset = parse_message_id(query["after"])
+        page = browse.read_page(
+            topic=query["topic"], queue=queue, offset=offset, limit=limit, actor=actor
+        )
+        next_parameters = {"after": f"{queue}-{page.next}"} if page.next is not None else {}
+        return FoundMessages(
+            page.messages,
+            len(page.messages),
+            len(page.messages),
+            next_parameters,
+            page.masked,
+        )
     return _read_latest(
         topic, topics.describe(name=topic, actor=actor).queues, limit=limit, actor=actor
     )
@@ -161,7 +177,12 @@ def _search(
     minutes, scanned_text = _parse_number(query, "minutes"), query["seen"]
     body_part = query["contains"].encode() if query["contains"] else None
     if from_ms is None:
-        from_ms = _parse_time(query, "since") if minutes is None else _minutes_ago(minutes)
+        # By the clock of the database, which stamped the messages.
+        from_ms = (
+            _parse_time(query, "since")
+            if minutes is None
+            else max(0, ms(database_now()) - minutes * 60_000)
+        )
     page = search.search_messages(
         topic=query["topic"],
         wanted=MessageSearch(
@@ -212,24 +233,6 @@ def _parse_time(query: Query, name: str) -> int | None:
         raise Invalid.field(
             name, _("must be a date and time such as 2026-11-24T09:30")
         ) from None
-
-
-def _minutes_ago(minutes: int) -> int:
-    """Return the time some minutes ago by the clock of the database, ms since 1970."""
-    return max(0, ms(database_now()) - minutes * 60_000)
-
-
-def _browse(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
-    queue, offset = _parse_number(query, "queue") or 0, _parse_number(query, "offset") or 0
-    if query["after"]:
-        _queue, offset = parse_message_id(query["after"])
-    page = browse.read_page(
-        topic=query["topic"], queue=queue, offset=offset, limit=limit, actor=actor
-    )
-    next_parameters = {"after": f"{queue}-{page.next}"} if page.next is not None else {}
-    return FoundMessages(
-        page.messages, len(page.messages), len(page.messages), next_parameters, page.masked
-    )
 
 
 def _read_latest(

@@ -104,7 +104,13 @@ def _group_steps(status: DeliveryStatus) -> Iterator[Step]:
     href = page_url("group", status.group)
     if status.first_failed_at_ms is not None:
         title = _("%s: failed first") % status.group
-        yield Step(title, _last_error(status), status.first_failed_at_ms, "warn", href)
+        yield Step(
+            title,
+            _("The last error: %s") % status.error if status.error else "",
+            status.first_failed_at_ms,
+            "warn",
+            href,
+        )
     for redrive in status.redrives:
         yield Step(_("%s: dead letter") % status.group, "", redrive.died_at_ms, "bad", href)
         title = _("%s: redriven from the dead letters") % status.group
@@ -122,7 +128,15 @@ def _group_steps(status: DeliveryStatus) -> Iterator[Step]:
         yield _committed_step(status, href)
     elif status.state == "skipped":
         yield Step(
-            _("%s: skipped") % status.group, _skip_reason(status), status.by_ms, "", href
+            _("%s: skipped") % status.group,
+            {
+                "reset": _("The group's offset was reset to one behind it."),
+                "filter": _("The subscription's filter does not take it."),
+                "start": _("The subscription began behind it."),
+            }[status.skipped_by],
+            status.by_ms,
+            "",
+            href,
         )
     elif status.state == "waiting":
         yield Step(
@@ -142,10 +156,6 @@ def _group_steps(status: DeliveryStatus) -> Iterator[Step]:
             yield Step(
                 _("%s: no longer a dead letter") % status.group, text, None, "", href
             )
-
-
-def _last_error(status: DeliveryStatus) -> Text:
-    return _("The last error: %s") % status.error if status.error else ""
 
 
 def _committed_step(status: DeliveryStatus, href: str) -> Step:
@@ -188,11 +198,3 @@ def _committed_step(status: DeliveryStatus, href: str) -> Step:
         "",
         href,
     )
-
-
-def _skip_reason(status: DeliveryStatus) -> Text:
-    return {
-        "reset": _("The group's offset was reset to one behind it."),
-        "filter": _("The subscription's filter does not take it."),
-        "start": _("The subscription began behind it."),
-    }[status.skipped_by]

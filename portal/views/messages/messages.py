@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from messagestore.engine.messages import StoredMessage
 from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
@@ -18,7 +16,7 @@ from portal.auth import error_texts
 from portal.auth.access import actor, may
 from portal.kit import bodies, cells, navigation, pages
 from portal.kit.pages import Fact, Link, page_url
-from portal.kit.tables import Table, Text, url_with
+from portal.kit.tables import Table, url_with
 from portal.templatetags.formats import format_size
 from portal.views.messages import exporting, finding, life, message_columns
 from portal.views.messages.finding import FoundMessages
@@ -50,7 +48,24 @@ def messages(request: HttpRequest) -> HttpResponse:
     result, error_text, status = None, "", 200
     if query["topic"]:
         try:
-            result = _find_messages(request, query, is_tail=is_tail)
+            find = finding.tail if is_tail else finding.find
+            found_messages = find(query, limit=MESSAGES_PER_PAGE, actor=actor(request))
+            table = message_columns.messages_table(
+                query["topic"],
+                found_messages.messages,
+                message_columns.chosen_columns(request),
+            )
+            next_url = (
+                url_with(request, **found_messages.next_parameters)
+                if found_messages.next_parameters
+                else ""
+            )
+            result = Result(
+                found_messages,
+                table,
+                next_url,
+                last_minute_only=is_tail and finding.is_filtered(query),
+            )
         # These get a page of their own. Other errors are shown above the form, which keeps
         # its input.
         except (Forbidden, MetadataUnavailable):
@@ -82,60 +97,8 @@ def messages(request: HttpRequest) -> HttpResponse:
     return message_columns.remember_columns(request, response)
 
 
-def _find_messages(
-    request: HttpRequest, query: Mapping[str, str], *, is_tail: bool
-) -> Result:
-    find = finding.tail if is_tail else finding.find
-    found_messages = find(query, limit=MESSAGES_PER_PAGE, actor=actor(request))
-    table = message_columns.messages_table(
-        query["topic"], found_messages.messages, message_columns.chosen_columns(request)
-    )
-    next_url = (
-        url_with(request, **found_messages.next_parameters)
-        if found_messages.next_parameters
-        else ""
-    )
-    return Result(
-        found_messages,
-        table,
-        next_url,
-        last_minute_only=is_tail and finding.is_filtered(query),
-    )
-
-
 def _toolbar(request: HttpRequest, *, is_tail: bool) -> dict[str, Any]:
     """Return the context of the tools between the search form and the found messages."""
-    return {
-        "chips": pages.filter_chips(request, _filter_labels()),
-        "ranges": _time_range_links(request, is_tail=is_tail),
-        "tail": url_with(request, tail="" if is_tail else "1", **_without_time_range()),
-        "columns": message_columns.column_links(request),
-        "choosing": message_columns.COLUMNS_PARAMETER in request.GET,
-        "downloads": exporting.download_links(request),
-        "most": exporting.MAX_MESSAGES,
-    }
-
-
-def _filter_labels() -> dict[str, Text]:
-    """Return the labels of the filters that are shown below the form. The query box holds
-    the others.
-    """
-    return {
-        "key": _("Key"),
-        "tag": _("Tag"),
-        "trace_id": _("Trace id"),
-        "header": _("Header"),
-        "contains": _("Text in the body"),
-        "minutes": _("Sent within the last … minutes"),
-        "since": _("From"),
-        "until": _("To"),
-        "queue": _("Queue"),
-        "offset": _("From offset"),
-    }
-
-
-def _time_range_links(request: HttpRequest, *, is_tail: bool) -> list[Link]:
-    """Return links to the usual time ranges."""
     selected = None if is_tail else request.GET.get("minutes", "")
     ranges = (
         (_("All"), ""),
@@ -143,14 +106,38 @@ def _time_range_links(request: HttpRequest, *, is_tail: bool) -> list[Link]:
         (_("1 hour"), "60"),
         (_("1 day"), "1440"),
     )
-    return [
-        Link(
-            label,
-            url_with(request, **{**_without_time_range(), "minutes": minutes, "tail": ""}),
-            "on" if minutes == selected else "",
-        )
-        for label, minutes in ranges
-    ]
+    return {
+        "chips": pages.filter_chips(
+            request,
+            {
+                "key": _("Key"),
+                "tag": _("Tag"),
+                "trace_id": _("Trace id"),
+                "header": _("Header"),
+                "contains": _("Text in the body"),
+                "minutes": _("Sent within the last … minutes"),
+                "since": _("From"),
+                "until": _("To"),
+                "queue": _("Queue"),
+                "offset": _("From offset"),
+            },
+        ),
+        "ranges": [
+            Link(
+                label,
+                url_with(
+                    request, **{**_without_time_range(), "minutes": minutes, "tail": ""}
+                ),
+                "on" if minutes == selected else "",
+            )
+            for label, minutes in ranges
+        ],
+        "tail": url_with(request, tail="" if is_tail else "1", **_without_time_range()),
+        "columns": message_columns.column_links(request),
+        "choosing": message_columns.COLUMNS_PARAMETER in request.GET,
+        "downloads": exporting.download_links(request),
+        "most": exporting.MAX_MESSAGES,
+    }
 
 
 def _without_time_range() -> dict[str, str]:
@@ -201,7 +188,21 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         message_id,
         **navigation_context,
         topic=topic,
-        facts=_message_facts(stored, topic, body, masked=browsed.masked),
+        facts=[
+            Fact(_("Topic"), topic, page_url("topic", topic), kind="code"),
+            Fact(
+                _("Queue"),
+                cells.queue_name(stored.queue),
+                f"{page_url('messages')}?topic={topic}&queue={stored.queue}",
+            ),
+            Fact(_("Offset"), stored.offset),
+            Fact(_("Stored"), stored.stored_at_ms, kind="when"),
+            Fact(_("Key"), stored.key, kind="code"),
+            Fact(_("Tag"), stored.tag),
+            Fact(_("Trace id"), stored.trace_id, kind="code"),
+            Fact(_("Attempt"), stored.attempt),
+            Fact(_("Size"), None if browsed.masked else format_size(body.size)),
+        ],
         headers=sorted((stored.headers or {}).items()),
         body=body,
         masked=browsed.masked,
@@ -211,26 +212,6 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         ),
         actions=actions,
     )
-
-
-def _message_facts(
-    stored: StoredMessage, topic: str, body: bodies.Body, *, masked: bool
-) -> list[Fact]:
-    return [
-        Fact(_("Topic"), topic, page_url("topic", topic), kind="code"),
-        Fact(
-            _("Queue"),
-            cells.queue_name(stored.queue),
-            f"{page_url('messages')}?topic={topic}&queue={stored.queue}",
-        ),
-        Fact(_("Offset"), stored.offset),
-        Fact(_("Stored"), stored.stored_at_ms, kind="when"),
-        Fact(_("Key"), stored.key, kind="code"),
-        Fact(_("Tag"), stored.tag),
-        Fact(_("Trace id"), stored.trace_id, kind="code"),
-        Fact(_("Attempt"), stored.attempt),
-        Fact(_("Size"), None if masked else format_size(body.size)),
-    ]
 
 
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:

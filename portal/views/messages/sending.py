@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django import forms
 from django.utils.translation import gettext as _
@@ -89,14 +88,11 @@ class Send(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         receipt = operator_sends.send(
-            topic=self.topic, message=self._message(fields), batch_id=self._batch_id(fields),
-            actor=self.actor,
+            topic=self.topic, message=self._message(fields),
+            batch_id=batch_ids.check(fields["batch"]), actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
         )  # fmt: skip
         return _("Stored as message %s.") % receipt.message_id
-
-    def _batch_id(self, fields: dict[str, Any]) -> UUID:
-        return batch_ids.check(fields["batch"])
 
     def _message(self, fields: dict[str, Any]) -> NewMessage:
         return NewMessage(

@@ -45,11 +45,11 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
     nodes = node_rows.list_nodes(window=window, actor=actor(request)).items
-    latencies, silent, growth_by_node = (
-        registry.latencies(),
-        set(outages.silent_nodes()),
-        size_rows.read_growth(),
-    )
+    latencies_ms = {
+        name: None if seconds is None else round(seconds * 1000)
+        for name, seconds in registry.latencies().items()
+    }
+    silent, growth_by_node = set(outages.silent_nodes()), size_rows.read_growth()
 
     def stored_bytes(view: NodeView) -> int | None:
         growth = growth_by_node.get(view.id)
@@ -65,7 +65,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Where"), lambda row: code(_location(row))),
         Column(
             _("Response time"),
-            lambda row: duration(_to_ms(latencies.get(row.name))),
+            lambda row: duration(latencies_ms.get(row.name)),
             right=True,
         ),
         Column(_("Queues"), lambda row: number(row.queues), right=True),
@@ -80,10 +80,6 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     table = list_table(request, columns, ListPage(nodes, len(nodes), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), page_url("node-register"))]
     return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
-
-
-def _to_ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def describe_growth(growth: Growth | None) -> str | None:
@@ -105,17 +101,52 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     view = node_rows.find_node(name=name, actor=actor(request))
     latency, space, error_text = _probe(view)
     growth = size_rows.read_growth().get(view.id)
+    name = view.name
+    server_actions = [
+        Link(_("Account"), page_url("node-account", name)),
+        Link(_("Reader account"), page_url("node-reader", name)),
+        Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
+    ]
+    replica = (
+        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
+    )
     return pages.render_page(
         request,
         "system/node",
         name,
         section="nodes",
         live=True,
-        actions=_actions(view),
+        actions=[
+            Link(_("Test the connection"), page_url("node-test", name)),
+            Link(_("Settings"), page_url("node-settings", name)),
+            *(server_actions if view.engine == "mysql" else ()),
+            Link(_("Adopt restored data"), page_url("node-adopt", name), "danger"),
+            Link(_("Remove"), page_url("node-delete", name), "danger"),
+        ],
         why=error_text,
         quarantined=view.quarantined,
         tiles=_tiles(view, latency, space, growth),
-        facts=_node_facts(view, growth),
+        facts=[
+            Fact(_("Kind"), cells.state(view.kind).value),
+            Fact(_("Engine"), view.engine),
+            Fact(_("Where"), _location(view), kind="code"),
+            Fact(_("TLS"), None if view.engine == "sqlite" else _(MODES[view.tls])),
+            *(
+                [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
+                if view.tls == "verify"
+                else ()
+            ),
+            Fact(_("Account"), view.username or None),
+            Fact(_("Reader account"), view.reader_username or None),
+            Fact(_("Tables of queues"), growth and growth.tables),
+            Fact(_("Epoch"), view.epoch),
+            Fact(_("Schema version"), _schema_version(view)),
+            Fact(_("Chosen for new queues"), _("no") if view.dedicated else _("yes")),
+            Fact(_("Capacity, GB"), view.capacity_gb),
+            Fact(_("Replica"), replica, kind="code"),
+            Fact(_("Registered"), view.created_at_ms, kind="when"),
+            Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+        ],
         sizes=charts.size_chart(size_rows.read_history(node=name, actor=actor(request))),
     )
 
@@ -133,22 +164,6 @@ def _probe(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
         return None, None, error_texts.describe_error(error)
 
 
-def _actions(view: NodeView) -> list[Link]:
-    name = view.name
-    server_actions = [
-        Link(_("Account"), page_url("node-account", name)),
-        Link(_("Reader account"), page_url("node-reader", name)),
-        Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
-    ]
-    return [
-        Link(_("Test the connection"), page_url("node-test", name)),
-        Link(_("Settings"), page_url("node-settings", name)),
-        *(server_actions if view.engine == "mysql" else ()),
-        Link(_("Adopt restored data"), page_url("node-adopt", name), "danger"),
-        Link(_("Remove"), page_url("node-delete", name), "danger"),
-    ]
-
-
 def _tiles(
     view: NodeView,
     latency_ms: float | None,
@@ -158,6 +173,7 @@ def _tiles(
     state_badge = cells.state(
         view.state if latency_ms is not None or view.state == "offline" else "away"
     )
+    remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
     return [
         Fact(_("State"), state_badge.value, tone=state_badge.tone),
         Fact(_("Response time"), latency_ms, kind="lasts"),
@@ -170,17 +186,15 @@ def _tiles(
             f"{space.free_percent:.0f} %" if space else DASH,
             tone=cells.state(view.disk).tone,
         ),
-        Fact(_("Full in"), _forecast(space, growth)),
+        Fact(
+            _("Full in"),
+            (
+                DASH
+                if remaining_days is None or remaining_days > MAX_FORECAST_DAYS
+                else format_duration(remaining_days * DAY)
+            ),
+        ),
     ]
-
-
-def _forecast(space: disks.Space | None, growth: Growth | None) -> str:
-    remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
-    return (
-        DASH
-        if remaining_days is None or remaining_days > MAX_FORECAST_DAYS
-        else format_duration(remaining_days * DAY)
-    )
 
 
 def _schema_version(view: NodeView) -> str | None:
@@ -193,36 +207,3 @@ def _schema_version(view: NodeView) -> str | None:
         "version": version,
         "command": command,
     }
-
-
-def _tls_mode(view: NodeView) -> str | None:
-    if view.engine == "sqlite":
-        return None
-    return _(MODES[view.tls])
-
-
-def _node_facts(view: NodeView, growth: Growth | None) -> list[Fact]:
-    replica = (
-        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
-    )
-    return [
-        Fact(_("Kind"), cells.state(view.kind).value),
-        Fact(_("Engine"), view.engine),
-        Fact(_("Where"), _location(view), kind="code"),
-        Fact(_("TLS"), _tls_mode(view)),
-        *(
-            [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
-            if view.tls == "verify"
-            else ()
-        ),
-        Fact(_("Account"), view.username or None),
-        Fact(_("Reader account"), view.reader_username or None),
-        Fact(_("Tables of queues"), growth and growth.tables),
-        Fact(_("Epoch"), view.epoch),
-        Fact(_("Schema version"), _schema_version(view)),
-        Fact(_("Chosen for new queues"), _("no") if view.dedicated else _("yes")),
-        Fact(_("Capacity, GB"), view.capacity_gb),
-        Fact(_("Replica"), replica, kind="code"),
-        Fact(_("Registered"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
-    ]

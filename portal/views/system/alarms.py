@@ -56,7 +56,14 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     )
     is_admin = may(request, "admin")
     columns: Columns[AlarmRow] = [
-        Column(_("State"), _alarm_state),
+        Column(
+            _("State"),
+            lambda row: (
+                badge(_("resolved"), "ok")
+                if row.ended_at_ms is not None
+                else badge(_("active"), "warn" if row.acknowledged_by else "bad")
+            ),
+        ),
         Column(_("What"), lambda row: text(cells.alarm_kind(row.kind)), "kind"),
         Column(
             _("Where"), lambda row: cells.alarm_subject(row, administrator=is_admin), "name"
@@ -76,7 +83,14 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         )
         for filter_name in LASTING_FILTERS
     ]
-    table = list_table(request, columns, alarms_page, empty=_empty_hint(selected))
+    table = list_table(
+        request,
+        columns,
+        alarms_page,
+        empty=EmptyHint(_("No active alarms. A job checks every minute."))
+        if selected == "lasting"
+        else EmptyHint(_("No matching alarms")),
+    )
     intro = _describe_mails() if is_admin else ""
     may_acknowledge = selected == "lasting" and alarms.list_acknowledgeable(
         actor=current_actor
@@ -97,12 +111,6 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _empty_hint(selected: str) -> EmptyHint:
-    if selected == "lasting":
-        return EmptyHint(_("No active alarms. A job checks every minute."))
-    return EmptyHint(_("No matching alarms"))
-
-
 def _describe_mails() -> str:
     """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
@@ -117,12 +125,6 @@ def _describe_mails() -> str:
         "count": mail_state.waiting,
         "last": last_sent,
     }
-
-
-def _alarm_state(alarm: AlarmRow) -> Cell:
-    if alarm.ended_at_ms is not None:
-        return badge(_("resolved"), "ok")
-    return badge(_("active"), "warn" if alarm.acknowledged_by else "bad")
 
 
 def _alarm_detail(alarm: AlarmRow) -> str:

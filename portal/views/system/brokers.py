@@ -18,7 +18,6 @@ from portal.auth.access import actor, may
 from portal.kit import cells, pages
 from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
-    Cell,
     Column,
     EmptyHint,
     Text,
@@ -46,7 +45,19 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
     if may(request, "admin"):
-        columns.append(Column(_("Change"), _change_link))
+        columns.append(
+            Column(
+                _("Change"),
+                lambda row: (
+                    text(_("forget"), page_url("broker-forget", row.name))
+                    if not row.alive
+                    else text(
+                        _("Drain") if row.state == "in" else _("Return to service"),
+                        page_url("broker-state", row.name),
+                    )
+                ),
+            )
+        )
     hint = EmptyHint(_("No broker is registered."))
     table = list_table(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
     actions = (
@@ -84,15 +95,6 @@ def java_clients(request: HttpRequest) -> HttpResponse:
     intro = _("A request without a client was refused before it was read.")
     return pages.render_list(
         request, _("Java clients"), table, section="brokers", intro=intro, searched=False
-    )
-
-
-def _change_link(broker: BrokerView) -> Cell:
-    if not broker.alive:
-        return text(_("forget"), page_url("broker-forget", broker.name))
-    return text(
-        _("Drain") if broker.state == "in" else _("Return to service"),
-        page_url("broker-state", broker.name),
     )
 
 

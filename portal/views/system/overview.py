@@ -6,14 +6,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from metadata.actors import Actor
 from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.listing import chart_marks, overview_lists
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
-from metadata.monitoring.metrics_history import Pace
 from portal.auth.access import actor, may
 from portal.kit import cells, charts, outages, pages, progress
 from portal.kit.pages import Fact, page_url
@@ -44,6 +42,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     )
     marks = chart_marks.list_marks(for_s=span.length_s, actor=actor(request))
     problem_list = list_problems(summary, actor(request))
+    nodes = snapshot.current().nodes
+    silent_count = len(outages.silent_nodes()) + len(outages.offline_nodes())
+    alive_brokers = [
+        broker for broker in discovery.list_brokers(actor=actor(request)) if broker.alive
+    ]
+    answering_nodes = f"{len(nodes) - silent_count} / {len(nodes)}"
+    oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None
     return pages.render_page(
         request,
         "system/overview",
@@ -53,11 +58,65 @@ def overview(request: HttpRequest) -> HttpResponse:
         problems=problem_list,
         verdict=min((problem.tone for problem in problem_list), default="ok"),
         quiet=_describe_handled_problems(summary),
-        tiles=_tiles(summary, rates, actor(request), may(request, "admin")),
+        tiles=[
+            Fact(_("Sent per second"), rates.sent, page_url("topics"), kind="rate"),
+            Fact(_("Pulled per second"), rates.pulled, page_url("groups"), kind="rate"),
+            Fact(_("Handled per second"), rates.handled, page_url("groups"), kind="rate"),
+            Fact(
+                _("Unread messages"),
+                summary.lag,
+                page_url("groups") + "?sort=-lag",
+                kind="number",
+                note=progress.describe_slowest(
+                    (row.name, row.progress) for row in summary.behind
+                ),
+            ),
+            Fact(
+                _("Oldest unread"),
+                oldest,
+                page_url("groups") + "?sort=-age",
+                kind="lasts",
+                tone="warn" if (oldest or 0) > cells.LATE_MS else "",
+            ),
+            Fact(
+                _("Dead letters"),
+                summary.dead.messages,
+                "#dead",
+                kind="number",
+                tone="warn" if summary.dead.unseen else "",
+            ),
+            Fact(
+                _("Alarms"),
+                summary.alarm_count + summary.acknowledged_count,
+                page_url("alarms"),
+                kind="number",
+                tone="bad" if summary.alarm_count else "ok",
+            ),
+            Fact(
+                _("Nodes"),
+                answering_nodes,
+                page_url("nodes") if may(request, "admin") else "",
+                "bad" if silent_count else "ok",
+            ),
+            Fact(
+                _("Brokers alive"),
+                len(alive_brokers),
+                page_url("brokers"),
+                kind="number",
+                tone="" if alive_brokers else "bad",
+            ),
+            Fact(_("Topics"), summary.topics, page_url("topics"), kind="number"),
+            Fact(_("Consumer groups"), summary.groups, page_url("groups"), kind="number"),
+            Fact(_("Consumers"), summary.members, page_url("consumers"), kind="number"),
+        ],
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
-        behind=_lagging_groups_table(summary),
+        behind=simple_table(
+            cells.GROUP_COLUMNS,
+            summary.behind,
+            EmptyHint(_("No group has unread messages")),
+        ),
         dead=_dead_letters_table(request, summary),
         empty=not summary.topics,
     )
@@ -82,58 +141,6 @@ def _describe_handled_problems(summary: Overview) -> str:
         )
         sentences.append(template % format_count(seen_groups))
     return " ".join(sentences)
-
-
-def _tiles(
-    summary: Overview, rates: Pace, current_actor: Actor, is_admin: bool
-) -> list[Fact]:
-    nodes = snapshot.current().nodes
-    silent_count = len(outages.silent_nodes()) + len(outages.offline_nodes())
-    alive_brokers = [
-        broker for broker in discovery.list_brokers(actor=current_actor) if broker.alive
-    ]
-    answering_nodes = f"{len(nodes) - silent_count} / {len(nodes)}"
-    oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None
-    return [
-        Fact(_("Sent per second"), rates.sent, page_url("topics"), kind="rate"),
-        Fact(_("Pulled per second"), rates.pulled, page_url("groups"), kind="rate"),
-        Fact(_("Handled per second"), rates.handled, page_url("groups"), kind="rate"),
-        Fact(
-            _("Unread messages"), summary.lag, page_url("groups") + "?sort=-lag", kind="number",
-            note=progress.describe_slowest((row.name, row.progress) for row in summary.behind),
-        ),
-        Fact(
-            _("Oldest unread"), oldest, page_url("groups") + "?sort=-age", kind="lasts",
-            tone="warn" if (oldest or 0) > cells.LATE_MS else "",
-        ),
-        Fact(
-            _("Dead letters"), summary.dead.messages, "#dead", kind="number",
-            tone="warn" if summary.dead.unseen else "",
-        ),
-        Fact(
-            _("Alarms"), summary.alarm_count + summary.acknowledged_count, page_url("alarms"),
-            kind="number", tone="bad" if summary.alarm_count else "ok",
-        ),
-        Fact(
-            _("Nodes"), answering_nodes, page_url("nodes") if is_admin else "",
-            "bad" if silent_count else "ok",
-        ),
-        Fact(
-            _("Brokers alive"), len(alive_brokers), page_url("brokers"), kind="number",
-            tone="" if alive_brokers else "bad",
-        ),
-        Fact(_("Topics"), summary.topics, page_url("topics"), kind="number"),
-        Fact(_("Consumer groups"), summary.groups, page_url("groups"), kind="number"),
-        Fact(_("Consumers"), summary.members, page_url("consumers"), kind="number"),
-    ]  # fmt: skip
-
-
-def _lagging_groups_table(summary: Overview) -> Table:
-    return simple_table(
-        cells.GROUP_COLUMNS,
-        summary.behind,
-        EmptyHint(_("No group has unread messages")),
-    )
 
 
 def _dead_letters_table(request: HttpRequest, summary: Overview) -> Table:

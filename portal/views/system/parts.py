@@ -22,7 +22,6 @@ from portal.kit.tables import (
     Cell,
     Column,
     EmptyHint,
-    Table,
     badge,
     code,
     duration,
@@ -68,6 +67,10 @@ class ExampleForm(forms.Form):
     body = forms.CharField(label="Long text", widget=forms.Textarea(attrs={"rows": 2}))
 
 
+def _example_cell(cell: Cell, _row: int) -> Cell:
+    return cell
+
+
 def parts(request: HttpRequest) -> HttpResponse:
     """Show the page for developers."""
     now_ms = ms(database_now())
@@ -75,57 +78,6 @@ def parts(request: HttpRequest) -> HttpResponse:
         {"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"}
     )
     form.is_valid()
-    return pages.render_page(
-        request,
-        "system/parts",
-        _("Parts of pages"),
-        intro=_("For developers: every part in all its states. The figures are invented."),
-        crumbs=[Link("Crumb", "#"), Link(LONG_NAME, "#")],
-        tabs=[
-            Link("Chosen", "#", "on"),
-            Link("Other", "#"),
-            Link("A long label of a tab", "#"),
-        ],
-        actions=[
-            Link("Danger", "#", "danger"),
-            Link("Primary", "#", "primary"),
-            Link("Other", "#"),
-        ],
-        tiles=_example_tiles(),
-        badges=[cells.state(word) for word in cells.STATE_LABELS],
-        chips=[
-            Link("who: ada", "#"),
-            Link(f"what: {LONG_NAME}", "#"),
-            Link("cannot be removed", ""),
-        ],
-        saved=SavedFilters(
-            "topics",
-            [FilterView("chosen", "q=a"), FilterView(LONG_NAME, "q=b")],
-            "q=a",
-            "q=a",
-        ),
-        table=_example_table(now_ms),
-        none=simple_table([Column("Name", text)], [], NO_TOPICS),
-        chart=_example_chart(now_ms, lines=3),
-        nothing=Chart("No figures", ["sent"], []),
-        steps=_example_steps(now_ms),
-        tones=TONES[1:],
-        form=form,
-    )
-
-
-def _example_tiles() -> list[Fact]:
-    return [
-        *(Fact(f"Tone {tone or 'none'}", 1234, "#", tone, "number") for tone in TONES),
-        Fact("Rate", 12.34, kind="rate"),
-        Fact("Duration", 725_000, kind="lasts"),
-        Fact("Size", 1 << 30, kind="size"),
-        Fact("Words", "behind", tone="warn", kind="words", note="catches up in 12 min"),
-        Fact("Not known", None, kind="number"),
-    ]
-
-
-def _example_table(now_ms: int) -> Table:
     examples: dict[str, Cell] = {
         "code": code(LONG_NAME, "#"),
         "badge": badge("paused", "warn"),
@@ -144,22 +96,15 @@ def _example_table(now_ms: int) -> Table:
         "prose": prose("Sentences, which get most of the width."),
         "nothing": text(None),
     }
+    # Each column shows the same cell in all its rows.
     columns: list[Column[int]] = [
         Column(name, partial(_example_cell, cell)) for name, cell in examples.items()
     ]
-    return simple_table(columns, range(2), EmptyHint(""), "A caption of a table")
-
-
-def _example_cell(cell: Cell, _row: int) -> Cell:
-    return cell
-
-
-def _example_chart(now_ms: int, *, lines: int) -> Chart:
-    labels = ["sent", "handled", "pulled"][:lines]
+    labels = ["sent", "handled", "pulled"]
     rows = []
     for n in range(30):
         at_ms = now_ms // MINUTE * MINUTE - (29 - n) * MINUTE
-        values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
+        values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(3)]
         row_cells = tuple(
             (DASH, "") if n in STEPS_WITHOUT_VALUE else (f"{value:.1f}", value)
             for value in values
@@ -172,18 +117,63 @@ def _example_chart(now_ms: int, *, lines: int) -> Chart:
                 [Event(at_ms + 20_000, *EXAMPLE_EVENTS[n])] if n in EXAMPLE_EVENTS else (),
             )
         )
-    return Chart("Messages per second", labels, rows)
-
-
-def _example_steps(now_ms: int) -> list[Step]:
-    return [
-        Step("Sent", "No time is recorded for this step."),
-        Step("Stored", "topic/3, offset 145", now_ms - HOUR, "ok", "#"),
-        Step(
-            "Failed",
-            "TimeoutError: no answer of the mail server",
-            now_ms - 5 * MINUTE,
-            "warn",
+    return pages.render_page(
+        request,
+        "system/parts",
+        _("Parts of pages"),
+        intro=_("For developers: every part in all its states. The figures are invented."),
+        crumbs=[Link("Crumb", "#"), Link(LONG_NAME, "#")],
+        tabs=[
+            Link("Chosen", "#", "on"),
+            Link("Other", "#"),
+            Link("A long label of a tab", "#"),
+        ],
+        actions=[
+            Link("Danger", "#", "danger"),
+            Link("Primary", "#", "primary"),
+            Link("Other", "#"),
+        ],
+        tiles=[
+            *(Fact(f"Tone {tone or 'none'}", 1234, "#", tone, "number") for tone in TONES),
+            Fact("Rate", 12.34, kind="rate"),
+            Fact("Duration", 725_000, kind="lasts"),
+            Fact("Size", 1 << 30, kind="size"),
+            Fact(
+                "Words",
+                "behind",
+                tone="warn",
+                kind="words",
+                note="catches up in 12 min",
+            ),
+            Fact("Not known", None, kind="number"),
+        ],
+        badges=[cells.state(word) for word in cells.STATE_LABELS],
+        chips=[
+            Link("who: ada", "#"),
+            Link(f"what: {LONG_NAME}", "#"),
+            Link("cannot be removed", ""),
+        ],
+        saved=SavedFilters(
+            "topics",
+            [FilterView("chosen", "q=a"), FilterView(LONG_NAME, "q=b")],
+            "q=a",
+            "q=a",
         ),
-        Step("Dead letter", LONG_NAME, now_ms - MINUTE, "bad"),
-    ]
+        table=simple_table(columns, range(2), EmptyHint(""), "A caption of a table"),
+        none=simple_table([Column("Name", text)], [], NO_TOPICS),
+        chart=Chart("Messages per second", labels, rows),
+        nothing=Chart("No figures", ["sent"], []),
+        steps=[
+            Step("Sent", "No time is recorded for this step."),
+            Step("Stored", "topic/3, offset 145", now_ms - HOUR, "ok", "#"),
+            Step(
+                "Failed",
+                "TimeoutError: no answer of the mail server",
+                now_ms - 5 * MINUTE,
+                "warn",
+            ),
+            Step("Dead letter", LONG_NAME, now_ms - MINUTE, "bad"),
+        ],
+        tones=TONES[1:],
+        form=form,
+    )

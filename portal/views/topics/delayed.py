@@ -20,7 +20,6 @@ from portal.kit.tables import (
     Cell,
     Column,
     EmptyHint,
-    Table,
     Text,
     code,
     long,
@@ -37,6 +36,24 @@ MESSAGES_PER_PAGE = 50
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
     """Show the delayed messages of a topic, and the nodes that did not answer."""
     page, problems = _read_page(name, request.GET.get("after") or None, actor(request))
+    columns: list[Column[WaitingMessage]] = [
+        Column(_("Message"), lambda row: code(row.message_id)),
+        Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
+        Column(_("Key"), lambda row: code(row.row.key)),
+        Column(_("Tag"), lambda row: text(row.row.tag)),
+        Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
+        Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
+    ]
+    if may(request, "produce", name):
+        columns.append(
+            Column(
+                _("Action"),
+                lambda row: text(_("recall"), page_url("recall", name, row.message_id)),
+            )
+        )
+    hint = EmptyHint(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
+    # An empty list must not look complete while a node is missing.
+    messages = page.messages if page else ()
     return pages.render_page(
         request,
         "topics/delayed",
@@ -47,8 +64,10 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
         live=True,
         missing=problems,
         tiles=[Fact(_("Waiting"), page.count if page else None, kind="number")],
-        table=_delayed_table(
-            name, page, is_complete=not problems, may_recall=may(request, "produce", name)
+        table=simple_table(
+            columns,
+            messages,
+            hint if (not problems) else EmptyHint(_("The delayed messages are unknown.")),
         ),
         following=f"?after={page.next}" if page and page.next else "",
     )
@@ -71,34 +90,6 @@ def _read_page(
         _("Node %s does not answer, so its messages are not listed.") % node
         for node in page.away
     ]
-
-
-def _delayed_table(
-    name: str, page: Waiting | None, *, is_complete: bool, may_recall: bool
-) -> Table:
-    columns: list[Column[WaitingMessage]] = [
-        Column(_("Message"), lambda row: code(row.message_id)),
-        Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
-        Column(_("Key"), lambda row: code(row.row.key)),
-        Column(_("Tag"), lambda row: text(row.row.tag)),
-        Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
-        Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
-    ]
-    if may_recall:
-        columns.append(
-            Column(
-                _("Action"),
-                lambda row: text(_("recall"), page_url("recall", name, row.message_id)),
-            )
-        )
-    hint = EmptyHint(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
-    # An empty list must not look complete while a node is missing.
-    messages = page.messages if page else ()
-    return simple_table(
-        columns,
-        messages,
-        hint if is_complete else EmptyHint(_("The delayed messages are unknown.")),
-    )
 
 
 class Recall(TopicAction):

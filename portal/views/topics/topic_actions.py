@@ -27,7 +27,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     Text,
     number,
     simple_table,
@@ -182,15 +181,14 @@ def _preview_change(change: Change, caption: str) -> Preview:
         for lag in change.unread
         if lag.messages != 0
     ]
-    return Preview(effects=effects, table=_queue_table(change, caption))
-
-
-def _queue_table(change: Change, caption: str) -> Table:
     columns: Columns[QueueView] = [
         Column(_("Number"), lambda row: number(row.number), right=True),
         Column(_("Node"), lambda row: text(row.node)),
     ]
-    return simple_table(columns, change.queues, EmptyHint(_("None.")), caption)
+    return Preview(
+        effects=effects,
+        table=simple_table(columns, change.queues, EmptyHint(_("None.")), caption),
+    )
 
 
 class CleanTopic(TopicAction):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -18,7 +16,6 @@ from metadata.monitoring import metrics_history
 from metadata.rules.settings import TOPIC
 from metadata.topics import producers, topic_rows
 from metadata.topics.producers import ProducerView
-from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
 from portal.kit import cells, charts, navigation, outages, pages
 from portal.kit.pages import Fact, Link, page_url
@@ -28,7 +25,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     code,
     list_table,
     number,
@@ -78,34 +74,30 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Link(_("Import"), page_url("import")),
     ]
     table = list_table(request, columns, topics, empty=hint)
-    filters = _kind_tabs(kind, topic_lists.count_by_kind(actor=actor(request)))
-    return pages.render_list(
-        request, _("Topics"), table, section="topics", actions=actions, filters=filters
-    )
-
-
-def _kind_tabs(selected: str, counts: Mapping[str, int]) -> list[Link]:
-    """Return the tabs of the list. The tabs of internal and retry topics have their
-    numbers.
-    """
-    internal_topics, retry_topics = counts["internal"], counts["failure"]
+    counts = topic_lists.count_by_kind(actor=actor(request))
+    # The list leaves out internal and retry topics: their numbers stand on their tabs.
     links = {
         "normal": Link(_("Topics"), page_url("topics")),
         "internal": Link(
             _("Internal topics"),
             f"{page_url('topics')}?kind=internal",
-            count=internal_topics,
+            count=counts["internal"],
         ),
         "failure": Link(
-            _("Retry topics"), f"{page_url('topics')}?kind=failure", count=retry_topics
+            _("Retry topics"),
+            f"{page_url('topics')}?kind=failure",
+            count=counts["failure"],
         ),
     }
     # Most installations have no internal topics, so they need no tab.
-    if not internal_topics and selected != "internal":
+    if not counts["internal"] and kind != "internal":
         del links["internal"]
-    return [
-        replace(link, tone="on" if kind == selected else "") for kind, link in links.items()
+    filters = [
+        replace(link, tone="on" if key == kind else "") for key, link in links.items()
     ]
+    return pages.render_list(
+        request, _("Topics"), table, section="topics", actions=actions, filters=filters
+    )
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
@@ -120,33 +112,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     points = metrics_history.read_points(for_s=span.length_s, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.length_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
-    return pages.render_page(
-        request,
-        "topics/topic",
-        name,
-        **navigation.for_topic(name, "topic"),
-        live=True,
-        actions=_actions(name) if manages else [],
-        tiles=_tiles(view, queues, metrics_history.read_pace(topic_id=view.id).sent),
-        rates=charts.rate_chart(points, marks),
-        lags=charts.lag_chart(points, marks),
-        spans=charts.span_links(span),
-        queues=_queues_table(request, name, queues, manages),
-        groups=_groups_table(groups, name),
-        producers=_producers_table(
-            producers.list_producers(topic=name, actor=actor(request)), name
-        ),
-        facts=_topic_facts(view),
-        away=outages.silent_nodes_of_topic(queues),
-    )
-
-
-def _messages_url(name: str) -> str:
-    return f"{page_url('messages')}?topic={name}"
-
-
-def _actions(name: str) -> list[Link]:
-    return [
+    actions = [
         Link(_("Send"), page_url("send", name), "primary"),
         Link(_("Settings"), page_url("topic-settings", name)),
         Link(_("Send tokens"), page_url("topic-tokens", name)),
@@ -155,45 +121,50 @@ def _actions(name: str) -> list[Link]:
         Link(_("Clean now"), page_url("topic-clean", name)),
         Link(_("Delete"), page_url("topic-delete", name), "danger"),
     ]
-
-
-def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[Fact]:
-    reported = [state for state in queues if state.head is not None]
-    return [
-        Fact(_("Sent per second"), sent, kind="rate"),
-        Fact(_("Total sent"), sum(state.head or 0 for state in reported), kind="number"),
-        Fact(
-            _("Kept"),
-            sum((state.head or 0) - (state.low or 0) for state in reported),
-            _messages_url(view.name),
-            kind="number",
-        ),
-        Fact(_("Size"), _total_size(queues), kind="size", note=_("measured every hour")),
-        Fact(
-            _("Queues"),
-            sum(state.queue.state != "retired" for state in queues),
-            kind="number",
-        ),
-        Fact(_("Retention, days"), view.retention_days, kind="number"),
+    state_badge = cells.state(view.state)
+    group_columns: Columns[SubscriptionRow] = [
+        Column(_("Group"), lambda row: cells.group(row.group)),
+        Column(_("State"), cells.subscription_state),
+        Column(_("Unread"), lambda row: number(row.lag), right=True),
+        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
+        Column(_("Since"), lambda row: timestamp(row.created_at_ms)),
     ]
-
-
-def _total_size(queues: Sequence[QueueDrain]) -> int | None:
-    """Return the size of all queues, None if no size is known yet."""
+    no_groups = EmptyHint(
+        _("No group subscribes to this topic. Subscribe one:"),
+        f"catmq subscribe GROUP {name}",
+    )
+    producer_columns: Columns[ProducerView] = [
+        Column(_("Producer"), lambda row: text(row.name)),
+        Column(_("Address"), lambda row: code(row.address or None)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(
+            _("Messages, last hour"), lambda row: number(row.messages_last_hour), right=True
+        ),
+        Column(_("Last message"), lambda row: timestamp(row.last_seen_at_ms)),
+        Column(_("First message"), lambda row: timestamp(row.first_seen_at_ms)),
+    ]
+    no_producers = EmptyHint(
+        _("Nobody has sent to this topic in the last seven days."),
+        f"catmq send {name} 'hello'",
+    )
+    reported = [state for state in queues if state.head is not None]
     sizes = [state.queue.bytes for state in queues if state.queue.bytes is not None]
-    return sum(sizes) if sizes else None
-
-
-def _queues_table(
-    request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool
-) -> Table:
     messages_url = f"{page_url('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
         Column(
             _("Queue"),
             lambda row: cells.queue(row.queue.queue, f"{messages_url}{row.queue.queue}"),
         ),
-        Column(_("State"), _queue_state),
+        Column(
+            _("State"),
+            lambda row: cells.state(
+                "away"
+                if row.head is None
+                else "draining"
+                if row.draining
+                else row.queue.state
+            ),
+        ),
         Column(_("Node"), lambda row: text(row.queue.node)),
         Column(_("Share of keys"), lambda row: share(row.slots / 1024), right=True),
         Column(_("Log start offset"), lambda row: number(row.low), right=True),
@@ -204,18 +175,62 @@ def _queues_table(
     ]
     if manages:
         columns.append(Column(_("Change"), lambda row: _queue_action(name, row)))
-    return split_table(
-        request, columns, queues, EmptyHint(_("No queues yet.")), parameter="queues"
-    )
-
-
-def _queue_state(state: QueueDrain) -> Cell:
-    return cells.state(
-        "away"
-        if state.head is None
-        else "draining"
-        if state.draining
-        else state.queue.state
+    return pages.render_page(
+        request,
+        "topics/topic",
+        name,
+        **navigation.for_topic(name, "topic"),
+        live=True,
+        actions=actions if manages else [],
+        tiles=[
+            Fact(
+                _("Sent per second"),
+                metrics_history.read_pace(topic_id=view.id).sent,
+                kind="rate",
+            ),
+            Fact(
+                _("Total sent"), sum(state.head or 0 for state in reported), kind="number"
+            ),
+            Fact(
+                _("Kept"),
+                sum((state.head or 0) - (state.low or 0) for state in reported),
+                f"{page_url('messages')}?topic={view.name}",
+                kind="number",
+            ),
+            Fact(
+                _("Size"),
+                sum(sizes) if sizes else None,
+                kind="size",
+                note=_("measured every hour"),
+            ),
+            Fact(
+                _("Queues"),
+                sum(state.queue.state != "retired" for state in queues),
+                kind="number",
+            ),
+            Fact(_("Retention, days"), view.retention_days, kind="number"),
+        ],
+        rates=charts.rate_chart(points, marks),
+        lags=charts.lag_chart(points, marks),
+        spans=charts.span_links(span),
+        queues=split_table(
+            request, columns, queues, EmptyHint(_("No queues yet.")), parameter="queues"
+        ),
+        groups=simple_table(group_columns, groups, no_groups),
+        producers=simple_table(
+            producer_columns,
+            producers.list_producers(topic=name, actor=actor(request)),
+            no_producers,
+        ),
+        facts=[
+            Fact(_("State"), state_badge.value, kind="badge", tone=state_badge.tone),
+            Fact(_("Kind"), cells.state(view.kind).value),
+            *setting_facts(TOPIC, view),
+            Fact(_("Layout version"), view.layout_version),
+            Fact(_("Created"), view.created_at_ms, kind="when"),
+            Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+        ],
+        away=outages.silent_nodes_of_topic(queues),
     )
 
 
@@ -231,48 +246,3 @@ def _queue_action(name: str, state: QueueDrain) -> Cell:
     if state.queue.state == "read_only" and not state.draining:
         return text(_("open"), url)
     return text(None)
-
-
-def _groups_table(subscriptions: Sequence[SubscriptionRow], name: str) -> Table:
-    columns: Columns[SubscriptionRow] = [
-        Column(_("Group"), lambda row: cells.group(row.group)),
-        Column(_("State"), cells.subscription_state),
-        Column(_("Unread"), lambda row: number(row.lag), right=True),
-        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
-        Column(_("Since"), lambda row: timestamp(row.created_at_ms)),
-    ]
-    hint = EmptyHint(
-        _("No group subscribes to this topic. Subscribe one:"),
-        f"catmq subscribe GROUP {name}",
-    )
-    return simple_table(columns, subscriptions, hint)
-
-
-def _producers_table(views: Sequence[ProducerView], name: str) -> Table:
-    columns: Columns[ProducerView] = [
-        Column(_("Producer"), lambda row: text(row.name)),
-        Column(_("Address"), lambda row: code(row.address or None)),
-        Column(_("Client"), lambda row: text(row.sdk or None)),
-        Column(
-            _("Messages, last hour"), lambda row: number(row.messages_last_hour), right=True
-        ),
-        Column(_("Last message"), lambda row: timestamp(row.last_seen_at_ms)),
-        Column(_("First message"), lambda row: timestamp(row.first_seen_at_ms)),
-    ]
-    hint = EmptyHint(
-        _("Nobody has sent to this topic in the last seven days."),
-        f"catmq send {name} 'hello'",
-    )
-    return simple_table(columns, views, hint)
-
-
-def _topic_facts(view: TopicView) -> list[Any]:
-    state_badge = cells.state(view.state)
-    return [
-        Fact(_("State"), state_badge.value, kind="badge", tone=state_badge.tone),
-        Fact(_("Kind"), cells.state(view.kind).value),
-        *setting_facts(TOPIC, view),
-        Fact(_("Layout version"), view.layout_version),
-        Fact(_("Created"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
-    ]
