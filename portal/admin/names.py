@@ -21,6 +21,7 @@ def translate_names() -> None:
         meta.verbose_name = gettext_lazy(str(meta.verbose_name))
         meta.verbose_name_plural = gettext_lazy(str(meta.verbose_name_plural))
         for field in meta.fields:
+            # Lazy, because the language differs between requests.
             field.verbose_name = gettext_lazy(str(field.verbose_name))
             if field.choices:
                 field.choices = [

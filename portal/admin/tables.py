@@ -25,6 +25,7 @@ def register(
     `columns`, `search`, `filters` and `ordering` are names, separated by blanks. A filter
     with a trailing ? asks whether the column is empty.
     """
+    # Joined, so that a list needs a single query.
     foreign_keys = {field.name for field in model._meta.fields if field.is_relation}
     admin.site.register(
         model,

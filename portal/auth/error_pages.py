@@ -59,27 +59,20 @@ def http_status(error: CatmqError) -> int:
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
     """Return the page of an error."""
     if isinstance(error, MetadataUnavailable):
-        return _outage_page(request)
+        # Nobody can be authenticated now, so this page contains nothing secret.
+        cluster = snapshot.current() if snapshot.age_s() < float("inf") else None
+        nodes = len(cluster.nodes) if cluster else 0
+        figures = {
+            "nodes": nodes,
+            "answering": nodes - len(node_pools.unreachable_nodes()),
+            "topics": len(cluster.topics) if cluster else 0,
+            "groups": len(cluster.groups) if cluster else 0,
+            "age_s": round(snapshot.age_s()) if cluster else None,
+        }
+        return render(request, "portal/frame/outage.html", {"figures": figures}, status=503)
     status = http_status(error)
     log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
     return _error_page(request, status, error_texts.describe_error(error))
-
-
-def _outage_page(request: HttpRequest) -> HttpResponse:
-    """Return the page for an outage of the metadata database.
-
-    The user cannot be authenticated then, so the page contains nothing secret.
-    """
-    cluster = snapshot.current() if snapshot.age_s() < float("inf") else None
-    nodes = len(cluster.nodes) if cluster else 0
-    figures = {
-        "nodes": nodes,
-        "answering": nodes - len(node_pools.unreachable_nodes()),
-        "topics": len(cluster.topics) if cluster else 0,
-        "groups": len(cluster.groups) if cluster else 0,
-        "age_s": round(snapshot.age_s()) if cluster else None,
-    }
-    return render(request, "portal/frame/outage.html", {"figures": figures}, status=503)
 
 
 def _error_page(

@@ -86,7 +86,7 @@ def draw_bars(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
         values.items(),
         key=lambda item: item[0] if drawing.in_order else (-item[1], item[0]),
     )
-    # In order of time, the latest bars are the interesting ones.
+    # Of many days, the latest are shown.
     visible = ranked[-MAX_BARS:] if drawing.in_order else ranked[:MAX_BARS]
     max_value = max(value for _label, value in visible) or 1
     bars = [

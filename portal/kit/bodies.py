@@ -9,8 +9,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Longer bodies are cut, so that one message cannot make a page of many megabytes.
+# Longer bodies are cut, so that a message cannot make a page of many megabytes.
 SHOWN_BYTES = 64 * 1024
+# A hex dump is five times as long as its data.
 HEX_BYTES = 4 * 1024
 # Deeper JSON is shown as it is: json.loads would exhaust Python's stack.
 MAX_JSON_DEPTH = 200
@@ -35,6 +36,7 @@ def render_body(body: bytes) -> Body:
     """Return a body as text that is safe to show, whatever bytes it contains."""
     if not body:
         return Body("empty", "", 0, False)
+    # A cut body is no valid JSON, so it is not indented.
     cut = len(body) > SHOWN_BYTES
     if cut:
         return Body(*_decode(body[:SHOWN_BYTES]), len(body), True)

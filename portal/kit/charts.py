@@ -25,7 +25,7 @@ from portal.kit.tables import Text
 from portal.templatetags.formats import DASH, format_count, format_rate, format_size
 
 Number = float | int | None
-# The rate of a step that began less than this ago says little, so it is not shown.
+# A step that began less than this ago is too short for a meaningful rate.
 MIN_STEP_S = 10
 
 
@@ -204,6 +204,7 @@ def _build_chart(
     def value_cell(value: Number) -> tuple[str, Number | str]:
         return (DASH, "") if value is None else (format_value(value), round(value, 4))
 
+    # An event belongs to the step in which it happened, so that the table can show it.
     events = _events_by_step(points, marks)
     steps = [
         Row(

@@ -51,6 +51,7 @@ def _translate_values(finding: Finding) -> dict[str, object]:
 
 
 def findings_table(preflight: Preflight) -> Table:
+    # Texts are declared in English and translated here.
     columns: Columns[Finding] = [
         Column(_("What"), lambda row: text(CHECK_LABELS[row.about])),
         Column(_("Verdict"), lambda row: badge(VERDICT_LABELS[row.verdict], row.verdict)),

@@ -41,6 +41,7 @@ def for_group(request: HttpRequest, name: str, selected_tab: str) -> dict[str, A
     tabs["audit"] = _("Changes"), _list_url("audit", "group", name=name)
     context = _build_context("groups", name, tabs, selected_tab)
     group = snapshot.current().group(name)
+    # A job keeps the count, so the tab needs only a small query.
     dead_letters = (
         dead_letter_counts.read_group_count(group.id)
         if "failures" in tabs and group
@@ -59,6 +60,7 @@ def for_list(request: HttpRequest, selected_tab: str, *, name: str) -> dict[str,
     """Return the navigation context of a list that was opened from a topic or group,
     else nothing.
     """
+    # A name in the URL may belong to a deleted object, which has no tabs.
     cluster = snapshot.current()
     kind = request.GET.get(KIND_PARAMETER)
     if kind == "group" and cluster.group(name):

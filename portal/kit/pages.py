@@ -50,7 +50,7 @@ LISTS_WITH_FILTERS = frozenset(name for _label, name in SECTIONS.values())
 PAGING_PARAMETERS = ("page", "after", "seen")
 # URL parameters that do not belong to a saved filter.
 UNSAVED_PARAMETERS = (*PAGING_PARAMETERS, "tail", "columns", "format")
-# A page with more actions than this shows one button and a menu.
+# A page with more actions than this shows a button and a menu.
 MAX_BUTTONS = 2
 
 
@@ -146,6 +146,7 @@ def arrange_actions(actions: Sequence[Link]) -> Menu:
     """Return the first action as a button and the others as a menu, dangerous actions
     last.
     """
+    # Dangerous actions come last, so that they are not clicked by mistake.
     ordered = sorted(
         actions, key=lambda action: (action.tone == "danger", action.tone != "primary")
     )

@@ -58,8 +58,14 @@ def list_problems(overview: Overview, actor: Actor) -> list[Problem]:
         *_node_problems(overview, page_url("nodes") if is_admin else ""),
         *_group_problems(overview),
         *_dead_letter_problems(overview, actor),
-        *_job_problems(overview),
     ]
+    if failed := overview.failed_job_count:
+        text = ngettext(
+            "%d run of a job failed in the last day.",
+            "%d runs of jobs failed in the last day.",
+            failed,
+        )
+        candidates.append(Problem("warn", text % failed, page_url("jobs") + "?q=failed"))
     # Groups that read from a silent node would all be late. Only the node is a problem
     # then.
     cut_off_groups = _groups_cut_off()
@@ -131,6 +137,7 @@ def _alarmed_names(overview: Overview, kinds: Collection[str]) -> set[str]:
 
 
 def _node_problems(overview: Overview, href: str) -> Iterator[Problem]:
+    # An alarm about the node has the same content with more detail.
     alarmed = _alarmed_names(overview, NODE_ALARMS)
     for name in outages.silent_nodes():
         if name not in alarmed:
@@ -145,21 +152,16 @@ def _node_problems(overview: Overview, href: str) -> Iterator[Problem]:
                 "why": reason,
             }
             yield Problem("bad", text, href)
-    yield from _disk_problems(overview, href)
-
-
-def _disk_problems(overview: Overview, href: str) -> Iterator[Problem]:
     alarmed = _alarmed_names(overview, DISK_ALARMS)
     for node in snapshot.current().nodes.values():
         if node.disk != "ok" and node.name not in alarmed:
-            tone = "bad" if node.disk == "full" else "warn"
-            yield Problem(
-                tone, _("Node %s is running out of disk space.") % node.name, href
-            )
+            text = _("Node %s is running out of disk space.") % node.name
+            yield Problem("bad" if node.disk == "full" else "warn", text, href)
 
 
 def _group_problems(overview: Overview) -> Iterator[Problem]:
     """Yield groups without an alarm that lag, each with its first reason only."""
+    # Small lags are normal.
     lagging_groups = [
         group for group in overview.behind if (group.lag or 0) >= config.alarm_min_unread
     ]
@@ -180,6 +182,7 @@ def _group_problems(overview: Overview) -> Iterator[Problem]:
         for name in names:
             if name not in alarmed:
                 yield Problem("warn", text % name, page_url("group", name), group=name)
+        # A group is listed for its first reason only.
         alarmed.update(names)
 
 
@@ -200,14 +203,3 @@ def _dead_letter_problems(overview: Overview, actor: Actor) -> Iterator[Problem]
         }
         page = "failures" if may(actor, "manage", dead.group, what="group") else "group"
         yield Problem("warn", text % values, page_url(page, dead.group), group=dead.group)
-
-
-def _job_problems(overview: Overview) -> Iterator[Problem]:
-    failed = overview.failed_job_count
-    if failed:
-        text = ngettext(
-            "%d run of a job failed in the last day.",
-            "%d runs of jobs failed in the last day.",
-            failed,
-        )
-        yield Problem("warn", text % failed, page_url("jobs") + "?q=failed")

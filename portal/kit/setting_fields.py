@@ -170,6 +170,8 @@ def with_settings(
         if name not in without
     }
 
+    # Django collects fields when a class is created, so later ones must be added to both
+    # attributes.
     def extend(form: type[F]) -> type[F]:
         form.declared_fields = form.base_fields = {**form.base_fields, **fields}
         return form

@@ -21,7 +21,7 @@ V = TypeVar("V")
 Text = str | Promise
 # Tables up to this length are not split into pages.
 ROWS_PER_PAGE = 100
-# A spreadsheet runs a CSV value with one of these prefixes as a formula.
+# A spreadsheet runs a CSV value with such a prefix as a formula.
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 # Classes of table cells by kind of cell. The class of other kinds is the kind itself.
 CSS_CLASSES = {
@@ -265,6 +265,7 @@ def split_table(
 
 
 def _build_rows(columns: Columns[V], items: Iterable[V]) -> list[list[Cell]]:
+    # Translated once per table, not once per cell.
     labels = [(c, str(c.label), _is_minor(n, c)) for n, c in enumerate(columns)]
     return [
         [

@@ -76,6 +76,7 @@ def sections(form: forms.Form) -> list[tuple[Text, list[BoundField]]]:
         (title, [field for field in fields if field.name in names])
         for title, names in SECTIONS
     ]
+    # Fields such as the name belong to no section.
     names_in_sections = {
         field.name for _title, section_fields in titled_fields for field in section_fields
     }

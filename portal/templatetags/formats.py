@@ -37,6 +37,7 @@ def format_size(value: int | None) -> str:
     if value is None:
         return DASH
     amount, unit = float(value), "B"
+    # The largest unit has no upper limit.
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":
             break

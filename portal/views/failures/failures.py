@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from messagestore.retries import dead_letters, pending
-from messagestore.retries.dead_letters import DeadCount, DeadLetterInfo, Summary
+from messagestore.retries.dead_letters import DeadCount, DeadLetterInfo
 from messagestore.retries.pending import PendingRetry
 from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
@@ -20,7 +20,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     badge,
     code,
     long,
@@ -42,6 +41,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
     """Show a group's pending retries and dead letters."""
     topic, error = request.GET.get("topic") or None, request.GET.get("error") or None
     key = request.GET.get("key") or None
+    # Retries, dead letters and their summary are read from all retry nodes.
     current_actor = actor(request)
     retries = pending.waiting(
         group=name, actor=current_actor, topic=topic, limit=MESSAGES_PER_PAGE
@@ -69,6 +69,24 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         Column(_("Attempt"), lambda row: number(row.attempt), right=True),
         Column(_("Next attempt"), lambda row: timestamp(row.due_at_ms)),
         Column(_("Error"), lambda row: long(row.error or None)),
+    ]
+
+    def filter_of(row: DeadCount) -> str:
+        return _query_string(topic=row.topic, error=row.error_class)
+
+    error_columns: Columns[DeadCount] = [
+        Column(
+            _("Error"),
+            lambda row: code(row.error_class, page_url("failures", name) + filter_of(row)),
+        ),
+        Column(_("Topic"), lambda row: cells.topic(row.topic)),
+        Column(_("Dead letters"), lambda row: number(row.count), right=True),
+        Column(_("First"), lambda row: timestamp(row.first_at_ms)),
+        Column(_("Last"), lambda row: timestamp(row.last_at_ms)),
+        Column(
+            _("Action"),
+            lambda row: text(_("redrive"), page_url("redrive", name) + filter_of(row)),
+        ),
     ]
     dead_columns: Columns[DeadLetterInfo] = [
         Column(_("Message"), lambda row: code(row.id, page_url("dead", name, row.id))),
@@ -113,7 +131,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         waiting=simple_table(
             retry_columns, retries.messages, EmptyHint(_("No pending retries"))
         ),
-        errors=_errors_table(name, summary),
+        errors=simple_table(error_columns, summary.errors, EmptyHint(_("No dead letters"))),
         dead=dead_page.messages,
         table=simple_table(
             dead_columns, dead_page.messages, EmptyHint(_("No matching dead letters"))
@@ -164,27 +182,6 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if dead_letter_counts.has_unseen(group=name):
         links.append(Link(_("Mark as seen"), page_url("dead-seen", name)))
     return links
-
-
-def _errors_table(name: str, summary: Summary) -> Table:
-    def query(error_count: DeadCount) -> str:
-        return _query_string(topic=error_count.topic, error=error_count.error_class)
-
-    columns: Columns[DeadCount] = [
-        Column(
-            _("Error"),
-            lambda row: code(row.error_class, page_url("failures", name) + query(row)),
-        ),
-        Column(_("Topic"), lambda row: cells.topic(row.topic)),
-        Column(_("Dead letters"), lambda row: number(row.count), right=True),
-        Column(_("First"), lambda row: timestamp(row.first_at_ms)),
-        Column(_("Last"), lambda row: timestamp(row.last_at_ms)),
-        Column(
-            _("Action"),
-            lambda row: text(_("redrive"), page_url("redrive", name) + query(row)),
-        ),
-    ]
-    return simple_table(columns, summary.errors, EmptyHint(_("No dead letters")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:

@@ -83,13 +83,16 @@ class DeadLetterAction(GroupAction):
 
     back_to = ("failures", "name")
 
+    # Each checkbox of the list sends a parameter `ids`.
     def initial(self) -> dict[str, Any]:
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
     def describe_choice(self, fields: dict[str, Any], sentence: str) -> Preview:
         choice = read_choice(fields)
+        # Raises Invalid for an empty or contradictory choice, before any node is read.
         dead_letters.check_choice(**choice)
+        # Ids are counted without reading the nodes.
         if choice["ids"]:
             # Raises Invalid for an id that names no message.
             dead_letters.by_node(choice["ids"])

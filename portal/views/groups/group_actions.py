@@ -82,6 +82,7 @@ class ChangeGroup(Edit, GroupAction):
 
     def stored_settings(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
+        # The form has no field for pausing, so that setting is left out.
         return pick_settings(read_settings(GROUP, view), EditGroupForm.base_fields)
 
     def save(self, changed: dict[str, Any]) -> None:

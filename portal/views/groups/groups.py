@@ -69,6 +69,7 @@ class TopicQueues(NamedTuple):
 def groups_list(request: HttpRequest) -> HttpResponse:
     page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
     dead_letters = dead_letter_counts.read_group_counts([row.pk for row in page.items])
+    # The small chart stays to the right of all figures.
     *usual_columns, sparkline = cells.GROUP_COLUMNS
     columns: Columns[GroupRow] = [
         *usual_columns,
@@ -108,14 +109,17 @@ def _dead_letters_cell(dead_letters: GroupDeadLetters | None) -> Cell:
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
+    # A single read of the nodes serves the tiles, the tables and the causes.
     offsets, group_progress = group_lag.standing(group=name, actor=actor(request))
     samples: dict[str, Any] = {
         "group_id": view.id,
+        # The charts compare messages sent to the group's topics with those it handled.
         "sent_to": [subscription.topic_id for subscription in view.subscriptions],
     }
     span = charts.chosen_span(request, **samples)
     points = metrics_history.read_points(for_s=span.length_s, **samples)
     marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
+    # Users without this right see no links to changes.
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, found=group_progress, actor=actor(request)
@@ -212,13 +216,15 @@ def _tiles(
     *,
     manages: bool,
 ) -> list[Fact]:
+    # A group that has read everything shows a dash instead of 0 ms.
     oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
+    # Dead letters count as a problem of the group even while it reads.
     state, tone, trend = progress.group_state(group_progress)
     dead_letters = dead_letter_counts.read_group_count(view.id)
     if dead_letters is not None and dead_letters.unseen and tone == "ok":
         # The group reads, but some of its messages failed for good.
         tone = "warn"  # it reads, but not all of it was handled
-    return [
+    tiles = [
         Fact(_("State"), state, tone=tone, kind="words", note=trend),
         Fact(_("Handled per second"), rates.handled, kind="rate"),
         Fact(_("Pulled per second"), rates.pulled, kind="rate"),
@@ -236,24 +242,18 @@ def _tiles(
         ),
         *(leases.lease_tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
-        *_dead_letters_tiles(view.name, dead_letters, manages=manages),
     ]
-
-
-def _dead_letters_tiles(
-    name: str, dead_letters: GroupDeadLetters | None, *, manages: bool
-) -> list[Fact]:
-    """Return the tile of a group's dead letters, nothing for a group without any."""
-    if dead_letters is None:
-        return []
-    tone = "bad" if dead_letters.unseen else "warn"
-    newest = _("the newest: %s") % format_time(dead_letters.newest_at_ms)
-    href = page_url("failures", name) if manages else ""
-    return [
-        Fact(
-            _("Dead letters"), dead_letters.messages, href, tone, kind="number", note=newest
+    if dead_letters is not None:
+        tile = Fact(
+            _("Dead letters"),
+            dead_letters.messages,
+            page_url("failures", view.name) if manages else "",
+            "bad" if dead_letters.unseen else "warn",
+            kind="number",
+            note=_("the newest: %s") % format_time(dead_letters.newest_at_ms),
         )
-    ]
+        tiles.append(tile)
+    return tiles
 
 
 def _queues_by_topic(
@@ -285,6 +285,7 @@ def _queues_by_topic(
     lags_by_topic = {
         topic: list(lags) for topic, lags in groupby(offsets, key=lambda row: row.topic)
     }
+    # A retry topic is recognised by its name, which follows from the group and the topic.
     retries = {topic: failure_name(view.name, topic) for topic in lags_by_topic}
     lags = []
     for topic in sorted(lags_by_topic.keys() - set(retries.values())):
@@ -322,7 +323,14 @@ def _queues_table(
 ) -> Table:
     paused_queues = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
-        Column(_("Queue"), _queue_link),
+        Column(
+            _("Queue"),
+            lambda row: cells.queue(
+                row.queue,
+                f"{page_url('messages')}?topic={row.topic}&queue={row.queue}"
+                f"&offset={row.committed or 0}",
+            ),
+        ),
         *reader_columns[:1],
         Column(_("Unread"), lambda row: number(row.lag), right=True),
         Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
@@ -354,19 +362,22 @@ def _owner_cell(queue: QueueLag) -> Cell:
     return text(f"{queue.owner} ({queue.instance})" if queue.instance else queue.owner)
 
 
-def _queue_link(queue: QueueLag) -> Cell:
-    query = f"?topic={queue.topic}&queue={queue.queue}&offset={queue.committed or 0}"
-    return cells.queue(queue.queue, page_url("messages") + query)
-
-
 def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
     """Return the state that the members' processes report, None if none reports."""
+    # Not every client reports its process.
     reporting = [
         (member, member.process) for member in view.members if member.process is not None
     ]
     columns: Columns[tuple[MemberView, ProcessReport]] = [
         Column(_("Member"), lambda row: text(row[0].name)),
-        Column(_("Threads at work"), lambda row: _busy_threads(row[1]), right=True),
+        Column(
+            _("Threads at work"),
+            lambda row: text(
+                _("%(busy)s of %(threads)s")
+                % {"busy": row[1].busy, "threads": row[1].threads}
+            ),
+            right=True,
+        ),
         Column(_("Slowest handler"), lambda row: cells.handled_message(row[1].slowest)),
         Column(
             _("Running for"),
@@ -393,8 +404,3 @@ def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
         if reporting
         else None
     )
-
-
-def _busy_threads(report: ProcessReport) -> Cell:
-    figures = {"busy": report.busy, "threads": report.threads}
-    return text(_("%(busy)s of %(threads)s") % figures)

@@ -101,6 +101,7 @@ def find_leases(
 
 def lease_tiles(offsets: Sequence[QueueLag]) -> list[Fact]:
     """Return the figures that only share groups have."""
+    # Without leased messages the tile shows a dash.
     oldest = max((lag.oldest_lease_ms or 0 for lag in offsets), default=0) or None
     return [
         Fact(_("In flight"), sum(lag.in_flight or 0 for lag in offsets), kind="number"),
@@ -124,6 +125,7 @@ def _explain_no_messages(view: GroupView, offsets: Sequence[QueueLag]) -> Iterat
         yield _("The group is paused: no messages are delivered.")
     if not view.members:
         yield _("There are no members, so nobody gets messages.")
+    # The members of the group must finish or release some messages first.
     full_queues = ", ".join(
         cells.queue_name(lag.queue) for lag in offsets if (lag.runs or 0) >= MAX_RUNS
     )
@@ -143,10 +145,13 @@ class ReleaseRun(GroupAction):
     title = lazy("Release messages of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # A run is named by its queue and first offset.
         queue, first = int(self.url_argument("queue")), int(self.url_argument("first"))
         runs = listing.runs(
             group=self.name, queue=queue, limit=1_000, actor=self.actor
         ).runs
+        # The lease may have ended since the page was shown. Then there is nothing to
+        # release.
         leased_runs = [run for run in runs if run.first == first and run.is_leased]
         count = sum(run.messages for run in leased_runs)
         owners = ", ".join(sorted({run.owner or _("nobody") for run in leased_runs})) or _(

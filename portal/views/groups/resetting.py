@@ -28,7 +28,6 @@ from portal.kit import cells, navigation, pages
 from portal.kit.pages import Link, page_url
 from portal.kit.setting_fields import QueuesField
 from portal.kit.tables import (
-    Cell,
     Column,
     Columns,
     EmptyHint,
@@ -157,6 +156,8 @@ class MoveOffsets(GroupAction):
             queue_effect % {"count": len(moves), "topics": topic_names},
             message_effect % {"repeated": repeated, "skipped": skipped},
         ]
+        # An offset below the log start or above the log end is moved to the nearest
+        # existing offset.
         if any(move.asked is not None for move in moves):
             effects.append(_("A queue without this offset is set to its nearest offset."))
         kept_queues = ", ".join(cells.queue_name(move.queue) for move in moves if move.kept)
@@ -196,6 +197,7 @@ class ResetGroup(MoveOffsets):
 
     def initial(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
+        # The form suggests a topic. An empty field resets all topics.
         first_topic = next((subscription.topic for subscription in view.subscriptions), "")
         return {"topic": first_topic, "to": "earliest", **super().initial()}
 
@@ -221,6 +223,7 @@ class ResetGroup(MoveOffsets):
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         minutes_ago, at = fields["minutes_ago"], fields["at"]
         is_time = fields["to"] == "time"
+        # Both could contradict each other.
         if is_time and (minutes_ago is None) == (at is None):
             raise Invalid.field("at", _("Give a date and time, or minutes, and not both."))
         if fields["to"] == "group" and not fields["source_group"]:
@@ -255,9 +258,11 @@ class UndoReset(MoveOffsets):
 def show_moves(request: HttpRequest, name: str) -> HttpResponse:
     """Show the resets of a group's offsets, the user of each, and links that undo them."""
     after = request.GET.get("after", "")
+    # A longer number would overflow the column of the id.
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     )
+    # Pages continue below the id of the last move, so that new moves shift nothing.
     page = offset_resets.list_moves(
         group=name, limit=MOVES_PER_PAGE, after=before_id, actor=actor(request)
     )
@@ -283,11 +288,19 @@ def latest_moves(*, group: str, manages: bool, actor: Actor) -> Table:
 
 
 def _history_table(group: str, moves: Sequence[PastMove], *, manages: bool) -> Table:
+    # An undo is a move of its own, which names the move that it undoes.
     undone_resets = {move.undoes for move in moves}
     columns: list[Column[PastMove]] = [
         Column(_("Reset"), lambda row: timestamp(row.at_ms)),
         Column(_("Requested by"), lambda row: text(row.actor)),
-        Column(_("Queue"), _queue_cell),
+        Column(
+            _("Queue"),
+            lambda row: code(
+                cells.queue_name(row.queue)
+                + (f" ({row.instance})" if row.instance else ""),
+                page_url("topic", row.topic),
+            ),
+        ),
         Column(_("From"), lambda row: number(row.from_offset), right=True),
         Column(_("To"), lambda row: number(row.to_offset), right=True),
         Column(
@@ -305,24 +318,11 @@ def _history_table(group: str, moves: Sequence[PastMove], *, manages: bool) -> T
         columns.append(
             Column(
                 _("Action"),
-                lambda row: _undo_link(group, row, is_undone=row.reset in undone_resets),
+                lambda row: (
+                    text(_("undo"), page_url("group-undo", group, row.reset))
+                    if row.done and row.reset not in undone_resets
+                    else text(None)
+                ),
             )
         )
     return simple_table(columns, moves, EmptyHint(_("No offset resets")))
-
-
-def _queue_cell(move: PastMove) -> Cell:
-    name = cells.queue_name(move.queue)
-    return code(
-        f"{name} ({move.instance})" if move.instance else name,
-        page_url("topic", move.topic),
-    )
-
-
-def _undo_link(group: str, move: PastMove, *, is_undone: bool) -> Cell:
-    can_be_undone = move.done and not is_undone
-    return (
-        text(_("undo"), page_url("group-undo", group, move.reset))
-        if can_be_undone
-        else text(None)
-    )

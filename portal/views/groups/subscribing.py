@@ -52,7 +52,14 @@ class Subscribe(GroupAction):
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        start = _describe_start(fields["start"], _start_at_ms(fields))
+        at_ms = _start_at_ms(fields)
+        if at_ms is not None:
+            time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            start = _("what was stored at %s or later") % time
+        elif fields["start"] == "latest":
+            start = _("what comes from now on")
+        else:
+            start = _("the earliest message")
         text = _("Group %(group)s will read %(topic)s from %(where)s.")
         return Preview(
             effects=[text % {"group": self.name, "topic": fields["topic"], "where": start}]
@@ -60,6 +67,7 @@ class Subscribe(GroupAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         at_ms = _start_at_ms(fields)
+        # With a time, `start` keeps its default.
         start = "earliest" if at_ms is not None else fields["start"]
         subscriptions.create(
             group=self.name,
@@ -82,13 +90,6 @@ def _start_at_ms(fields: dict[str, Any]) -> int | None:
     if at is None:
         raise Invalid.field("at", _("Give a date and time."))
     return ms(at)
-
-
-def _describe_start(start: str, at_ms: int | None) -> Text:
-    if at_ms is not None:
-        time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        return _("what was stored at %s or later") % time
-    return _("what comes from now on") if start == "latest" else _("the earliest message")
 
 
 class ChangeSubscription(Edit, GroupAction):
@@ -114,6 +115,7 @@ class ChangeSubscription(Edit, GroupAction):
         """
         preview = super().preview(fields)
         merge = self._merge(fields)
+        # Other settings change no matches, and a test reads messages from the nodes.
         if not {"tags", "headers"} & merge.changed.keys():
             return preview
         # The filter as it would be after the change.
@@ -147,6 +149,7 @@ class ChangeSubscription(Edit, GroupAction):
 def _describe_matches(matches: TagMatches) -> Preview:
     """Describe how many messages a filter matches."""
     silent_nodes = ", ".join(matches.away)
+    # Without a message to test, the preview must not promise that nothing would match.
     if not matches.looked_at:
         if silent_nodes:
             text = _(

@@ -64,6 +64,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     hint = EmptyHint(
         _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
     )
+    # A single query for all jobs.
     last_runs = operation_lists.last_runs(actor=actor(request))
     next_runs = {
         name: round(next_run.timestamp() * 1000) if next_run else None
@@ -181,6 +182,7 @@ class CancelRun(Action):
 
 def audit(request: HttpRequest) -> HttpResponse:
     """Show the audit log, filtered by name, actor and days."""
+    # Longer texts match nothing, and NUL is refused by some databases.
     name, actor_name = (
         request.GET.get(parameter, "").replace("\0", "")[:500]
         for parameter in ("name", "who")
@@ -198,13 +200,25 @@ def audit(request: HttpRequest) -> HttpResponse:
     )
     columns: Columns[AuditRow] = [
         Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
-        Column(_("Who"), lambda row: _actor_cell(request, row)),
+        Column(
+            _("Who"),
+            lambda row: Cell(
+                (
+                    f"{cells.ACTOR_LABELS.get(row.actor_kind, row.actor_kind)} {row.actor}",
+                    row.address,
+                ),
+                "who",
+                # All changes by this actor.
+                url_with(request, who=row.actor, page=""),
+            ),
+        ),
         Column(_("Action"), lambda row: text(cells.audited_action(row.verb, row.kind))),
         Column(_("Target"), lambda row: cells.audited_object(row.kind, row.name), "name"),
         Column(_("Before"), lambda row: long(_format_values(row.before))),
         Column(_("After"), lambda row: long(_format_values(row.after))),
     ]
     hint = EmptyHint(_("No matching changes"))
+    # The list is filtered by rights, which the page must not hide.
     scope = (
         ""
         if may(request, "admin")
@@ -249,16 +263,6 @@ def _parse_day(day: str) -> date | None:
     with suppress(ValueError):
         return date.fromisoformat(day)
     return None
-
-
-def _actor_cell(request: HttpRequest, change: AuditRow) -> Cell:
-    """Return the actor of a change, with a link to all changes by this actor."""
-    kind = cells.ACTOR_LABELS.get(change.actor_kind, change.actor_kind)
-    return Cell(
-        (f"{kind} {change.actor}", change.address),
-        "who",
-        url_with(request, who=change.actor, page=""),
-    )
 
 
 def _format_values(values: Mapping[str, Any] | None) -> str | None:

@@ -28,7 +28,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     Text,
     code,
     list_table,
@@ -53,7 +52,20 @@ def overview(request: HttpRequest) -> HttpResponse:
         Link(_("Replay an archive"), page_url("replay-start")),
         Link(_("Create a report"), page_url("report-make") + "?engine=spark"),
     ]
-    stock_table, problem = _stock_table(configuration.archive)
+    stock_columns: Columns[Stock] = [
+        Column(_("Topic"), lambda row: code(row.topic)),
+        Column(_("Days"), lambda row: number(row.days), right=True),
+        Column(_("First day"), lambda row: text(row.first_day)),
+        Column(_("Last day"), lambda row: text(row.last_day)),
+        Column(_("Messages"), lambda row: number(row.rows), right=True),
+        Column(_("Size"), lambda row: Cell(row.bytes, "size"), right=True),
+    ]
+    problem, stocks = "", []
+    try:
+        stocks = archives.stock(Path(configuration.archive))
+    # A damaged archive must not hide the runs that may explain the damage.
+    except Conflict as error:
+        problem = error_texts.describe_error(error)
     return pages.render_page(
         request,
         "jobs/pipeline",
@@ -71,28 +83,10 @@ def overview(request: HttpRequest) -> HttpResponse:
             Fact(_("Spark master"), configuration.master, kind="code"),
             Fact(_("Memory of each process"), configuration.memory, kind="code"),
         ],
-        stock=stock_table,
+        stock=simple_table(stock_columns, stocks, EmptyHint(_("Nothing is archived yet."))),
         table=list_table(request, run_columns(), runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
-
-
-def _stock_table(archive: str) -> tuple[Table, str]:
-    """Return the archived topics, and an error text if the archive cannot be read."""
-    columns: Columns[Stock] = [
-        Column(_("Topic"), lambda row: code(row.topic)),
-        Column(_("Days"), lambda row: number(row.days), right=True),
-        Column(_("First day"), lambda row: text(row.first_day)),
-        Column(_("Last day"), lambda row: text(row.last_day)),
-        Column(_("Messages"), lambda row: number(row.rows), right=True),
-        Column(_("Size"), lambda row: Cell(row.bytes, "size"), right=True),
-    ]
-    problem, stocks = "", []
-    try:
-        stocks = archives.stock(Path(archive))
-    except Conflict as error:
-        problem = error_texts.describe_error(error)
-    return simple_table(columns, stocks, EmptyHint(_("Nothing is archived yet."))), problem
 
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
@@ -181,6 +175,7 @@ class StartRun(Action):
         }
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # The redirect leads to this run.
         self.run_id = pipeline.request_run(
             name=self.job, settings=self.settings(fields), actor=self.actor
         )
@@ -195,6 +190,7 @@ class StartRun(Action):
         for a damaged archive.
         """
         archive = pipeline.job_place(actor=self.actor).archive
+        # Purging and replaying read the archive, so it must have the topic.
         stocks = [stock for stock in archives.stock(Path(archive)) if stock.topic == name]
         if not stocks:
             raise Invalid.field(
@@ -230,6 +226,7 @@ class ArchiveForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         fields: dict[str, Any] = super().clean() or self.cleaned_data
+        # They contradict each other: today is later than any complete day.
         if fields.get("through") and fields.get("up_to_now"):
             raise forms.ValidationError(_("Choose either a last day or today."))
         return fields

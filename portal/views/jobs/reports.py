@@ -94,9 +94,7 @@ def _format_settings(settings: Any) -> str | None:
 def report(request: HttpRequest, number_: int) -> HttpResponse:
     """Show a report with its first rows."""
     view = reports.find_report(id=number_, actor=actor(request))
-    columns = [
-        _report_column(name, is_number=_is_number(view.rows, name)) for name in view.columns
-    ]
+    columns = [_report_column(name, view.rows) for name in view.columns]
     facts = [
         Fact(_("Created"), view.made_at_ms, kind="when"),
         Fact(_("Engine"), view.engine),
@@ -120,12 +118,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
     )
 
 
-def _is_number(rows: Sequence[Any], name: str) -> bool:
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
-    return isinstance(first, int | float) and not isinstance(first, bool)
-
-
-def _report_column(name: str, *, is_number: bool) -> Column[Mapping[str, Any]]:
+def _report_column(name: str, rows: Sequence[Any]) -> Column[Mapping[str, Any]]:
     # Pages show names of queues. Their ids are for downloads.
     if name == QUEUE_COLUMN:
         return Column(
@@ -134,6 +127,9 @@ def _report_column(name: str, *, is_number: bool) -> Column[Mapping[str, Any]]:
                 cells.queue(row[QUEUE_COLUMN]) if row.get(QUEUE_COLUMN) else text(None)
             ),
         )
+    # The first value decides on the alignment, because a column has a single type.
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    is_number = isinstance(first, int | float) and not isinstance(first, bool)
     return Column(name, lambda row: _value_cell(row.get(name)), right=is_number)
 
 
@@ -158,6 +154,7 @@ def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
     """Return a report as a Parquet file, with typed columns."""
     view = reports.find_report(id=number_, actor=actor(request))
     response = _file_response(view, "parquet", "application/vnd.apache.parquet")
+    # The writer needs a file that it can seek in.
     buffer = BytesIO()
     report_files.write_parquet(view.rows, to=buffer)
     response.write(buffer.getvalue())

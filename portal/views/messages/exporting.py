@@ -47,6 +47,7 @@ def download(request: HttpRequest) -> HttpResponse:
         raise Invalid.field("topic", _("is required"))
     messages = finding.collect(query, limit=MAX_MESSAGES, actor=actor(request))
     response = HttpResponse(content_type=CONTENT_TYPES[kind])
+    # The file name shows that the file is incomplete.
     suffix = "-part" if messages.next_parameters else ""
     response["Content-Disposition"] = (
         f'attachment; filename="{query["topic"]}-messages{suffix}.{kind}"'
@@ -86,4 +87,5 @@ def _body_columns(body: bytes) -> dict[str, str]:
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
+        # JSON and CSV hold text only.
         return {"body_base64": b64encode(body).decode("ascii")}

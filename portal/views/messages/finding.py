@@ -86,11 +86,13 @@ def find(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     """
     query = {**query, **query_box.parse_query(query["q"])}
     topic = query["topic"]
+    # An id is unique, so all other fields are ignored.
     if query["message_id"]:
         browsed = browse.read_message(
             topic=topic, message_id=query["message_id"], actor=actor
         )
         return FoundMessages(browsed.messages, 1, 1, masked=browsed.masked)
+    # A filter needs a scan. Otherwise the messages are read by offset.
     if any(query[name] for name in FILTER_FIELDS):
         return _search(query, limit=limit, actor=actor)
     if query["queue"]:
@@ -98,6 +100,7 @@ def find(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
             _parse_number(query, "queue") or 0,
             _parse_number(query, "offset") or 0,
         )
+        # `after` is the id of the next message to read.
         if query["after"]:
             _queue, offset = parse_message_id(query["after"])
         page = browse.read_page(
@@ -125,6 +128,7 @@ def tail(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     query = {**query, **query_box.parse_query(query["q"])}
     topic = query["topic"]
     if any(query[name] for name in FILTER_FIELDS):
+        # The tail has its own time range and always starts at the end.
         unbounded_query = {**query, "minutes": "", "since": "", "until": "", "after": ""}
         recent = _search(
             unbounded_query, limit=limit, actor=actor, from_ms=ms(database_now()) - TAIL_MS
@@ -148,6 +152,8 @@ def collect(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
     deadline = time.monotonic() + MAX_COLLECTING_S
     batch = find(query, limit=min(limit, config.max_pull_messages), actor=actor)
     messages, size = [*batch.messages], _body_bytes(batch)
+    # The limits on size and time protect the memory of the server and the patience of the
+    # browser.
     while batch.next_parameters and len(messages) < limit and size < MAX_COLLECTED_BYTES:
         if time.monotonic() > deadline:
             break
@@ -198,6 +204,8 @@ def _search(
         after=query["after"] or None,
         actor=actor,
     )
+    # The URL carries the number of messages scanned by earlier steps, to show the progress
+    # of the whole search.
     scanned_before = (
         int(scanned_text)
         if query["after"]
@@ -208,6 +216,7 @@ def _search(
     )
     scanned = scanned_before + page.scanned
     next_parameters = {"after": page.next, "seen": str(scanned)} if page.next else {}
+    # Messages that arrive during a search could make it exceed the total.
     total = max(
         _count_messages(topics.describe(name=query["topic"], actor=actor).queues), scanned
     )

@@ -55,6 +55,7 @@ def describe_sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
     name = browse.read_sender(
         topic=topic, queue=stored.queue, offset=stored.offset, actor=actor
     )
+    # Retries are sent by the server, so no client is their sender.
     is_retry = snapshot.origin_of(topic) is not None
     sentences: list[Text] = [_("The sender is not recorded.")]
     if is_retry and name == "redrive":
@@ -171,6 +172,7 @@ def _committed_step(status: DeliveryStatus, href: str) -> Step:
             )
             % format_count(status.attempt)
         )
+    # A commit has no time of its own. Samples of the position bound it.
     if status.after_ms is not None and status.by_ms is not None:
         times = {"after": format_time(status.after_ms), "by": format_time(status.by_ms)}
         sentences.append(_("Committed between %(after)s and %(by)s UTC.") % times)

@@ -51,6 +51,7 @@ def chosen_columns(request: HttpRequest) -> tuple[str, ...]:
     default.
     """
     value = request.GET.get(COLUMNS_PARAMETER) or request.COOKIES.get(COOKIE, "")
+    # The order of ALL_COLUMNS applies, whatever the order in the URL.
     names = value.split(",")
     return tuple(name for name in ALL_COLUMNS if name in names) or DEFAULT_COLUMNS
 
@@ -69,6 +70,7 @@ def column_links(request: HttpRequest) -> list[Link]:
     labels = {name: column.label for name, column in _columns("").items()}
     links = []
     for name in ALL_COLUMNS:
+        # A link toggles its column. The last column cannot be hidden.
         columns = [
             other for other in ALL_COLUMNS if (other in visible) != (other == name)
         ] or list(visible)
@@ -101,7 +103,13 @@ def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
         "offset": Column(_("Offset"), lambda row: number(row.offset), right=True),
         "key": Column(_("Key"), lambda row: long(row.key)),
         "body": Column(_("Body"), _body_cell, lead=True),
-        "headers": Column(_("Headers"), _headers_cell),
+        "headers": Column(
+            _("Headers"),
+            lambda row: long(
+                ", ".join(f"{k}: {v}" for k, v in sorted((row.headers or {}).items()))
+                or None
+            ),
+        ),
         "tag": Column(_("Tag"), lambda row: text(row.tag)),
         "trace_id": Column(_("Trace id"), lambda row: long(row.trace_id)),
         "attempt": Column(_("Attempt"), lambda row: number(row.attempt), right=True),
@@ -119,8 +127,3 @@ def _body_cell(message: StoredMessage) -> Cell:
     return folded(
         preview, bodies.render_body(message.body).text, fold_id=message.message_id
     )
-
-
-def _headers_cell(message: StoredMessage) -> Cell:
-    headers = sorted((message.headers or {}).items())
-    return long(", ".join(f"{name}: {value}" for name, value in headers) or None)

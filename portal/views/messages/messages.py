@@ -44,6 +44,7 @@ class Result:
 def messages(request: HttpRequest) -> HttpResponse:
     """Show the search form and the messages it finds."""
     query = finding.fields(request)
+    # A live tail shows the latest messages and refreshes itself.
     is_tail = bool(request.GET.get("tail"))
     result, error_text, status = None, "", 200
     if query["topic"]:
@@ -75,6 +76,7 @@ def messages(request: HttpRequest) -> HttpResponse:
                 error_texts.describe_error(error),
                 400 if isinstance(error, Invalid) else 503,
             )
+    # Names suggested while the user types a topic.
     topic_names = topic_lists.topic_names(most=MAX_TOPICS_OFFERED, actor=actor(request))
     response = pages.render_page(
         request,
@@ -151,6 +153,8 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     """Show a message, its life line, and the actions on it."""
     browsed = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
     (stored,) = browsed.messages
+    # The link begins some messages earlier, so that the message stands among its
+    # neighbours.
     actions = [
         Link(
             _("Nearby messages"),
@@ -166,6 +170,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
             Link(_("Resend or edit"), page_url("message-resend", topic, message_id))
         )
     body = bodies.render_body(stored.body)
+    # Reads the positions, retries and dead letters of every subscribed group.
     statuses = delivery_status.trace_message(
         topic=topic,
         queue=stored.queue,

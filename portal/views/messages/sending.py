@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, StoredMessage
+from messagestore.engine.messages import NewMessage
 from messagestore.inspect import browse
 from messagestore.produce import operator_sends
 from metadata.errors import Forbidden, Invalid
@@ -42,6 +42,7 @@ class SendForm(forms.Form):
         strip=False,
         widget=forms.Textarea(attrs={"rows": 14, "spellcheck": "false"}),
     )
+    # A hidden field, so that a repeated form sends the same batch id.
     batch = forms.UUIDField(widget=forms.HiddenInput)
 
     def clean_body(self) -> str:
@@ -55,6 +56,7 @@ class SendForm(forms.Form):
             name, colon, value = line.partition(":")
             if not name.strip() or not colon:
                 raise forms.ValidationError(_("Write each header as name: value."))
+            # Only the blank after the colon is removed: a value may begin with blanks.
             headers[name.strip()] = value[1:] if value[:1].isspace() else value
         return headers or None
 
@@ -107,17 +109,15 @@ class Resend(Send):
     title = lazy("Send %(message_id)s again")
     back_to = ("message", "topic", "message_id")
 
-    def _read_stored(self) -> StoredMessage:
+    def initial(self) -> dict[str, Any]:
+        """Return the stored message. Raises Invalid if its body is not text."""
         browsed = browse.read_message(
             topic=self.topic, message_id=self.url_argument("message_id"), actor=self.actor
         )
+        # The form would show the body to a user who may not read it.
         if browsed.masked:
             raise Forbidden(_("You may not read the messages of %s.") % self.topic)
-        return browsed.messages[0]
-
-    def initial(self) -> dict[str, Any]:
-        """Return the stored message. Raises Invalid if its body is not text."""
-        stored = self._read_stored()
+        stored = browsed.messages[0]
         headers = "\n".join(
             f"{name}: {value}" for name, value in (stored.headers or {}).items()
         )

@@ -61,6 +61,7 @@ class NewNodeForm(forms.Form):
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
     password = password_field(lazy("Password"), required=False)
+    # The product chooses the mode by the server's address unless the administrator does.
     tls = tls_field(
         lazy("on, if the server is on another machine and offers TLS; else off")
     )
@@ -138,6 +139,7 @@ class ChangeNode(Edit, NodeAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the changes, and the sends that a closed node refuses."""
         changed = self._merge(fields).changed
+        # Refuses a change that the node cannot take, before its preview is shown.
         registry.check_update(name=self.name, settings=changed, actor=self.actor)
         preview = super().preview(fields)
         return Preview(

@@ -50,6 +50,7 @@ class SetAccount(NodeAction):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # Connects with the new account and checks its rights.
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
         old_username = node_rows.find_node(name=self.name, actor=self.actor).username
         values = {"before": old_username, "after": fields["username"]}
@@ -91,6 +92,7 @@ class SetReader(NodeAction):
         return {"username": view.reader_username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # Tests the new account, unless it is removed.
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
             return Preview(
@@ -195,6 +197,7 @@ def _describe_plan(plan: Plan) -> list[Text]:
     sentences: list[Text] = [
         _("The address of the node will be %s, with a new epoch.") % plan.target
     ]
+    # Without that state, a lagging replica looks like a complete replica.
     if plan.copies is None:
         sentences.append(
             _(
@@ -219,6 +222,7 @@ def _describe_plan(plan: Plan) -> list[Text]:
 
 def _describe_fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
     """Describe how the old primary is kept from accepting writes."""
+    # A primary that answers can be closed, so nothing it stored is lost.
     if plan.primary_answers:
         return [
             _(

@@ -43,6 +43,7 @@ MAX_FORECAST_DAYS = 3650
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
+    # Administrators have few nodes, so the list is not paged.
     window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
     nodes = node_rows.list_nodes(window=window, actor=actor(request)).items
     latencies_ms = {
@@ -99,6 +100,7 @@ def _location(view: NodeView) -> str:
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
     view = node_rows.find_node(name=name, actor=actor(request))
+    # The page asks the node itself, so that it shows the state of this moment.
     latency, space, error_text = _probe(view)
     growth = size_rows.read_growth().get(view.id)
     name = view.name
@@ -107,9 +109,14 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         Link(_("Reader account"), page_url("node-reader", name)),
         Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
     ]
+    # A replica without a port uses MySQL's default.
     replica = (
         f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
     )
+    state_badge = cells.state(
+        view.state if latency is not None or view.state == "offline" else "away"
+    )
+    remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
     return pages.render_page(
         request,
         "system/node",
@@ -125,7 +132,27 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         ],
         why=error_text,
         quarantined=view.quarantined,
-        tiles=_tiles(view, latency, space, growth),
+        tiles=[
+            Fact(_("State"), state_badge.value, tone=state_badge.tone),
+            Fact(_("Response time"), latency, kind="lasts"),
+            Fact(_("Queues"), view.queues, f"{page_url('topics')}", kind="number"),
+            Fact(_("Size"), growth and growth.bytes, kind="size"),
+            Fact(_("Growth per day"), describe_growth(growth) or DASH),
+            Fact(_("Free space"), format_size(space.free) if space else _("not known")),
+            Fact(
+                _("Free"),
+                f"{space.free_percent:.0f} %" if space else DASH,
+                tone=cells.state(view.disk).tone,
+            ),
+            Fact(
+                _("Full in"),
+                (
+                    DASH
+                    if remaining_days is None or remaining_days > MAX_FORECAST_DAYS
+                    else format_duration(remaining_days * DAY)
+                ),
+            ),
+        ],
         facts=[
             Fact(_("Kind"), cells.state(view.kind).value),
             Fact(_("Engine"), view.engine),
@@ -162,39 +189,6 @@ def _probe(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
             return latency_ms, disks.measure(session, snapshot.node_by_id(view.id)), ""
     except NodeUnavailable as error:
         return None, None, error_texts.describe_error(error)
-
-
-def _tiles(
-    view: NodeView,
-    latency_ms: float | None,
-    space: disks.Space | None,
-    growth: Growth | None,
-) -> list[Fact]:
-    state_badge = cells.state(
-        view.state if latency_ms is not None or view.state == "offline" else "away"
-    )
-    remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
-    return [
-        Fact(_("State"), state_badge.value, tone=state_badge.tone),
-        Fact(_("Response time"), latency_ms, kind="lasts"),
-        Fact(_("Queues"), view.queues, f"{page_url('topics')}", kind="number"),
-        Fact(_("Size"), growth and growth.bytes, kind="size"),
-        Fact(_("Growth per day"), describe_growth(growth) or DASH),
-        Fact(_("Free space"), format_size(space.free) if space else _("not known")),
-        Fact(
-            _("Free"),
-            f"{space.free_percent:.0f} %" if space else DASH,
-            tone=cells.state(view.disk).tone,
-        ),
-        Fact(
-            _("Full in"),
-            (
-                DASH
-                if remaining_days is None or remaining_days > MAX_FORECAST_DAYS
-                else format_duration(remaining_days * DAY)
-            ),
-        ),
-    ]
 
 
 def _schema_version(view: NodeView) -> str | None:

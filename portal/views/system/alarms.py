@@ -92,6 +92,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         else EmptyHint(_("No matching alarms")),
     )
     intro = _describe_mails() if is_admin else ""
+    # The link is offered only if there is an alarm that the user may acknowledge.
     may_acknowledge = selected == "lasting" and alarms.list_acknowledgeable(
         actor=current_actor
     )
@@ -116,6 +117,7 @@ def _describe_mails() -> str:
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
     mail_state = mails.read_mail_state()
+    # A configured server that refuses mails is the case to notice.
     if mail_state.waiting and mail_state.error:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
             "count": mail_state.waiting, "why": mail_state.error,
@@ -159,6 +161,7 @@ class ChosenAlarmsForm(forms.Form):
             pairs = [
                 (str(kind), str(name)) for kind, name in loads(self.cleaned_data["chosen"])
             ]
+        # The field is hidden, so only a manipulated form gets here.
         except (TypeError, ValueError):
             raise forms.ValidationError(
                 _("This form has expired. Open its page again.")

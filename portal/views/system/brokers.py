@@ -130,6 +130,7 @@ class SetBrokerState(Toggle, BrokerAction):
         return Preview(effects=[_("The broker will accept requests again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # Brokers and clients notice the new state within seconds.
         broker = broker_rows.set_state(
             name=self.name, state=fields["state"], actor=self.actor
         )

@@ -59,6 +59,7 @@ class DocumentField(forms.CharField):
 
     def clean(self, value: Any) -> Any:
         try:
+            # Deeply nested JSON raises RecursionError.
             return json.loads(super().clean(value))
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(_("This is not JSON: %s") % error) from None
@@ -91,6 +92,7 @@ class Import(Create):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = self._import(fields, dry_run=True)
+        # An import is carried out completely or not at all.
         is_blocked = bool(plan.of("conflict", "unfinished"))
         effects: list[Text] = [_count_outcomes(plan)]
         if is_blocked:
@@ -103,7 +105,14 @@ class Import(Create):
             Column(_("Name"), lambda row: text(row.entry.name)),
             Column(_("Result"), lambda row: badge(*OUTCOME_LABELS[row.outcome])),
             Column(
-                _("Here → in the document"), lambda row: text(_describe_differences(row))
+                _("Here → in the document"),
+                lambda row: text(
+                    ", ".join(
+                        f"{d.field}: {_to_json(d.here)} → {_to_json(d.there)}"
+                        for d in row.differences
+                    )
+                    or None
+                ),
             ),
             Column(_("Problem"), lambda row: text(row.problem or None)),
         ]
@@ -130,14 +139,6 @@ def _count_outcomes(plan: Plan) -> str:
         for outcome, (label, _tone) in OUTCOME_LABELS.items()
         if counts[outcome]
     )
-
-
-def _describe_differences(step: Step) -> str | None:
-    texts = (
-        f"{difference.field}: {_to_json(difference.here)} → {_to_json(difference.there)}"
-        for difference in step.differences
-    )
-    return ", ".join(texts) or None
 
 
 def _to_json(value: Any) -> str:

@@ -59,6 +59,7 @@ def settings(request: HttpRequest) -> HttpResponse:
 
 
 def _setting_value(config_field: Any) -> Cell:
+    # A changed value is marked, so that it stands out among the defaults.
     value = getattr(config, config_field.name)
     # Secrets are declared with repr=False.
     if not config_field.repr:
@@ -109,6 +110,7 @@ class Check(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         topics = [fields["topic"]] if fields["topic"] else None
+        # Only recent messages: a check of all would take longer than a browser waits.
         since = Since(ago_ms=fields["minutes"] * 60_000)
         report = verify.verify(topics=topics, since=since, actor=self.actor)
         columns: Columns[QueueReport] = [
@@ -120,7 +122,14 @@ class Check(Action):
                 lambda row: number(len(row.findings), tone="bad" if row.findings else ""),
                 right=True,
             ),
-            Column(_("What"), _finding_kinds),
+            Column(
+                _("What"),
+                lambda row: (
+                    badge(", ".join(sorted({f.kind for f in row.findings})), "bad")
+                    if row.findings
+                    else badge(_("in order"), "ok")
+                ),
+            ),
         ]
         clean_text = _(
             "%d queues were checked: nothing is missing, double or out of order."
@@ -139,8 +148,3 @@ class Check(Action):
     # Confirming runs the check again, because it changes nothing.
     def run(self, fields: dict[str, Any]) -> Text:
         return self.preview(fields).effects[0]
-
-
-def _finding_kinds(report: QueueReport) -> Cell:
-    kinds = ", ".join(sorted({finding.kind for finding in report.findings}))
-    return badge(kinds, "bad") if kinds else badge(_("in order"), "ok")

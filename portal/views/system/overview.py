@@ -20,7 +20,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     code,
     number,
     simple_table,
@@ -35,6 +34,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     summary = overview_lists.overview(actor=actor(request))
     span = charts.chosen_span(request)
     points = metrics_history.read_points(for_s=span.length_s)
+    # The points of a short span contain the current rates. For a long one they are read
+    # apart.
     rates = (
         metrics_history.pace_of_series(points)
         if span.length_s <= metrics_history.LIVE_S
@@ -43,12 +44,34 @@ def overview(request: HttpRequest) -> HttpResponse:
     marks = chart_marks.list_marks(for_s=span.length_s, actor=actor(request))
     problem_list = list_problems(summary, actor(request))
     nodes = snapshot.current().nodes
+    # Offline nodes do not answer either.
     silent_count = len(outages.silent_nodes()) + len(outages.offline_nodes())
     alive_brokers = [
         broker for broker in discovery.list_brokers(actor=actor(request)) if broker.alive
     ]
     answering_nodes = f"{len(nodes) - silent_count} / {len(nodes)}"
     oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None
+
+    def dead_letters_url(row: GroupDeadLetters) -> str:
+        manages = may(request, "manage", row.group, what="group")
+        return page_url("failures" if manages else "group", row.group)
+
+    dead_columns: Columns[GroupDeadLetters] = [
+        Column(_("Group"), lambda row: code(row.group, dead_letters_url(row))),
+        Column(
+            _("Dead letters"),
+            lambda row: number(
+                row.messages, dead_letters_url(row), "bad" if row.unseen else ""
+            ),
+            right=True,
+        ),
+        Column(_("Last hour"), lambda row: number(row.last_hour), right=True),
+        Column(_("Newest"), lambda row: timestamp(row.newest_at_ms)),
+        Column(
+            _("State"),
+            lambda row: text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
+        ),
+    ]
     return pages.render_page(
         request,
         "system/overview",
@@ -117,7 +140,7 @@ def overview(request: HttpRequest) -> HttpResponse:
             summary.behind,
             EmptyHint(_("No group has unread messages")),
         ),
-        dead=_dead_letters_table(request, summary),
+        dead=simple_table(dead_columns, summary.dead.rows, EmptyHint(_("No dead letters"))),
         empty=not summary.topics,
     )
 
@@ -141,29 +164,3 @@ def _describe_handled_problems(summary: Overview) -> str:
         )
         sentences.append(template % format_count(seen_groups))
     return " ".join(sentences)
-
-
-def _dead_letters_table(request: HttpRequest, summary: Overview) -> Table:
-    def href(dead_letters: GroupDeadLetters) -> str:
-        return page_url(
-            "failures"
-            if may(request, "manage", dead_letters.group, what="group")
-            else "group",
-            dead_letters.group,
-        )
-
-    columns: Columns[GroupDeadLetters] = [
-        Column(_("Group"), lambda row: code(row.group, href(row))),
-        Column(
-            _("Dead letters"),
-            lambda row: number(row.messages, href(row), "bad" if row.unseen else ""),
-            right=True,
-        ),
-        Column(_("Last hour"), lambda row: number(row.last_hour), right=True),
-        Column(_("Newest"), lambda row: timestamp(row.newest_at_ms)),
-        Column(
-            _("State"),
-            lambda row: text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
-        ),
-    ]
-    return simple_table(columns, summary.dead.rows, EmptyHint(_("No dead letters")))

@@ -20,6 +20,7 @@ YEAR_S = 365 * 86_400
 def theme(request: HttpRequest) -> HttpResponse:
     """Store the theme in a cookie and return to the page."""
     theme_name, next_url = request.POST.get("theme", ""), request.POST.get("next", "")
+    # A form of another site could redirect to any page.
     is_safe = url_has_allowed_host_and_scheme(next_url, allowed_hosts={request.get_host()})
     response = HttpResponseRedirect(next_url if is_safe else pages.page_url("overview"))
     if theme_name in THEMES:

@@ -21,6 +21,7 @@ from portal.kit.pages import page_url
 def save(request: HttpRequest) -> HttpResponse:
     """Save a filter and return to the list with this filter."""
     page, name = _list_name(request), request.POST.get("name", "").strip()
+    # Only parameters of filters are saved, not the page of the list.
     query = pages.filter_query(dict(parse_qsl(request.POST.get("query", ""))))
     try:
         saved_filters.save(page=page, name=name, query=query, actor=actor(request))

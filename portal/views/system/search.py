@@ -94,6 +94,7 @@ CREATE_PAGES: Sequence[tuple[Text, str, str]] = (
 
 def search(request: HttpRequest) -> HttpResponse:
     """Show the results. The palette takes its results from this page."""
+    # Every name is visible to users who may look at all.
     check_look(actor(request))
     query = request.GET.get("q", "").replace("\0", "").strip()[:MAX_QUERY_LENGTH]
     return pages.render_page(
@@ -121,7 +122,9 @@ def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
     yield from _find_message(query)
     query_words = query.lower().split()
     yield from _find_keys(query_words, query)
+    # Words with a colon are fields such as `key:`.
     parts = [word for word in query_words if ":" not in word]
+    # A word that begins the name of an action chooses actions.
     action_words = {
         word
         for word in parts
@@ -139,6 +142,7 @@ def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
     if action_words:
         chosen_objects = _find_names([word for word in parts if word not in action_words])
         yield from _find_actions(request, chosen_objects, action_words)
+    # Without an action, the actions of the best match are offered.
     elif named_objects:
         yield from _find_actions(request, named_objects[:1], set())
     yield from _find_pages(request, parts)

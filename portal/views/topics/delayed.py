@@ -10,7 +10,6 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
-from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
 from portal.auth import error_texts
 from portal.auth.access import actor, may
@@ -35,7 +34,22 @@ MESSAGES_PER_PAGE = 50
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
     """Show the delayed messages of a topic, and the nodes that did not answer."""
-    page, problems = _read_page(name, request.GET.get("after") or None, actor(request))
+    # A node that does not answer hides its messages, so the page names it.
+    page: Waiting | None = None
+    try:
+        page = delayed_admin.of_topic(
+            topic=name,
+            after=request.GET.get("after") or None,
+            limit=MESSAGES_PER_PAGE,
+            actor=actor(request),
+        )
+        problems = [
+            _("Node %s does not answer, so its messages are not listed.") % node
+            for node in page.away
+        ]
+    # No node answered.
+    except NodeUnavailable as error:
+        problems = [error_texts.describe_error(error)]
     columns: list[Column[WaitingMessage]] = [
         Column(_("Message"), lambda row: code(row.message_id)),
         Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
@@ -71,25 +85,6 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
         ),
         following=f"?after={page.next}" if page and page.next else "",
     )
-
-
-def _read_page(
-    name: str, after: str | None, actor: Actor
-) -> tuple[Waiting | None, list[str]]:
-    """Return a page of delayed messages, and a sentence for each node that did not answer.
-
-    The page is None if no node answered.
-    """
-    try:
-        page = delayed_admin.of_topic(
-            topic=name, after=after, limit=MESSAGES_PER_PAGE, actor=actor
-        )
-    except NodeUnavailable as error:
-        return None, [error_texts.describe_error(error)]
-    return page, [
-        _("Node %s does not answer, so its messages are not listed.") % node
-        for node in page.away
-    ]
 
 
 class Recall(TopicAction):

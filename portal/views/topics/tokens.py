@@ -61,6 +61,7 @@ class CreateToken(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
         effects: list[Text] = [_("The token is shown once, on the next page.")]
+        # The first token of a topic makes tokens mandatory for it.
         if not send_tokens.list_tokens(topic=self.name, actor=self.actor):
             effects.append(
                 _("Messages of Java clients without a token will be refused at once.")
@@ -68,6 +69,7 @@ class CreateToken(TopicAction):
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # Kept on this view only, until respond() has shown it.
         view, self.secret = send_tokens.create(topic=self.name, actor=self.actor)
         return _("Send token %s was created.") % view.id
 
@@ -89,6 +91,7 @@ class DeleteToken(Delete, TopicAction):
     back_to = ("topic-tokens", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # Without any token, every Java client may send again.
         remaining = [
             token
             for token in send_tokens.list_tokens(topic=self.name, actor=self.actor)

@@ -166,6 +166,7 @@ def _preview_change(change: Change, caption: str) -> Preview:
     """Describe the keys that move to other queues, and the groups with unread messages
     there.
     """
+    # Keys are spread over 1,024 slots, and a change of the layout moves some slots.
     effects = [
         _("%(share).1f %% of all keys move to another queue.")
         % {"share": 100 * change.moved_share}
@@ -199,6 +200,7 @@ class CleanTopic(TopicAction):
     title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # The same computation as the job's, without deleting.
         cleaned_queues = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
             Column(_("Queue"), lambda row: cells.queue(row.plan.queue)),
@@ -264,6 +266,7 @@ class SetQueueState(Toggle, TopicAction):
 
     def offered_state(self) -> str:
         view = topic_rows.find_topic(name=self.name, actor=self.actor)
+        # The page offers the opposite of the state it shows.
         states = {queue.queue: queue.state for queue in view.queues}
         return (
             "read_only"

@@ -43,6 +43,7 @@ MAX_GROUPS = 200
 
 def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
+    # An unknown kind in the URL shows the normal topics.
     kind = kind if kind in ("internal", "failure") else "normal"
     topics = topic_lists.topics(
         wanted=parse_list_query(request), kind=kind, actor=actor(request)
@@ -104,6 +105,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     view = topic_rows.find_topic(name=name, actor=actor(request))
     # Nodes that do not answer leave dashes: their names are shown above the page.
     queues = drains.describe(topic=name, actor=actor(request))
+    # The page shows all groups at once, without paging.
     all_groups = ListQuery(rows=MAX_GROUPS)
     groups = topic_lists.subscriptions(
         wanted=all_groups, actor=actor(request), topic=name
@@ -147,7 +149,9 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         _("Nobody has sent to this topic in the last seven days."),
         f"catmq send {name} 'hello'",
     )
+    # Queues on silent nodes have no figures.
     reported = [state for state in queues if state.head is not None]
+    # Sizes are measured by a job, so a new topic has none for up to an hour.
     sizes = [state.queue.bytes for state in queues if state.queue.bytes is not None]
     messages_url = f"{page_url('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
@@ -170,7 +174,15 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         Column(_("Log start offset"), lambda row: number(row.low), right=True),
         Column(_("Log end offset"), lambda row: number(row.head), right=True),
         Column(_("Size"), lambda row: Cell(row.queue.bytes, "size"), right=True),
-        Column(_("Unread by"), _unread_groups),
+        Column(
+            _("Unread by"),
+            lambda row: text(
+                ", ".join(
+                    f"{lag.group}: {lag.messages}" for lag in row.unread if lag.messages
+                )
+                or _("nobody")
+            ),
+        ),
         Column(_("ID"), lambda row: code(row.queue.queue)),
     ]
     if manages:
@@ -232,11 +244,6 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         ],
         away=outages.silent_nodes_of_topic(queues),
     )
-
-
-def _unread_groups(state: QueueDrain) -> Cell:
-    lags = [f"{lag.group}: {lag.messages}" for lag in state.unread if lag.messages]
-    return text(", ".join(lags) or _("nobody"))
 
 
 def _queue_action(name: str, state: QueueDrain) -> Cell:

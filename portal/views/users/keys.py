@@ -133,6 +133,7 @@ class CreateKey(KeyAction):
     title = lazy("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # A dry run checks the name and the rights.
         view, _secret = self._create(fields, dry_run=True)
         effects = [
             f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
@@ -141,6 +142,7 @@ class CreateKey(KeyAction):
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # Kept on this view only, until respond() has shown it.
         view, self.secret = self._create(fields)
         return _("Key %s was created.") % view.name
 

@@ -72,6 +72,7 @@ class ChangePassword(Action):
 
     def _check_old_password(self, fields: dict[str, Any]) -> None:
         """Raise Invalid if the old password is wrong, Unavailable if too many logins wait."""
+        # Counts and limits attempts like a login does.
         with logins.turn():
             user = authenticate(
                 self.request, username=self.actor.name, password=fields["old"]

@@ -177,6 +177,8 @@ class ChangeUser(Edit, UserAction):
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
+        # The form was merged with the stored account, so that another administrator's
+        # changes stay.
         settings = {**self.stored_settings(), **self._merge(fields).changed}
         return accounts.update(
             name=self.name, administrator=settings["administrator"], active=settings["active"],
@@ -191,6 +193,7 @@ class DeleteUser(Delete, UserAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
+        # Ownership is a name in a setting, so it outlives the account.
         owned_names = accounts.owned_names(name=self.name, actor=self.actor)
         if owned_names:
             sentence = _(
